@@ -1,0 +1,237 @@
+"""The command line. Heavy imports wait until a command needs them, so that help and lists are instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import UnitFailed, UserError
+
+DEFAULT_RESULTS = Path("results/runs")
+
+app = typer.Typer(
+    name="bench",
+    help=(
+        "When is a probabilistic image embedding worth it? Trains probabilistic and deterministic metric-learning "
+        "methods under one protocol and one tuning budget, and tests retrieval, verification and confidence.\n\n"
+        "Start with:  bench run --method dul_cls --dataset ndigit --seeds 5"
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    datasets = "datasets"
+    protocols = "protocols"
+    scorers = "scorers"
+
+
+class OnExisting(StrEnum):
+    """What to do about results that are there already."""
+
+    skip = "skip"
+    rerun = "rerun"
+    error = "error"
+
+
+class Sampler(StrEnum):
+    """Optuna samplers."""
+
+    gp = "gp"
+    tpe = "tpe"
+
+
+class Device(StrEnum):
+    """Where networks run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Plugins = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Python file with more methods or data sets; repeatable.", metavar="FILE")
+]
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Global options."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    method: Annotated[list[str], typer.Option("--method", help="Methods, comma separated, or `all`.", metavar="M[,M..]")],
+    dataset: Annotated[list[str], typer.Option("--dataset", help="Data sets, comma separated.", metavar="D[,D..]")] = ["ndigit"],  # noqa: B006
+    protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
+    preset: Annotated[str, typer.Option(help="Reading of the protocol.")] = "strict",
+    fidelity: Annotated[str, typer.Option(help="`corrected`, or `released` where a paper's code differs.")] = "corrected",
+    seeds: Annotated[int, typer.Option(min=1, help="Replicates trained at the best setting.")] = 5,
+    trials: Annotated[int, typer.Option(min=1, help="Tuning budget per method.")] = 50,
+    sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
+    folds: Annotated[int, typer.Option(min=1, help="Validation folds used.")] = 1,
+    hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",
+    base: Annotated[str | None, typer.Option(help="Base of two-stage methods; the recipe's if not given.", metavar="METHOD")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Backbone weights to start from (safetensors).", metavar="FILE")] = None,
+    dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
+    results: Results = DEFAULT_RESULTS,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
+    plugin: Plugins = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Pin a setting, such as method.margin=0.3 or optim.epochs=10; repeatable.", metavar="KEY=VALUE")] = None,
+    on_existing: Annotated[OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")] = OnExisting.skip,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+) -> None:
+    """Tune, train and test methods on data sets; write tables and figures.
+
+    The same command again resumes where the last one stopped: finished units are never done twice.
+    """
+    from .commands import run_command
+
+    pins = []
+    for text in set_ or []:
+        key, sep, value = text.partition("=")
+        if not sep:
+            raise UserError(f"--set {text}: expected KEY=VALUE, such as method.margin=0.3")
+        pins.append((key.strip(), value.strip()))
+    code = run_command(
+        settings={
+            "methods": tuple(method), "datasets": tuple(dataset), "protocol": protocol, "preset": preset,
+            "fidelity": fidelity, "seeds": seeds, "trials": trials, "sampler": sampler.value, "folds": folds,
+            "hparams": hparams, "base": base, "backbone": backbone,
+            "weights": None if weights is None else str(weights), "dim": dim, "sets": tuple(pins),
+        },
+        results=results,
+        data_root=data_root,
+        workers=workers,
+        device=device.value,
+        plugins=tuple(plugin or ()),
+        on_existing=on_existing.value,
+        dry_run=dry_run,
+    )
+    raise typer.Exit(code)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    as_json: Json = False,
+    check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
+    plugin: Plugins = None,
+) -> None:
+    """List methods, data sets, protocols or scorers."""
+    from .commands import list_rows
+
+    rows = list_rows(kind.value, tuple(plugin or ()), check)
+    if as_json:
+        _print_json(rows)
+    else:
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
+            typer.echo(f"{row['name']:<{width}}  {row['summary']}{problem}")
+    if check and any(row.get("error") for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
+    as_json: Json = False,
+    plugin: Plugins = None,
+) -> None:
+    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol."""
+    from .commands import show_entry
+
+    value, text = show_entry(name, tuple(plugin or ()))
+    if as_json:
+        _print_json(value)
+    else:
+        typer.echo(text)
+
+
+@app.command()
+def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
+    """Say what a results folder holds: trials, trained and tested seeds of every cell."""
+    from .commands import status_rows
+
+    rows = status_rows(results)
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        typer.echo(
+            f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
+            f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
+            f" {row['unfinished']} unfinished"
+        )
+
+
+@app.command()
+def report(
+    results: Results = DEFAULT_RESULTS,
+    out: Annotated[Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder."""
+    from .commands import report_command
+
+    written = report_command(results, out, quiet=as_json)
+    if as_json:
+        _print_json([str(path) for path in written])
+
+
+_CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: exit code 0 done, 1 something failed (its reason printed), 2 bad input, 130 interrupted."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(argv, prog_name="bench", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except UserError as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 2
+    except UnitFailed as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+    except typer.Abort:
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if isinstance(error, _CLICK_ERROR):
+            message = error.format_message()  # type: ignore[attr-defined]
+            if message:
+                sys.stderr.write(f"bench: {' '.join(message.split())} (see `bench --help`)\n")
+            return int(getattr(error, "exit_code", 2))
+        raise
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main())

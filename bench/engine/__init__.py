@@ -1,0 +1,1 @@
+"""Planning, tuning, training, testing: composes methods, datasets and protocols."""

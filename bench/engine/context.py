@@ -1,0 +1,70 @@
+"""What a job needs beside its specification: where things are, and on which device it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..registry import Registry
+from ..store import Store
+
+Cell = tuple[str, str, str]
+"""(protocol, data set, method): the folder of a unit in the results folder."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Paths and device; never part of a unit's identity.
+
+    Attributes:
+        results: Results folder.
+        plugins: Plug-in files.
+        data_root: Folder of downloaded data sets.
+        weights: Backbone weights to start from.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    results: str
+    plugins: tuple[str, ...] = ()
+    data_root: str | None = None
+    weights: str | None = None
+    device: str = "cpu"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, to send to a worker."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Context:
+        """Inverse of :meth:`as_dict`, also after a trip through JSON."""
+        return cls(**{**value, "plugins": tuple(value["plugins"])})
+
+    @cached_property
+    def store(self) -> Store:
+        """The results folder."""
+        return Store(Path(self.results))
+
+    @cached_property
+    def methods(self) -> Registry:
+        """All methods."""
+        return Registry("methods", tuple(map(Path, self.plugins)))
+
+    @cached_property
+    def datasets(self) -> Registry:
+        """All data sets."""
+        return Registry("datasets", tuple(map(Path, self.plugins)))
+
+    def method(self, name: str, params: dict[str, Any]) -> Any:
+        """A method with its parameters."""
+        cls = self.methods.get(name).load()
+        return cls(cls.Params(**params))
+
+    def dataset(self, name: str) -> Any:
+        """A data set, built once per process."""
+        cache = self.__dict__.setdefault("_datasets", {})
+        if name not in cache:
+            cls = self.datasets.get(name).load()
+            cache[name] = cls(Path(self.data_root) if self.data_root else None)
+        return cache[name]

@@ -1,0 +1,187 @@
+"""Testing one trained unit: embed once, then pure protocols on arrays."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..datasets import crop_fractions
+from ..methods.distributions import to_arrays
+from ..protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
+from ..protocols.embeddings import row
+from ..protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
+from ..protocols.retrieval import per_query, rank, retrieval_rows
+from ..protocols.verification import sample_pairs, verification_rows
+from ..seeds import seed_for
+from ..store import RECORD, write_atomic, write_json
+from .context import Cell, Context
+from .model import DistributionScorer, embed, load_model
+from .train import environment
+
+CROP_BINS = 10
+
+
+def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> dict[str, Any]:
+    """Test a trained unit on clean and on centre-cropped images of the test classes, and write its record.
+
+    Args:
+        spec: Specification of the test unit.
+        unit: Its id.
+        cell: Its folder.
+        context: Paths and device.
+
+    Returns:
+        The record: tidy rows, the confidence by crop size, and what the unit was.
+    """
+    started = time.perf_counter()
+    model, trained = load_model(cell, spec["train"], context)
+    train_spec, method = trained["spec"], model.method
+    dataset = context.dataset(train_spec["dataset"])
+    tests = spec["tests"]
+    name = train_spec["dataset"]
+    test_images = dataset.test()
+    val_images = dataset.train_val(train_spec["fold"], train_spec["folds"]).val
+    ids, labels = test_images.ids, test_images.labels
+    fractions = crop_fractions(ids, seed_for("crops", name), tests["crop_low"], tests["crop_high"])
+
+    clean, clean_confidence = embed(model, test_images.evaluation, len(ids), context.device)
+    crop, crop_confidence = embed(
+        model, lambda index: test_images.corrupted(index, fractions[index]), len(ids), context.device
+    )
+    val, _ = embed(model, val_images.evaluation, len(val_images.ids), context.device)
+    _keep_arrays(context.store.unit_dir(cell, "test", unit), clean, crop, labels, fractions, ids)
+
+    pairs = sample_pairs(labels, ids, seed_for("pairs", name))
+    val_pairs = sample_pairs(val_images.labels, val_images.ids, seed_for("pairs", name))
+    noise = random_confidence(ids, seed_for("random confidence", name, train_spec["replicate"]))
+    scorers = list(dict.fromkeys([method.scorer, "cosine"]))
+    rows: list[dict[str, Any]] = []
+    for split, distribution, confidence in (
+        ("test", clean, clean_confidence),
+        ("test_crop", crop, crop_confidence),
+    ):
+        for scorer_name in scorers:
+            scorer = DistributionScorer(scorer_name, distribution)
+            val_scorer = DistributionScorer(scorer_name, val)
+            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"])))
+            found += verification_rows(
+                scorer.pairs(pairs.left, pairs.right),
+                pairs.same,
+                val_scorer.pairs(val_pairs.left, val_pairs.right),
+                val_pairs.same,
+                scorer=scorer_name,
+                false_positive_rate=tests["false_positive_rate"],
+            )
+            if scorer_name == method.scorer:
+                found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name)
+            rows += [{**item, "split": split} for item in found]
+    for kind, values in {**crop_confidence, "random": noise}.items():
+        before = clean_confidence.get(kind)
+        rows.append(row("spearman_crop", spearman_crop(values, fractions), confidence=kind, n_queries=len(ids)))
+        rows.append(row("kendall_crop", kendall_crop(values, fractions), confidence=kind, n_queries=len(ids)))
+        if before is not None:
+            rows.append(row("paired_crop", paired_crop(before, values), confidence=kind, n_queries=len(ids)))
+    rows.append(
+        row("map_at_r", trained["val_map_at_r"], scorer=method.scorer, n_queries=len(val_images.ids)) | {"split": "val"}
+    )
+    record = {
+        "spec": spec,
+        "unit": unit,
+        "cell": list(cell),
+        "columns": {
+            "protocol": cell[0],
+            "preset": spec["preset"],
+            "dataset": name,
+            "method": train_spec["method"],
+            "base": (train_spec["base"] or {}).get("method", ""),
+            "fidelity": train_spec["fidelity"],
+            "hparams": spec["hparams"],
+            "trials": spec["trials"],
+            "backbone": train_spec["backbone"],
+            "dim": train_spec["dim"],
+            "seed": train_spec["replicate"],
+        },
+        "role": {
+            "primary_scorer": method.scorer,
+            "default_confidence": method.default_confidence,
+            "probabilistic": method.probabilistic,
+            "trainings": spec["trials"] + spec["base_trials"],
+        },
+        "rows": [{"split": "test_crop", **_json_safe(item)} for item in rows],
+        "crop_curve": _crop_curve({**crop_confidence, "random": noise}, fractions, tests),
+        "setting": {"params": train_spec["params"], "optim": train_spec["optim"], "augmentation": train_spec["augmentation"]},
+        "manifests": {**trained["manifests"], "test": test_images.manifest_sha256()},
+        "environment": environment(context, started),
+    }
+    write_json(context.store.unit_dir(cell, "test", unit) / RECORD, record)
+    return {"unit": unit}
+
+
+def _confidence_rows(
+    scorer: DistributionScorer,
+    labels: Tensor,
+    ids: tuple[str, ...],
+    confidence: dict[str, Tensor],
+    noise: Tensor,
+    tests: dict[str, Any],
+    name: str,
+) -> list[dict[str, Any]]:
+    """Filter-out curves and risk areas of every confidence, with the random and the oracle control."""
+    most = int(torch.bincount(labels).max()) - 1
+    values = per_query(rank(scorer, labels, depth=max(1, most)), ks=(1,))
+    lone = values["map_at_r"].isnan()
+    every = {**confidence, "random": noise, "oracle": oracle_confidence(values["map_at_r"])}
+    found: list[dict[str, Any]] = list(
+        filter_out_rows(
+            scorer, labels, ids, every, fractions=tuple(tests["filter_fractions"]), seed=seed_for("ties", name)
+        )
+    )
+    counted, lone_count = int((~lone).sum()), int(lone.sum())
+    extra = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
+    for kind, value in every.items():
+        kept = value[~lone]
+        for metric in ("recall_at_1", "map_at_r"):
+            risk = 1.0 - values[metric][~lone]
+            found.append(row("aurc", aurc(kept, risk), confidence=kind, variant=metric, **extra))
+            found.append(row("e_aurc", e_aurc(kept, risk), confidence=kind, variant=metric, **extra))
+        auroc = confidence_auroc(kept, values["recall_at_1"][~lone])
+        found.append(row("confidence_auroc", auroc, confidence=kind, **extra))
+    return found
+
+
+def _json_safe(item: dict[str, Any]) -> dict[str, Any]:
+    """A value that does not exist (the correlation of a constant confidence, say) is null, not NaN, in JSON."""
+    value = float(item["value"])
+    return {**item, "value": value if math.isfinite(value) else None}
+
+
+def _crop_curve(confidence: dict[str, Tensor], fractions: Tensor, tests: dict[str, Any]) -> dict[str, Any]:
+    """Mean rank of each confidence, in [0, 1], in equal bins of the crop's side."""
+    from scipy.stats import rankdata
+
+    low, high = tests["crop_low"], tests["crop_high"]
+    width = (high - low) / CROP_BINS
+    place = ((fractions - low) / width).floor().clamp(0, CROP_BINS - 1).long()
+    bins = [b for b in range(CROP_BINS) if bool((place == b).any())]
+    ranks = {}
+    for kind, values in confidence.items():
+        rank01 = (torch.as_tensor(rankdata(values.double().numpy())) - 0.5) / len(values)
+        ranks[kind] = [float(rank01[place == b].mean()) for b in bins]
+    return {"fraction": [low + (b + 0.5) * width for b in bins], "rank": ranks}
+
+
+def _keep_arrays(
+    folder: Path, clean: Distribution, crop: Distribution, labels: Tensor, fractions: Tensor, ids: tuple[str, ...]
+) -> None:
+    arrays = {"labels": labels, "crop_fraction": fractions}
+    for split, distribution in (("clean", clean), ("crop", crop)):
+        kind, parameters = to_arrays(distribution)
+        arrays |= {f"{split}.{key}": value.contiguous() for key, value in parameters.items()}
+    write_atomic(folder / "embeddings.safetensors", save(arrays, {"distribution": kind, "ids": "\n".join(ids)}))

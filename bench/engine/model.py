@@ -1,0 +1,142 @@
+"""Building, saving and loading the networks of a unit, and embedding images with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..methods import EmbeddingModel
+from ..methods.backbones import build_backbone
+from ..methods.distributions import from_arrays, to_arrays
+from ..methods.scorers import get_scorer
+from ..seeds import seed_for
+from ..store import write_atomic
+from .context import Cell, Context
+
+CHUNK = 256
+"""Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row
+differently in a product of another size, and a benchmark's values must not depend on batch sizes."""
+
+WEIGHTS = "weights.safetensors"
+
+
+def build_model(spec: dict[str, Any], context: Context, num_classes: int, channels: int) -> EmbeddingModel:
+    """Network of a training unit at its initial weights, each part seeded on its own.
+
+    Parts that two methods share (backbone, mean head) start equal for equal data set and replicate.
+    """
+    method = context.method(spec["method"], spec["params"])
+
+    def seeded(part: str) -> None:
+        torch.manual_seed(seed_for("init", spec["dataset"], spec["replicate"], part))
+
+    seeded("backbone")
+    weights = Path(context.weights) if context.weights else None
+    backbone = build_backbone(spec["backbone"], channels, weights)
+    base_objective = None
+    if spec["base"] is not None:
+        base = context.method(spec["base"]["method"], spec["base"]["params"])
+        base_objective = base.objective(num_classes, spec["dim"])
+    seeded("heads")
+    model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective)
+    return model.to(context.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def load_base(model: EmbeddingModel, weights: Path) -> None:
+    """Start a two-stage model from its trained base: backbone, mean head and objective."""
+    state = load_file(weights)
+    wanted = {}
+    for key, value in state.items():
+        part, _, rest = key.partition(".")
+        if part in ("backbone", "mean"):
+            wanted[key] = value
+        elif part == "objective":
+            wanted[f"base_objective.{rest}"] = value
+    missing, unexpected = model.load_state_dict(wanted, strict=False)
+    lost = [key for key in missing if key.split(".")[0] in ("backbone", "mean", "base_objective")]
+    if unexpected or lost:
+        raise ValueError(f"base weights do not fit: missing {lost}, unexpected {unexpected}")
+
+
+def save_weights(model_state: dict[str, Tensor], path: Path) -> None:
+    """Write a state dict as safetensors, atomically."""
+    write_atomic(path, save({key: value.detach().cpu().contiguous() for key, value in model_state.items()}))
+
+
+def load_model(cell: Cell, unit: str, context: Context) -> tuple[EmbeddingModel, dict[str, Any]]:
+    """Trained network of a finished training unit, in evaluation mode, with the unit's record."""
+    record = context.store.record(cell, "train", unit)
+    if record is None:
+        raise FileNotFoundError(f"training unit {unit} has no record")
+    # The starting weights of the backbone are overwritten: --weights may be gone by now.
+    bare = Context(context.results, context.plugins, context.data_root, None, context.device)
+    model = build_model(record["spec"], bare, record["num_classes"], record["channels"])
+    model.load_state_dict(load_file(context.store.unit_dir(cell, "train", unit) / WEIGHTS))
+    return model.eval(), record
+
+
+@torch.no_grad()
+def embed(
+    model: EmbeddingModel,
+    load: Callable[[Tensor], Tensor],
+    count: int,
+    device: str,
+    chunk: int = CHUNK,
+) -> tuple[Distribution, dict[str, Tensor]]:
+    """Embed images.
+
+    Args:
+        model: Network.
+        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        count: Number of images N.
+        device: Where the network is.
+        chunk: Images per forward pass; a short last chunk is padded to it.
+
+    Returns:
+        The distributions, batch shape ``[N]``, and every confidence the model has, each ``[N]``; both on the CPU.
+    """
+    model.eval()
+    parts: list[dict[str, Tensor]] = []
+    confidences: list[dict[str, Tensor]] = []
+    kind = ""
+    for rows in torch.arange(count).split(chunk):
+        images = load(rows).to(device, memory_format=torch.channels_last)
+        if len(rows) < chunk:
+            padding = images.new_zeros(chunk - len(rows), *images.shape[1:])
+            images = torch.cat([images, padding]).contiguous(memory_format=torch.channels_last)
+        embedding = model(images)
+        kind, arrays = to_arrays(embedding.distribution)
+        parts.append({name: value[: len(rows)].cpu() for name, value in arrays.items()})
+        confidences.append({n: v[: len(rows)].cpu() for n, v in model.confidences(embedding).items()})
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return from_arrays(kind, joined), {n: torch.cat([part[n] for part in confidences]) for n in confidences[0]}
+
+
+def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
+    """Some members of a batch of distributions."""
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
+
+
+class DistributionScorer:
+    """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with."""
+
+    def __init__(self, name: str, distribution: Distribution) -> None:
+        self.name = name
+        self._spec = get_scorer(name)
+        kind, arrays = to_arrays(distribution)
+        self._distribution = from_arrays(kind, {key: value.double() for key, value in arrays.items()})
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]`` between two lists of rows."""
+        return self._spec.matrix(rows_of(self._distribution, queries), rows_of(self._distribution, gallery))
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows."""
+        return self._spec.pairs(rows_of(self._distribution, left), rows_of(self._distribution, right))

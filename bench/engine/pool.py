@@ -1,0 +1,134 @@
+"""Worker processes, one thread each, as an asyncio resource."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import UnitFailed
+
+Event = dict[str, Any]
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
+_LINE_LIMIT = 1 << 26
+
+
+class WorkerDied(UnitFailed):
+    """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.process: asyncio.subprocess.Process | None = None
+        self.stderr: collections.deque[str] = collections.deque(maxlen=20)
+        self._drain: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        # -P keeps the current directory off sys.path: a folder named `datasets` there must not be imported.
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "bench.engine.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **ONE_THREAD},
+            limit=_LINE_LIMIT,
+        )
+        self._drain = asyncio.create_task(self._keep_stderr())
+
+    async def _keep_stderr(self) -> None:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.stderr.append(line.decode(errors="replace").rstrip())
+
+    async def run(self, job: Event, on_event: Callable[[Event], None]) -> Any:
+        if self.process is None or self.process.returncode is not None:
+            await self.start()
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            await process.stdin.drain()
+            while line := await process.stdout.readline():
+                event = json.loads(line)
+                if event["event"] == "done":
+                    return event["result"]
+                if event["event"] == "failed":
+                    raise UnitFailed(event["reason"]) from RuntimeError(event["traceback"])
+                on_event(event)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        code = await process.wait()
+        self.process = None
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        tail = f": {self.stderr[-1]}" if self.stderr else ""
+        raise WorkerDied(f"worker process ended in the middle of the job ({how}){tail}")
+
+    async def stop(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+        if self._drain is not None:
+            self._drain.cancel()
+
+
+class Pool:
+    """Up to ``size`` jobs at a time; workers start when first needed and are reused.
+
+    Jobs that wait are served by priority, then in the order they came.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._idle: list[_Worker] = [_Worker() for _ in range(size)]
+        self._all = list(self._idle)
+        self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[_Worker]]] = []
+        self._count = 0
+
+    async def run(
+        self, job: Event, on_event: Callable[[Event], None] = lambda event: None, priority: tuple[int, ...] = ()
+    ) -> Any:
+        """Run a job in a worker.
+
+        Raises:
+            UnitFailed: If the job failed, with its reason.
+            WorkerDied: If its worker died twice.
+        """
+        worker = await self._acquire(priority)
+        try:
+            try:
+                return await worker.run(job, on_event)
+            except WorkerDied:
+                # Once may be another program's out-of-memory killer; the job goes on from its checkpoint.
+                return await worker.run(job, on_event)
+        finally:
+            self._release(worker)
+
+    async def _acquire(self, priority: tuple[int, ...]) -> _Worker:
+        if self._idle:
+            return self._idle.pop()
+        self._count += 1
+        future: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
+        self._waiting.append((priority, self._count, future))
+        return await future
+
+    def _release(self, worker: _Worker) -> None:
+        self._waiting = [entry for entry in self._waiting if not entry[2].done()]
+        if self._waiting:
+            entry = min(self._waiting, key=lambda e: e[:2])
+            self._waiting.remove(entry)
+            entry[2].set_result(worker)
+        else:
+            self._idle.append(worker)
+
+    async def stop(self) -> None:
+        """End every worker at once; whatever they were doing resumes from its last epoch."""
+        await asyncio.gather(*(worker.stop() for worker in self._all))

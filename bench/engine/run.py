@@ -1,0 +1,263 @@
+"""Carrying out a plan: studies, seeds and tests over a pool of workers, resumable at every point.
+
+Every step first looks for its record. What is found is not done again, so typing the same command after a kill goes
+on where it stopped, and the order in which workers finish never matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..errors import UnitFailed, UserError
+from ..progress import Display
+from ..store import Store, read_json, write_json
+from .context import Cell, Context
+from .pool import Pool
+from .units import TUNING, Plan, unit_id
+
+T = TypeVar("T")
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass
+class Outcome:
+    """What came of a run: failures as (what, reason), and how much was done or found done."""
+
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    trained: int = 0
+    reused: int = 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The setting a study chose, and the specification of its best trial (none where nothing was tuned)."""
+
+    setting: dict[str, Any]
+    spec: dict[str, Any] | None
+
+
+class Run:
+    """One execution of some plans.
+
+    Args:
+        plans: Cells, bases included.
+        seeds: Replicates 0 .. seeds-1 are trained and tested.
+        context: Paths and device.
+        pool: Workers.
+        display: Where progress goes.
+        rerun: Do again, once, what the requested cells have done before.
+        requested: Cells that were asked for by name.
+    """
+
+    def __init__(
+        self,
+        plans: list[Plan],
+        seeds: int,
+        context: Context,
+        pool: Pool,
+        display: Display,
+        rerun: bool = False,
+        requested: frozenset[Cell] = frozenset(),
+    ) -> None:
+        self.plans = plans
+        self.seeds = seeds
+        self.context = context
+        self.store: Store = context.store
+        self.pool = pool
+        self.display = display
+        self.rerun = requested if rerun else frozenset()
+        self.outcome = Outcome()
+        self._tasks: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
+        self._done_here: set[str] = set()
+        self._order = {plan.cell: index for index, plan in enumerate(plans)}
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """The one task of this key: bases are shared by whoever asks first."""
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(make())  # type: ignore[arg-type]
+        return self._tasks[key]
+
+    async def execute(self) -> Outcome:
+        """Run everything; failures are collected, not raised."""
+        jobs = [(plan, seed, self._once(("test", plan.cell, seed), lambda p=plan, s=seed: self._test(p, s)))  # type: ignore[misc]
+                for plan in self.plans for seed in range(self.seeds)]
+        results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
+        reported: set[str] = set()
+        for (plan, seed, _), result in zip(jobs, results):
+            if isinstance(result, UnitFailed):
+                what = getattr(result, "what", f"{plan.method} on {plan.cell[1]}, seed {seed}")
+                line = f"{what}: {result}"
+                if line not in reported:
+                    reported.add(line)
+                    self.outcome.failures.append((what, str(result)))
+            elif isinstance(result, BaseException):
+                raise result
+        return self.outcome
+
+    async def _study(self, plan: Plan) -> Best:
+        if plan.trials == 0:
+            return Best({}, None)
+        base = None
+        if plan.base is not None:
+            below = plan.base
+            base = await self._once(("tuning base", below.cell), lambda: self._tuning_base(below))
+        spec = plan.study_spec(base)
+        study = unit_id(spec)
+        folder = self.store.unit_dir(plan.cell, "study", study)
+        if plan.cell in self.rerun:
+            self.store.remove(plan.cell, "study", study)
+        write_json(folder / "study.json", {"spec": spec, "unit": study, "cell": list(plan.cell)})
+        trials: list[dict[str, Any]] = []
+        for start in range(0, plan.trials, plan.trial_batch):
+            numbers = list(range(start, min(start + plan.trial_batch, plan.trials)))
+            held = {n: read_json(folder / f"trial-{n:04d}.json") for n in numbers}
+            if any(record is None for record in held.values()):
+                fixed = {str(n): record["params"] for n, record in held.items() if record is not None}
+                fixed.setdefault("0", plan.defaults())
+                told = [{"params": t["params"], "value": t["value"]} for t in trials]
+                job = {"job": "propose", "study": study, "space": plan.space, "sampler": plan.sampler,
+                       "numbers": numbers, "told": told, "fixed": fixed}
+                asked = await self.pool.run(job, priority=(0, self._order[plan.cell]))
+                await asyncio.gather(*(
+                    self._trial(plan, study, n, params, base)
+                    for n, params in zip(numbers, asked) if held[n] is None
+                ))
+                held = {n: read_json(folder / f"trial-{n:04d}.json") for n in numbers}
+            else:
+                self.display.skip(plan.cell, len(numbers) * plan.template["optim"]["epochs"])
+            trials += [held[n] for n in numbers]  # type: ignore[misc]
+            best = self._best(plan, trials, base)
+            self.display.note(plan.cell, self._tuning_note(plan, trials, best))
+            self._prune(plan, trials, best)
+        best = self._best(plan, trials, base)
+        if best is None:
+            error = UnitFailed(f"all {len(trials)} trials failed; first reason: {trials[0]['reason']}")
+            error.what = f"study of {plan.method} on {plan.cell[1]}"  # type: ignore[attr-defined]
+            raise error
+        return best
+
+    async def _trial(
+        self, plan: Plan, study: str, number: int, params: dict[str, Any], base: dict[str, Any] | None
+    ) -> None:
+        spec = plan.train_spec(params, TUNING, base)
+        record: dict[str, Any] = {"number": number, "params": params, "unit": unit_id(spec), "study": study}
+        try:
+            trained = await self._ensure_trained(plan, spec, weights=False)
+            record |= {"state": "complete", "value": trained["selection_value"], "reason": "",
+                       "val_map_at_r": trained["val_map_at_r"], "best_epoch": trained["best_epoch"]}
+        except UnitFailed as error:
+            if type(error) is not UnitFailed:
+                raise  # a dead worker is not a result
+            record |= {"state": "failed", "value": None, "reason": str(error), "val_map_at_r": None}
+            self.display.skip(plan.cell, plan.template["optim"]["epochs"])
+            self.display.log(f"{plan.method} on {plan.cell[1]}: trial {number} failed: {error}")
+        folder = self.store.unit_dir(plan.cell, "study", study)
+        write_json(folder / f"trial-{number:04d}.json", record)
+
+    def _best(self, plan: Plan, trials: list[dict[str, Any]], base: dict[str, Any] | None) -> Best | None:
+        complete = [trial for trial in trials if trial["value"] is not None]
+        if not complete:
+            return None
+        top = max(complete, key=lambda trial: (trial["value"], -trial["number"]))
+        return Best(top["params"], plan.train_spec(top["params"], TUNING, base))
+
+    def _tuning_note(self, plan: Plan, trials: list[dict[str, Any]], best: Best | None) -> str:
+        failed = sum(trial["value"] is None for trial in trials)
+        values = [trial for trial in trials if best and best.spec and trial["unit"] == unit_id(best.spec)]
+        text = f"{len(trials)}/{plan.trials} trials"
+        if values:
+            kind = "val MAP@R" if plan.template["selection"]["metric"] == "map_at_r" else "val loss"
+            value = values[0]["value"] if kind == "val MAP@R" else -values[0]["value"]
+            text += f", best {kind} {value:.4f}"
+        return text + (f", {failed} failed" if failed else "")
+
+    def _prune(self, plan: Plan, trials: list[dict[str, Any]], best: Best | None) -> None:
+        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
+        keep = unit_id(best.spec) if best and best.spec else ""
+        for trial in trials:
+            if trial["unit"] != keep:
+                folder = self.store.unit_dir(plan.cell, "train", trial["unit"])
+                for path in folder.glob("*.safetensors"):
+                    path.unlink(missing_ok=True)
+
+    async def _tuning_base(self, base: Plan) -> dict[str, Any]:
+        """The base that heads are tuned on: the best trial of the base's study."""
+        best = await self._once(("study", base.cell), lambda: self._study(base))
+        spec: dict[str, Any] = best.spec or base.train_spec(best.setting, TUNING, None)
+        await self._ensure_trained(base, spec)
+        return spec
+
+    async def _train(self, plan: Plan, seed: int) -> dict[str, Any]:
+        """Train one seed at the best setting, after its base; returns the specification."""
+        base = None
+        if plan.base is not None:
+            below = plan.base
+            base_job = self._once(("train", below.cell, seed), lambda: self._train(below, seed))
+        best = await self._once(("study", plan.cell), lambda: self._study(plan))
+        if plan.base is not None:
+            base = await base_job
+        spec = plan.train_spec(best.setting, seed, base)
+        await self._ensure_trained(plan, spec)
+        return spec
+
+    async def _ensure_trained(self, plan: Plan, spec: dict[str, Any], weights: bool = True) -> dict[str, Any]:
+        unit = unit_id(spec)
+        return await self._once(("unit", unit, weights), lambda: self._train_unit(plan, spec, unit, weights))
+
+    async def _train_unit(self, plan: Plan, spec: dict[str, Any], unit: str, weights: bool) -> dict[str, Any]:
+        if plan.cell in self.rerun and unit not in self._done_here:
+            self.store.remove(plan.cell, "train", unit)
+        record = self.store.record(plan.cell, "train", unit)
+        has_weights = (self.store.unit_dir(plan.cell, "train", unit) / WEIGHTS).exists()
+        epochs = spec["optim"]["epochs"]
+        if record is not None and (has_weights or not weights):
+            self.outcome.reused += 1
+            self.display.skip(plan.cell, epochs)
+            return record
+        seen = 0
+
+        def on_event(event: dict[str, Any]) -> None:
+            nonlocal seen
+            self.display.advance(plan.cell, event["epoch"] - seen)
+            seen = event["epoch"]
+
+        job = {"job": "train", "spec": spec, "unit": unit, "cell": plan.cell, "context": self.context.as_dict()}
+        self._done_here.add(unit)
+        result: dict[str, Any] = await self.pool.run(job, on_event, priority=(1, self._order[plan.cell]))
+        self.outcome.trained += 1
+        self.display.advance(plan.cell, epochs - seen)
+        return result
+
+    async def _test(self, plan: Plan, seed: int) -> None:
+        trained = await self._once(("train", plan.cell, seed), lambda: self._train(plan, seed))
+        spec = plan.test_spec(unit_id(trained))
+        test = unit_id(spec)
+        if plan.cell in self.rerun:
+            self.store.remove(plan.cell, "test", test)
+        if self.store.record(plan.cell, "test", test) is None:
+            job = {"job": "test", "spec": spec, "unit": test, "cell": plan.cell, "context": self.context.as_dict()}
+            # Tests go first: a seed's numbers appear as soon as it is trained.
+            await self.pool.run(job, priority=(0, self._order[plan.cell]))
+        self.display.tested(plan.cell, seed)
+
+
+def check_existing(plans: list[Plan], store: Store) -> None:
+    """For ``--on-existing error``.
+
+    Raises:
+        UserError: If a requested cell has results already.
+    """
+    for plan in plans:
+        for record in store.records("test"):
+            spec = record["spec"]
+            same = (tuple(record["cell"]), spec["hparams"], spec["trials"], spec["preset"]) == (
+                plan.cell, plan.hparams, plan.trials, plan.preset
+            )
+            if same:
+                raise UserError(
+                    f"{plan.method} on {plan.cell[1]} has results in {store.root} already;"
+                    " use --on-existing skip (reuse them) or rerun (do them again)"
+                )

@@ -1,0 +1,281 @@
+"""Training one unit: epochs with checkpoints, selection on validation classes, one record."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from .. import __version__
+from ..datasets import Augmentation, TrainVal, class_balanced_batches
+from ..errors import UnitFailed
+from ..methods import EmbeddingModel
+from ..protocols.retrieval import map_at_r
+from ..seeds import content_id, seed_for
+from ..store import RECORD, write_atomic, write_json
+from .context import Cell, Context
+from .model import WEIGHTS, DistributionScorer, build_model, embed, load_base, save_weights
+
+CHECKPOINT = "checkpoint.pt"
+Emit = Callable[[dict[str, Any]], None]
+
+
+def generator(*axes: str | int) -> torch.Generator:
+    """Random generator of named axes."""
+    return torch.Generator().manual_seed(seed_for(*axes))
+
+
+class _Images:
+    """Training and validation inputs of an end-to-end stage: augmented images."""
+
+    def __init__(self, data: TrainVal, spec: dict[str, Any], device: str) -> None:
+        self.data = data
+        self.augmentation = Augmentation(**spec["augmentation"])
+        self.device = device
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        images = self.data.train.training(rows, self.augmentation, gen)
+        return images.to(self.device, memory_format=torch.channels_last)
+
+    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
+        return model(inputs)
+
+
+class _CachedFeatures:
+    """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base."""
+
+    def __init__(self, data: TrainVal, spec: dict[str, Any], device: str, model: EmbeddingModel, folder: Path) -> None:
+        views = spec["feature_views"]
+        key = content_id([spec["augmentation"], views, spec["folds"], spec["fold"], data.train.manifest_sha256()])
+        path = folder / f"features-{key}.safetensors"
+        if not path.exists():
+            augmentation = Augmentation(**spec["augmentation"])
+            made = {}
+            for split, images in (("train", data.train), ("val", data.val)):
+                stack = []
+                for view in range(views):
+                    gen = generator("features", spec["dataset"], split, view)
+                    stack.append(_features(model, images, augmentation, gen, device))
+                made[split] = torch.stack(stack)
+            write_atomic(path, save(made))
+        self.features = {name: value.to(device) for name, value in load_file(path).items()}
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        views = self.features["train"].shape[0]
+        view = torch.randint(views, (len(rows),), generator=gen)
+        return self.features["train"][view, rows]
+
+    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
+        return model.embed_features(inputs)
+
+    @torch.no_grad()
+    def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float:
+        """The stage's loss on validation classes, the same views in every epoch, trial and method."""
+        model.eval()
+        losses = [model.objective(model.embed_features(view).distribution, labels) for view in self.features["val"]]
+        return float(torch.stack(losses).double().mean())
+
+
+@torch.no_grad()
+def _features(model: EmbeddingModel, images: Any, augmentation: Augmentation, gen: torch.Generator, device: str) -> Tensor:
+    model.eval()
+    parts = []
+    for rows in torch.arange(len(images)).split(256):
+        batch = images.training(rows, augmentation, gen).to(device, memory_format=torch.channels_last)
+        parts.append(model.backbone(batch).float().cpu())
+    return torch.cat(parts)
+
+
+def _optimizer(model: EmbeddingModel, optim: dict[str, Any]) -> torch.optim.Optimizer:
+    own = [p for p in model.objective.parameters() if p.requires_grad]
+    taken = {id(p) for p in own}
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
+    groups = [
+        {"params": params, "lr": lr, "max_lr": lr}
+        for params, lr in ((rest, optim["lr"]), (own, optim["lr_objective"]))
+        if params
+    ]
+    if not groups:
+        raise UnitFailed("nothing to train: every part of the model is frozen")
+    if optim["optimizer"] == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=optim["weight_decay"])
+    if optim["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, weight_decay=optim["weight_decay"])
+    raise UnitFailed(f"unknown optimizer {optim['optimizer']!r} (known: adamw, sgd)")
+
+
+def learning_rate_factor(step: int, total: int, schedule: str, warmup: float) -> float:
+    """Share of the peak learning rate at a step, so that a resumed run needs no scheduler state.
+
+    ``onecycle``: half-cosine from 1/25 up to 1 over ``warmup * total`` steps, then half-cosine down to 0.
+    """
+    if schedule == "constant":
+        return 1.0
+    if schedule != "onecycle":
+        raise UnitFailed(f"unknown schedule {schedule!r} (known: onecycle, constant)")
+    rise = max(1.0, warmup * total)
+    if step < rise:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * step / rise)) / 2
+    return (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
+
+
+def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, emit: Emit) -> dict[str, Any]:
+    """Train a unit, or go on from its last checkpoint, and write its record.
+
+    Args:
+        spec: What determines the result (see :mod:`bench.engine.units`).
+        unit: Id of the specification.
+        cell: Its folder.
+        context: Paths and device.
+        emit: Called with an event after every epoch.
+
+    Returns:
+        The record.
+
+    Raises:
+        UnitFailed: If the loss becomes non-finite.
+    """
+    started = time.perf_counter()
+    folder = context.store.unit_dir(cell, "train", unit)
+    folder.mkdir(parents=True, exist_ok=True)
+    data: TrainVal = context.dataset(spec["dataset"]).train_val(spec["fold"], spec["folds"])
+    channels = data.train.evaluation(torch.zeros(1, dtype=torch.long)).shape[1]
+    model = build_model(spec, context, data.train.num_classes, channels)
+    if spec["base"] is not None:
+        base_folder = context.store.unit_dir((*cell[:2], spec["base"]["method"]), "train", spec["base"]["unit"])
+        load_base(model, base_folder / WEIGHTS)
+    inputs: Any
+    if model.backbone_frozen:
+        inputs = _CachedFeatures(data, spec, context.device, model, base_folder)
+    else:
+        inputs = _Images(data, spec, context.device)
+    optim, selection = spec["optim"], spec["selection"]
+    optimizer = _optimizer(model, optim)
+    labels, val_labels = data.train.labels, data.val.labels.to(context.device)
+    steps = max(1, len(labels) // (spec["classes_per_batch"] * spec["images_per_class"]))
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    progress = _load_checkpoint(folder / CHECKPOINT, model, optimizer)
+    by_loss = selection["metric"] == "stage_loss"
+
+    while progress["epoch"] < optim["epochs"] and not progress["stopped"]:
+        epoch = progress["epoch"]
+        axes = (spec["dataset"], spec["replicate"], epoch)
+        order, augment = generator("order", *axes), generator("augment", *axes)
+        torch.manual_seed(seed_for("noise", *axes))
+        model.train()
+        total = torch.zeros((), dtype=torch.float64)
+        batches = class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps)
+        for number, rows in enumerate(batches):
+            factor = learning_rate_factor(
+                epoch * steps + number, optim["epochs"] * steps, optim["schedule"], optim["warmup"]
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = group["max_lr"] * factor
+            embedding = inputs.embed_batch(model, inputs.batch(rows, augment))
+            loss = model.objective(embedding.distribution, labels[rows].to(context.device))
+            if not torch.isfinite(loss):
+                raise UnitFailed(f"loss became {loss.item()} in epoch {epoch + 1}, batch {number + 1}")
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(trainable, optim["grad_clip"], error_if_nonfinite=False)
+            optimizer.step()
+            total += loss.detach().double().cpu()
+        distribution, _ = embed(model, data.val.evaluation, len(data.val), context.device)
+        try:
+            val = map_at_r(DistributionScorer(model.method.scorer, distribution), data.val.labels)
+        except ValueError as error:
+            raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
+        row = {"epoch": epoch + 1, "loss": float(total) / steps, "val_map_at_r": val}
+        if model.backbone_frozen:
+            row["val_loss"] = inputs.validation_loss(model, val_labels)
+        value = -row["val_loss"] if by_loss else val
+        if not math.isfinite(value):
+            raise UnitFailed(f"selection value became {value} in epoch {epoch + 1}")
+        _advance(progress, row, value, model, selection)
+        _save_checkpoint(folder / CHECKPOINT, progress, model, optimizer)
+        emit({"event": "epoch", "epoch": epoch + 1, "epochs": optim["epochs"], "best": progress["best_value"]})
+
+    save_weights(progress["best_state"], folder / WEIGHTS)
+    best = progress["history"][progress["best_epoch"] - 1]
+    record = {
+        "spec": spec,
+        "unit": unit,
+        "num_classes": data.train.num_classes,
+        "channels": channels,
+        "manifests": {"train": data.train.manifest_sha256(), "val": data.val.manifest_sha256()},
+        "history": progress["history"],
+        "best_epoch": progress["best_epoch"],
+        "selection_value": progress["best_value"],
+        "val_map_at_r": best["val_map_at_r"],
+        "environment": environment(context, started),
+    }
+    write_json(folder / RECORD, record)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return record
+
+
+def _advance(
+    progress: dict[str, Any], row: dict[str, Any], value: float, model: EmbeddingModel, selection: dict[str, Any]
+) -> None:
+    """Book one epoch: keep it if it is the best (ties go to the later), stop when patience is used up."""
+    progress["history"].append(row)
+    progress["epoch"] = row["epoch"]
+    if progress["best_value"] is None or value >= progress["best_value"]:
+        progress["best_value"], progress["best_epoch"] = value, row["epoch"]
+        progress["best_state"] = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+    if progress["improved_value"] is None or value >= progress["improved_value"] + selection["min_improvement"]:
+        progress["improved_value"], progress["improved_epoch"] = value, row["epoch"]
+    progress["stopped"] = row["epoch"] - progress["improved_epoch"] >= selection["patience"]
+
+
+def _save_checkpoint(path: Path, progress: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save({"progress": progress, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, part)
+    os.replace(part, path)
+
+
+def _load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    fresh: dict[str, Any] = {
+        "epoch": 0,
+        "history": [],
+        "best_value": None,
+        "best_epoch": 0,
+        "best_state": {},
+        "improved_value": None,
+        "improved_epoch": 0,
+        "stopped": False,
+    }
+    if not path.exists():
+        return fresh
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a torn file after a power cut; torch raises many kinds
+        return fresh
+    model.load_state_dict(held["model"])
+    optimizer.load_state_dict(held["optimizer"])
+    progress: dict[str, Any] = held["progress"]
+    return progress
+
+
+def environment(context: Context, started: float) -> dict[str, Any]:
+    """Where and how long a unit ran."""
+    return {
+        "bench": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": torch.cuda.get_device_name() if context.device == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "seconds": round(time.perf_counter() - started, 3),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }

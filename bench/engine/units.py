@@ -1,0 +1,406 @@
+"""Planning: from what was asked for to units with content-derived ids.
+
+A unit is a plain JSON value that holds everything its result depends on; its id is the hash of that value. Training
+units are shared: a base serves all two-stage methods on it, and a setting that two budgets agree on is trained once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import UserError, unknown
+from ..protocols.recipes import Optim, Recipe, get_recipe
+from ..seeds import content_id
+from .context import Cell, Context
+from .space import Space, clip_to_space
+
+ENGINE_REVISION = 1
+"""Raised when a change of the engine alters results: old records are then not reused."""
+
+TUNING = "tuning"
+"""Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
+
+PROTOCOLS = ("reality_check",)
+
+
+class RunSettings(BaseModel):
+    """What ``bench run`` was asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...]
+    protocol: str = "reality_check"
+    preset: str = "strict"
+    fidelity: str = "corrected"
+    seeds: int = Field(5, ge=1)
+    trials: int = Field(50, ge=1)
+    sampler: Literal["gp", "tpe"] = "gp"
+    folds: int = 1
+    hparams: str = "tuned"
+    base: str | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    dim: int | None = Field(None, ge=2)
+    sets: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One (protocol, data set, method) cell: how its units are specified.
+
+    Attributes:
+        cell: Folder of the units.
+        template: Training specification at the default setting, without replicate and base unit.
+        space: What is tuned.
+        trials: Budget; 0 where nothing is tuned.
+        hparams: Label of where the setting comes from.
+        sampler: Optuna sampler.
+        trial_batch: Trials asked before any is told.
+        base: Plan of the base method, for two-stage methods.
+        tests: What the tests measure.
+        preset: Name of the protocol's preset.
+        version: Version of the protocol.
+    """
+
+    cell: Cell
+    template: dict[str, Any]
+    space: Space
+    trials: int
+    hparams: str
+    sampler: str
+    trial_batch: int
+    base: Plan | None
+    tests: dict[str, Any]
+    preset: str
+    version: int
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.cell[2]
+
+    def defaults(self) -> dict[str, Any]:
+        """The recipe's setting of the tuned parameters: the first trial of every study."""
+        groups = {"method": self.template["params"], "optim": self.template["optim"]}
+        flat = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
+        return clip_to_space(flat, self.space)
+
+    def train_spec(
+        self, setting: dict[str, Any], replicate: str | int, base: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Specification of one training.
+
+        Args:
+            setting: Tuned values, ``{"method.scale": .., "optim.lr": ..}``.
+            replicate: Seed number, or :data:`TUNING`.
+            base: Training specification of the trained base, for two-stage methods.
+        """
+        spec = {**self.template, "replicate": replicate, "base": base and base_reference(base)}
+        for name, value in setting.items():
+            group, _, key = name.partition(".")
+            target = {"method": "params", "optim": "optim"}[group]
+            spec[target] = {**spec[target], key: value}
+        return spec
+
+    def study_spec(self, base: dict[str, Any] | None) -> dict[str, Any]:
+        """Specification of the study; the number of trials is not part of it, so that a study can be extended."""
+        return {
+            "kind": "study",
+            "template": self.template,
+            "space": self.space,
+            "sampler": self.sampler,
+            "trial_batch": self.trial_batch,
+            "base": base and base_reference(base),
+        }
+
+    def test_spec(self, train_unit: str) -> dict[str, Any]:
+        """Specification of the tests of one trained unit."""
+        return {
+            "kind": "test",
+            "engine": ENGINE_REVISION,
+            "train": train_unit,
+            "hparams": self.hparams,
+            "trials": self.trials,
+            "base_trials": self.base.trials if self.base else 0,
+            "tests": self.tests,
+            "preset": self.preset,
+            "protocol": [self.cell[0], self.version],
+        }
+
+
+def base_reference(spec: dict[str, Any]) -> dict[str, Any]:
+    """What a two-stage unit says of its base: enough to find its weights and to build its objective again."""
+    return {"method": spec["method"], "params": spec["params"], "unit": unit_id(spec)}
+
+
+def unit_id(spec: dict[str, Any]) -> str:
+    """Content-derived id of a specification."""
+    return content_id(spec)
+
+
+def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
+    """Plans of every requested cell, each base before the methods that stand on it.
+
+    Raises:
+        UserError: If a name or a value is not known, with what to do.
+    """
+    from ..protocols import reality_check
+
+    if settings.protocol not in PROTOCOLS:
+        raise unknown("protocol", settings.protocol, PROTOCOLS)
+    if settings.preset not in reality_check.PRESETS:
+        raise unknown("preset", settings.preset, reality_check.PRESETS)
+    preset = reality_check.PRESETS[settings.preset]
+    if settings.folds != 1:
+        raise UserError(f"--folds {settings.folds}: preset {settings.preset!r} validates on one fold; use --folds 1")
+    names = expand(settings.methods, [entry.name for entry in context.methods])
+    datasets = expand(settings.datasets, [entry.name for entry in context.datasets])
+    for name in names:
+        context.methods.get(name)
+    for name in datasets:
+        context.datasets.get(name)
+    used: set[str] = set()
+    plans: dict[Cell, Plan] = {}
+    for dataset in datasets:
+        for name in names:
+            _plan(settings, context, preset, dataset, name, plans, used)
+    unused = [key for key, _ in settings.sets if key not in used]
+    if unused:
+        raise _unknown_key(unused[0], settings, context, names, datasets)
+    return list(plans.values())
+
+
+def expand(asked: tuple[str, ...], known: list[str]) -> list[str]:
+    """Names from comma-separated lists; ``all`` is every known one."""
+    names = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    if "all" in names:
+        return known
+    return list(dict.fromkeys(names))
+
+
+def _plan(
+    settings: RunSettings,
+    context: Context,
+    preset: Any,
+    dataset: str,
+    name: str,
+    plans: dict[Cell, Plan],
+    used: set[str],
+) -> Plan:
+    cell = (settings.protocol, dataset, name)
+    if cell in plans:
+        return plans[cell]
+    entry = context.methods.get(name)
+    method = entry.load()
+    if settings.fidelity not in method.fidelities:
+        raise UserError(
+            f"--fidelity {settings.fidelity}: method {name!r} offers {', '.join(method.fidelities)}"
+            " (see `bench show " + name + "`)"
+        )
+    recipe = get_recipe(dataset)
+    base = None
+    if method.on_base:
+        base_name = settings.base or recipe.base
+        if context.methods.get(base_name).load().on_base:
+            raise UserError(f"--base {base_name}: {base_name!r} stands on a base itself; name a one-stage method")
+        base = _plan(settings, context, preset, dataset, base_name, plans, used)
+    frozen = "backbone" not in method.trains
+    overrides = _overrides(settings, method, recipe, used)
+    optim_defaults = asdict(recipe.frozen if frozen else recipe.end_to_end)
+    optim_space = optim_defaults.pop("search")
+    optim = {**optim_defaults, **overrides["optim"]}
+    recipe_params = dict(recipe.methods.get(name, {}))
+    params = _validated(method, {**recipe_params, **overrides["method"]}, name)
+    selection = asdict(preset.selection)
+    if method(method.Params(**params)).means_frozen:
+        selection["metric"] = "stage_loss"
+    trained = {"lr", "weight_decay"} | ({"lr_objective"} if not frozen else set())
+    space: Space = {}
+    for key, field in method.Params.model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and "search" in extra and key not in overrides["method"]:
+            space[f"method.{key}"] = dict(extra["search"])  # type: ignore[arg-type]
+    for key, bounds in optim_space.items():
+        if key in trained and key not in overrides["optim"]:
+            space[f"optim.{key}"] = dict(bounds)
+    template: dict[str, Any] = {
+        "kind": "train",
+        "engine": ENGINE_REVISION,
+        "protocol": [settings.protocol, _version(settings.protocol)],
+        "dataset": dataset,
+        "dataset_source": context.datasets.get(dataset).source_hash(),
+        "folds": preset.folds,
+        "fold": preset.fold,
+        "method": name,
+        "method_source": entry.source_hash(),
+        "fidelity": settings.fidelity,
+        "params": params,
+        "backbone": settings.backbone or recipe.backbone,
+        "weights": _file_hash(context.weights),
+        "dim": settings.dim or recipe.dim,
+        "optim": optim,
+        "classes_per_batch": recipe.classes_per_batch,
+        "images_per_class": recipe.images_per_class,
+        "feature_views": recipe.feature_views,
+        **overrides["data"],
+        "augmentation": {**recipe.augmentation, **overrides["augment"]},
+        "selection": selection,
+    }
+    trials, hparams = settings.trials, "tuned"
+    if settings.hparams != "tuned":
+        trials, hparams, space = 0, settings.hparams, {}
+        if settings.hparams == "published":
+            raise _no_published(dataset, name)
+        if settings.hparams != "default":
+            hparams = _apply_file(Path(settings.hparams), name, template, method)
+    elif not space:
+        trials = 1
+    plan = Plan(
+        cell=cell,
+        template=template,
+        space=space,
+        trials=trials,
+        hparams=hparams,
+        sampler=settings.sampler,
+        trial_batch=preset.trial_batch,
+        base=base,
+        tests=asdict(preset.tests),
+        preset=settings.preset,
+        version=_version(settings.protocol),
+    )
+    plans[cell] = plan
+    return plan
+
+
+def _version(protocol: str) -> int:
+    import importlib
+
+    version: int = importlib.import_module(f"bench.protocols.{protocol}").VERSION
+    return version
+
+
+def _file_hash(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"--weights {path}: {error.strerror}") from error
+
+
+DATA_KEYS = ("classes_per_batch", "images_per_class", "feature_views")
+
+
+def _overrides(settings: RunSettings, method: Any, recipe: Recipe, used: set[str]) -> dict[str, dict[str, Any]]:
+    """The ``--set`` values that this method takes, by group."""
+    known: dict[str, set[str]] = {
+        "method": set(method.Params.model_fields),
+        "optim": {f.name for f in fields(Optim)} - {"search"},
+        "data": set(DATA_KEYS),
+        "augment": set(recipe.augmentation),
+    }
+    result: dict[str, dict[str, Any]] = {group: {} for group in known}
+    reference = {
+        "optim": asdict(recipe.end_to_end),
+        "data": {key: getattr(recipe, key) for key in DATA_KEYS},
+        "augment": dict(recipe.augmentation),
+    }
+    for key, text in settings.sets:
+        group, _, field = key.partition(".")
+        if group not in known or field not in known[group]:
+            continue
+        used.add(key)
+        # pydantic converts and checks the values of a method's own parameters.
+        result[group][field] = text if group == "method" else _like(reference[group][field], key, text)
+    return result
+
+
+def _like(default: Any, key: str, text: str) -> Any:
+    try:
+        if isinstance(default, str):
+            return text
+        value = type(default)(text)
+    except ValueError:
+        raise UserError(f"--set {key}={text}: expected {type(default).__name__}, like {default!r}") from None
+    if value != value or value < 0 or (isinstance(value, int) and value < 1):
+        raise UserError(f"--set {key}={text}: out of range")
+    return value
+
+
+def _unknown_key(
+    key: str, settings: RunSettings, context: Context, methods: list[str], datasets: list[str]
+) -> UserError:
+    known = {f"optim.{f.name}" for f in fields(Optim)} - {"optim.search"}
+    known |= {f"data.{name}" for name in DATA_KEYS}
+    for dataset in datasets:
+        known |= {f"augment.{name}" for name in get_recipe(dataset).augmentation}
+    for name in methods:
+        known |= {f"method.{field}" for field in context.methods.get(name).load().Params.model_fields}
+    return unknown("--set key", key, known)
+
+
+def _validated(method: Any, params: dict[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return dict(method.Params(**params).model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"method.{where}={first['input']!r} does not fit method {name!r}: {first['msg'].lower()}"
+            f" (see `bench show {name}`)"
+        ) from None
+
+
+def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any) -> str:
+    """Settings from a JSON or TOML file: ``{"method.scale": ..}`` for all methods, or ``{"cosface": {..}}``."""
+    try:
+        text = path.read_bytes()
+        held = tomllib.loads(text.decode()) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"--hparams {path}: not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from None
+    mine = held.get(name, held) if isinstance(held, dict) else None
+    if not isinstance(mine, dict):
+        raise UserError(f"--hparams {path}: expected a table of settings, like {{\"method.scale\": 16}}")
+    params = dict(template["params"])
+    for key, value in mine.items():
+        if isinstance(value, dict):
+            continue
+        group, _, field = key.partition(".")
+        if group == "method":
+            params[field] = value
+        elif group == "optim" and field in template["optim"]:
+            template["optim"][field] = _like(template["optim"][field], key, str(value))
+        else:
+            known = [f"optim.{k}" for k in template["optim"]] + [f"method.{k}" for k in method.Params.model_fields]
+            raise unknown(f"setting in {path}", key, known)
+    template["params"] = _validated(method, params, name)
+    # The same file name with other content must not share a label with the old one.
+    return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
+
+
+def _no_published(dataset: str, method: str) -> UserError:
+    import csv
+    from importlib.resources import files
+
+    table = files("bench.results.published").joinpath("pe_revisited_best_hparams.csv").read_text()
+    have = {(row["method"], row["dataset"]) for row in csv.DictReader(table.splitlines())}
+    if (method, dataset) in have:
+        return UserError(
+            f"published settings of {method!r} on {dataset!r} are for a backbone that this version does not have yet;"
+            " use --hparams tuned"
+        )
+    where = sorted(d for m, d in have if m == method)
+    tail = f"; {method} has them for {', '.join(where)}" if where else ""
+    return UserError(f"no published setting of {method!r} on {dataset!r}{tail}; use --hparams tuned or default")
+
+

@@ -1,0 +1,82 @@
+"""Progress of a run on the terminal: bars where there is a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+
+Cell = tuple[str, str, str]
+
+
+class Display:
+    """Bars per (data set, method), counted in epochs, with the best value so far and the time left.
+
+    Args:
+        console: Standard error, so that standard output stays clean for ``--json`` and tables.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = console.is_terminal
+        self._started = time.monotonic()
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("epochs"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("{task.fields[note]}", style="cyan"),
+            console=console,
+            disable=not self._live,
+            speed_estimate_period=120,
+        )
+        self._tasks: dict[Cell, TaskID] = {}
+        self._notes: dict[Cell, str] = {}
+        self._seeds: dict[Cell, set[int]] = {}
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._progress.stop()
+
+    def add(self, cell: Cell, epochs: int) -> None:
+        """Announce a cell and the epochs it will take at most."""
+        self._tasks[cell] = self._progress.add_task(f"[bold]{cell[2]}[/] on {cell[1]}", total=epochs, note="")
+
+    def advance(self, cell: Cell, epochs: int) -> None:
+        """Epochs were trained."""
+        self._progress.advance(self._tasks[cell], epochs)
+
+    def skip(self, cell: Cell, epochs: int) -> None:
+        """Epochs need no training: they are on disk, or their trial failed."""
+        task = self._progress.tasks[list(self._tasks).index(cell)]
+        self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
+
+    def note(self, cell: Cell, text: str) -> None:
+        """What there is to say of a cell now, such as the best value so far."""
+        if self._notes.get(cell) == text:
+            return
+        self._notes[cell] = text
+        self._progress.update(self._tasks[cell], note=text)
+        if not self._live:
+            self.log(f"{cell[2]} on {cell[1]}: {text}")
+
+    def tested(self, cell: Cell, seed: int) -> None:
+        """A seed is trained and tested."""
+        seeds = self._seeds.setdefault(cell, set())
+        seeds.add(seed)
+        tuning = self._notes.get(cell, "").split("; ")[0]
+        self.note(cell, "; ".join(filter(None, [tuning, f"{len(seeds)} seeds tested"])))
+
+    def log(self, text: str) -> None:
+        """One line above the bars."""
+        self.console.print(f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {text}", highlight=False)

@@ -1,0 +1,184 @@
+"""Finding methods and data sets: folder files, entry points and ``--plugin`` files.
+
+Listing reads the syntax tree of each file and imports nothing; a class is imported when it is used. Names come from
+the class body: ``name`` and ``summary`` must be plain strings there.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import UserError, unknown
+
+PACKAGES = {"methods": "bench.methods", "datasets": "bench.datasets"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered class, not imported yet."""
+
+    kind: str
+    name: str
+    summary: str
+    origin: str
+    class_name: str = ""
+    path: Path | None = None
+    entry_point: importlib.metadata.EntryPoint | None = None
+    broken: str = ""
+    plugin: bool = False
+
+    def load(self) -> Any:
+        """Import the class.
+
+        Raises:
+            UserError: If its file does not import, with the reason.
+        """
+        if self.broken:
+            raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
+        try:
+            if self.entry_point is not None:
+                return self.entry_point.load()
+            assert self.path is not None
+            module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
+            return getattr(module, self.class_name)
+        except Exception as error:  # whatever a contributed file raises is its reason, not our crash
+            reason = traceback.format_exception_only(error)[-1].strip()
+            raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
+
+    def source_hash(self) -> str:
+        """SHA-256 of a plug-in's file, so that an edited plug-in never reuses old results; empty for built-ins."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16] if self.plugin and self.path else ""
+
+
+class Registry:
+    """All methods or data sets that can be named.
+
+    Args:
+        kind: ``methods`` or ``datasets``.
+        plugins: Extra files.
+    """
+
+    def __init__(self, kind: str, plugins: tuple[Path, ...] = ()) -> None:
+        self.kind = kind
+        self.entries: dict[str, Entry] = {}
+        self.broken: list[Entry] = []
+        package = PACKAGES[kind]
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.glob("[!_]*.py")):
+            self._add_file(path, origin=f"{package}.{path.stem}", plugin=False)
+        for point in importlib.metadata.entry_points(group=package):
+            self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
+        for path in plugins:
+            if not path.is_file():
+                raise UserError(f"--plugin {path}: no such file")
+            self._add_file(path, origin=str(path), plugin=True)
+
+    def _add(self, entry: Entry) -> None:
+        clash = self.entries.get(entry.name)
+        if clash is not None:
+            raise UserError(
+                f"{self.kind[:-1]} {entry.name!r} is defined twice: {clash.origin} and {entry.origin}; rename one"
+            )
+        self.entries[entry.name] = entry
+
+    def _add_file(self, path: Path, origin: str, plugin: bool) -> None:
+        try:
+            found = list(_registered_classes(path))
+        except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            reason = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}" + (f" (line {line})" if line else "")
+            if plugin:
+                raise UserError(f"--plugin {path}: {reason}") from error
+            self.broken.append(Entry(self.kind, path.stem, "", origin, path=path, broken=reason))
+            return
+        for base, class_name, name, summary in found:
+            # A plug-in file may hold both kinds; a folder file can only hold its own.
+            if not plugin or (base == "Dataset") == (self.kind == "datasets"):
+                self._add(Entry(self.kind, name, summary, origin, class_name, path, plugin=plugin))
+
+    def get(self, name: str) -> Entry:
+        """Entry by name.
+
+        Raises:
+            UserError: If there is none, with the nearest name.
+        """
+        if name not in self.entries:
+            for entry in self.broken:
+                if entry.name == name:
+                    entry.load()
+            raise unknown(self.kind[:-1], name, self.entries)
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
+
+
+def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """(root class, class, name, summary) of every class decorated with ``register`` at top level."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    bases: dict[str, str] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        base = _last_name(node.bases[0]) if node.bases else ""
+        root = bases.get(base, base)
+        bases[node.name] = root
+        if not any(_last_name(d) == "register" for d in node.decorator_list):
+            continue
+        literals = dict(_string_fields(node))
+        if "name" not in literals:
+            raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
+        yield root, node.name, literals["name"], literals.get("summary", "")
+
+
+def _string_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for statement in node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=key)], value=ast.Constant(value=str(value))):
+                yield key, value
+            case ast.AnnAssign(target=ast.Name(id=key), value=ast.Constant(value=str(value))):
+                yield key, value
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=func):
+            return _last_name(func)
+    return ""
+
+
+def _load_plugin(path: Path) -> ModuleType:
+    # A synthetic name keeps a plug-in file from shadowing, or being shadowed by, an installed package.
+    path = path.resolve()
+    name = f"bench_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,280 @@
+"""Comparison tables: mean and standard deviation over seeds, as CSV, Markdown, LaTeX and on the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from ..protocols.statistics import paired_difference, summarise
+from .frame import SETTING
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the comparison.
+
+    Attributes:
+        title: Heading.
+        metric: Metric of the tidy table.
+        split: Its split.
+        variant: Its variant.
+        of_confidence: Whether it measures the confidence (then the method's own one counts).
+        higher: Whether higher is better.
+        percent: Whether it is printed in percent.
+    """
+
+    title: str
+    metric: str
+    split: str = "test"
+    variant: str = ""
+    of_confidence: bool = False
+    higher: bool = True
+    percent: bool = True
+
+
+COMPARED = (
+    Column("R@1", "recall_at_1"),
+    Column("MAP@R", "map_at_r"),
+    Column("R-Prec", "r_precision"),
+    Column("Ver. acc.", "verification_accuracy", variant="threshold_val"),
+    Column("Ver. AUC", "verification_auc"),
+    Column("Crop rho", "spearman_crop", split="test_crop", of_confidence=True, percent=False),
+    Column("P(clean > crop)", "paired_crop", split="test_crop", of_confidence=True),
+    Column("AURC crop", "aurc", split="test_crop", variant="recall_at_1", of_confidence=True, higher=False),
+)
+CONTROLS = ("random", "oracle")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the comparison: mean and SD over seeds (SD nan for one seed), and how it stands."""
+
+    mean: float
+    sd: float
+    best: bool = False
+    beats_deterministic: bool = False
+
+    def text(self, percent: bool) -> str:
+        """``mean ± SD`` in percent or as it is."""
+        if self.mean != self.mean:
+            return "-"
+        factor, digits = (100.0, 2) if percent else (1.0, 3)
+        sd = f" ± {self.sd * factor:.{digits}f}" if self.sd == self.sd else ""
+        return f"{self.mean * factor:.{digits}f}{sd}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one setting: its labels and its cells."""
+
+    setting: dict[str, Any]
+    seeds: int
+    trainings: int
+    confidence: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        """Method, with its base."""
+        base = self.setting["base"]
+        return self.setting["method"] + (f" ({base})" if base else "")
+
+    @property
+    def tuning(self) -> str:
+        """Where its setting comes from."""
+        return f"tuned, {self.setting['trials']} trials" if self.setting["hparams"] == "tuned" else self.setting["hparams"]
+
+
+def _per_seed(group: pd.DataFrame, column: Column, scorer: str, confidence: str) -> dict[int, float]:
+    chosen = group[
+        (group["metric"] == column.metric) & (group["split"] == column.split) & (group["variant"] == column.variant)
+        & group["fraction"].isna()
+    ]
+    chosen = chosen[chosen["confidence"] == (confidence if column.of_confidence else "")]
+    if (chosen["scorer"] != "").any():
+        chosen = chosen[chosen["scorer"] == scorer]
+    return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
+
+
+def _cell(values: dict[int, float]) -> Cell:
+    if not values:
+        return Cell(float("nan"), float("nan"))
+    summary = summarise(list(values.values()))
+    return Cell(summary.mean, summary.sd)
+
+
+def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Row]]:
+    """Rows of the comparison by data set, methods in the order of their MAP@R.
+
+    A cell is marked best where its mean is; a probabilistic method's cell is marked where its mean beats that of
+    every deterministic method, and for confidence columns also every confidence a deterministic method has.
+    """
+    merged = frame.merge(roles, on="unit")
+    result: dict[str, list[Row]] = {}
+    for dataset, part in merged.groupby("dataset", sort=True):
+        found: list[tuple[Row, bool]] = []
+        bars: list[list[float]] = [[] for _ in COMPARED]
+        for values, group in part.groupby(list(SETTING), sort=True, dropna=False):
+            first = group.iloc[0]
+            scorer, confidence = first["primary_scorer"], first["default_confidence"]
+            probabilistic = bool(first["probabilistic"])
+            cells = tuple(_cell(_per_seed(group, column, scorer, confidence)) for column in COMPARED)
+            setting = dict(zip(SETTING, values))
+            row = Row(setting, group["seed"].nunique(), int(first["trainings"]), confidence, cells)
+            found.append((row, probabilistic))
+            if not probabilistic:
+                candidates = sorted(set(group["confidence"]) - {"", *CONTROLS})
+                for bar, column, cell in zip(bars, COMPARED, cells):
+                    names = candidates if column.of_confidence else [confidence]
+                    options = [_cell(_per_seed(group, column, scorer, name)).mean for name in names]
+                    bar += [value for value in [*options, cell.mean] if value == value]
+        result[str(dataset)] = _marked(found, bars)
+    return result
+
+
+def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]:
+    tops = []
+    for index, column in enumerate(COMPARED):
+        means = [row.cells[index].mean for row, _ in found if row.cells[index].mean == row.cells[index].mean]
+        tops.append((max if column.higher else min)(means) if means else None)
+    rows = []
+    for row, probabilistic in found:
+        cells = []
+        for cell, column, top, bar in zip(row.cells, COMPARED, tops, bars):
+            sign = 1 if column.higher else -1
+            beats = probabilistic and bool(bar) and all(sign * cell.mean > sign * value for value in bar)
+            cells.append(Cell(cell.mean, cell.sd, best=cell.mean == top, beats_deterministic=beats))
+        rows.append(Row(row.setting, row.seeds, row.trainings, row.confidence, tuple(cells)))
+    return sorted(rows, key=lambda row: (-row.cells[1].mean if row.cells[1].mean == row.cells[1].mean else 0, row.label))
+
+
+HEAD = ("method", "tuning", "trainings", "seeds", "confidence")
+
+
+def _labels(row: Row) -> list[str]:
+    return [row.label, row.tuning, str(row.trainings), str(row.seeds), row.confidence]
+
+
+def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
+    """The comparison as a table of numbers: mean and SD of every column."""
+    lines = []
+    for dataset, group in rows.items():
+        for row in group:
+            line: dict[str, Any] = {"dataset": dataset, **row.setting, "trainings": row.trainings, "seeds": row.seeds,
+                                    "confidence": row.confidence}
+            for column, cell in zip(COMPARED, row.cells):
+                name = "_".join(filter(None, [column.split, column.metric, column.variant]))
+                line[f"{name}_mean"], line[f"{name}_sd"] = cell.mean, cell.sd
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
+NOTE = (
+    "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
+    "AURC: lower is better. `trainings`: tuning trials of the method and of its base."
+)
+
+
+def to_markdown(rows: dict[str, list[Row]]) -> str:
+    """Markdown: best in bold, better than every deterministic method underlined."""
+    out = ["# Comparison", "", NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method.", ""]
+    for dataset, group in rows.items():
+        titles = [*HEAD, *(column.title for column in COMPARED)]
+        out += [f"## {dataset}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+        for row in group:
+            cells = []
+            for column, cell in zip(COMPARED, row.cells):
+                text = cell.text(column.percent)
+                text = f"**{text}**" if cell.best else text
+                cells.append(f"<u>{text}</u>" if cell.beats_deterministic else text)
+            out.append("| " + " | ".join([*_labels(row), *cells]) + " |")
+        out.append("")
+    return "\n".join(out)
+
+
+_LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#$"})
+
+
+def to_latex(rows: dict[str, list[Row]]) -> str:
+    """LaTeX tables (booktabs), one per data set."""
+    out = ["% needs \\usepackage{booktabs}"]
+    for dataset, group in rows.items():
+        titles = [*HEAD, *(column.title.replace(">", "$>$") for column in COMPARED)]
+        out += [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better than every"
+            " deterministic method.}",
+            "\\begin{tabular}{lllll" + "r" * len(COMPARED) + "}",
+            "\\toprule",
+            " & ".join(titles) + " \\\\",
+            "\\midrule",
+        ]
+        for row in group:
+            cells = []
+            for column, cell in zip(COMPARED, row.cells):
+                text = cell.text(column.percent).replace("±", "$\\pm$")
+                text = f"\\textbf{{{text}}}" if cell.best else text
+                cells.append(f"\\underline{{{text}}}" if cell.beats_deterministic else text)
+            out.append(" & ".join([*(label.translate(_LATEX) for label in _labels(row)), *cells]) + " \\\\")
+        out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join(out)
+
+
+def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
+    """The comparison on the terminal."""
+    # Columns that a narrow terminal would squeeze to dots are given the width they need instead.
+    if console.width < 140:
+        console = Console(width=140, force_terminal=console.is_terminal)
+    for dataset, group in rows.items():
+        table = Table(title=f"{dataset}: mean ± SD over seeds", title_justify="left")
+        for title in ("method", "tuning", "seeds", "confidence"):
+            table.add_column(title, no_wrap=True)
+        for column in COMPARED:
+            table.add_column(column.title + ("" if column.higher else " (low)"), justify="right")
+        for row in group:
+            cells = []
+            for column, cell in zip(COMPARED, row.cells):
+                style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
+                text = cell.text(column.percent)
+                cells.append(f"[{style}]{text}[/]" if style else text)
+            table.add_row(row.label, row.tuning, str(row.seeds), row.confidence, *cells)
+        console.print(table)
+
+
+def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+    """Each two-stage method against its own base, seed by seed: mean difference and its 95 % t-interval."""
+    merged = frame.merge(roles, on="unit")
+    lines = []
+    heads = merged[merged["base"] != ""]
+    for values, group in heads.groupby(list(SETTING), sort=True, dropna=False):
+        setting = dict(zip(SETTING, values))
+        same = {key: setting[key] for key in SETTING if key not in ("method", "base")} | {"method": setting["base"]}
+        other = merged[(merged["base"] == "") & (merged[list(same)] == pd.Series(same)).all(axis=1)]
+        if other.empty:
+            continue
+        mine, theirs = group.iloc[0], other.iloc[0]
+        for column in COMPARED:
+            left = _per_seed(group, column, mine["primary_scorer"], mine["default_confidence"])
+            right = _per_seed(other, column, theirs["primary_scorer"], theirs["default_confidence"])
+            if not set(left) & set(right):
+                continue
+            difference = paired_difference(left, right)
+            lines.append({
+                **setting, "metric": column.metric, "split": column.split, "variant": column.variant,
+                "difference_mean": difference.mean, "difference_sd": difference.sd,
+                "ci95_low": difference.ci_low, "ci95_high": difference.ci_high, "seeds": difference.n,
+            })
+    return pd.DataFrame(lines)
+
+
+def confidences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every confidence of every method: mean and SD over seeds of what measures confidences."""
+    chosen = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
+    keys = [*SETTING, "split", "scorer", "confidence", "variant", "metric"]
+    grouped = chosen.groupby(keys, sort=True, dropna=False)["value"]
+    return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()

@@ -1,0 +1,27 @@
+"""Seeds by axis: every random draw names the things it may depend on, and depends on nothing else.
+
+Initialisation and order depend on (data set, replicate), not on the method, so replicates of two methods pair up;
+pairs and crops depend on the data set only; the tuner's draws on (study, trial).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: one text per value, whatever order it was built in."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_id(value: Any) -> str:
+    """16 hexadecimal digits that name a JSON value by its content."""
+    return hashlib.blake2b(canonical_json(value).encode(), digest_size=8).hexdigest()
+
+
+def seed_for(*axes: str | int) -> int:
+    """Seed in [0, 2**63) from named axes; two different lists of axes give unrelated seeds."""
+    digest = hashlib.blake2b(canonical_json(list(axes)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,167 @@
+"""Random crops, shifts and rotations of training images, and the centre crops that corrupt test images.
+
+Both are one bilinear affine warp per batch. Coordinates are those of ``grid_sample`` with
+``align_corners=False``: the image spans [-1, 1] on both axes from edge to edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Settings of the training augmentation.
+
+    Attributes:
+        crop_probability: Share of the images that are cropped, in [0, 1].
+        crop_low: Smallest side of a crop, as a fraction of the image's side, in (0, crop_high].
+        crop_high: Largest side of a crop, in [crop_low, 1].
+        shift: Largest shift along each axis, as a fraction of that side, in [0, 1].
+        rotation: Largest rotation in degrees, in [0, 180].
+
+    Raises:
+        ValueError: If a setting is out of its range.
+    """
+
+    crop_probability: float = 0.5
+    crop_low: float = 0.5
+    crop_high: float = 1.0
+    shift: float = 0.1
+    rotation: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.crop_probability <= 1:
+            raise ValueError(f"crop_probability must be in [0, 1], not {self.crop_probability}")
+        _check_crop_range(self.crop_low, self.crop_high)
+        if not 0 <= self.shift <= 1:
+            raise ValueError(f"shift must be in [0, 1], not {self.shift}")
+        if not 0 <= self.rotation <= 180:
+            raise ValueError(f"rotation must be in [0, 180] degrees, not {self.rotation}")
+
+
+def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """Crop, rotate and shift images at random.
+
+    A crop is a window of the image's own aspect ratio, anywhere inside the image, enlarged to the full size.
+    It is then rotated about its centre and shifted; what comes into view from outside the image is 0.
+
+    Args:
+        images: ``[B, C, H, W]`` floating point, with a background of 0 (before normalisation).
+        augmentation: The settings.
+        generator: Source of every random number; 7 are drawn per image, whatever the settings are.
+
+    Returns:
+        ``[B, C, H, W]``, same type and device. Images that nothing moves come back bit for bit.
+    """
+    u = torch.rand(len(images), 7, generator=generator, device=generator.device, dtype=torch.float64)
+    u = u.to(images.device)
+    low, high = augmentation.crop_low, augmentation.crop_high
+    side = torch.where(u[:, 0] < augmentation.crop_probability, low + (high - low) * u[:, 1], 1.0)
+    centre = (2 * u[:, 2:4] - 1) * (1 - side)[:, None]
+    shift = (2 * u[:, 4:6] - 1) * (2 * augmentation.shift)
+    angle = (2 * u[:, 6] - 1) * math.radians(augmentation.rotation)
+    return _warp(images, side, centre, shift, angle)
+
+
+def centre_crop(images: Tensor, fraction: Tensor) -> Tensor:
+    """Crop the centre of images and enlarge it to the full size: less context, more blur.
+
+    Args:
+        images: ``[B, C, H, W]`` floating point.
+        fraction: ``[B]``, side of the crop as a fraction of the image's side on both axes, in (0, 1].
+
+    Returns:
+        ``[B, C, H, W]``, same type and device. A fraction of 1 gives the image itself, bit for bit.
+
+    Raises:
+        ValueError: If there is not one fraction per image, or one is outside (0, 1].
+    """
+    if fraction.shape != images.shape[:1]:
+        raise ValueError(f"{len(images)} images need as many fractions, not shape {list(fraction.shape)}")
+    if not bool(((fraction > 0) & (fraction <= 1)).all()):
+        raise ValueError("crop fractions must be in (0, 1]")
+    side = fraction.to(images.device, torch.float64)
+    still = torch.zeros_like(side)
+    return _warp(images, side, still[:, None].expand(-1, 2), still[:, None].expand(-1, 2), still)
+
+
+def crop_fractions(ids: Sequence[str], seed: int, low: float = 0.5, high: float = 1.0) -> Tensor:
+    """Draw the side of each test image's centre crop from U[low, high), one draw per identity.
+
+    A fraction depends on the seed and the image's identity alone: not on the order of the list, nor on its
+    other members.
+
+    Args:
+        ids: Identities of the images.
+        seed: Seed of the corruption.
+        low: Smallest fraction, in (0, high].
+        high: Largest fraction, in [low, 1].
+
+    Returns:
+        float64 ``[N]``.
+
+    Raises:
+        ValueError: If the range is not within (0, 1].
+    """
+    _check_crop_range(low, high)
+    # 53 bits: as many as a float64 in [0, 1) resolves.
+    bits = [int.from_bytes(blake2b(_key(seed, i), digest_size=8).digest(), "little") >> 11 for i in ids]
+    return low + (high - low) * (torch.tensor(bits, dtype=torch.float64) * 2.0**-53)
+
+
+def _key(seed: int, identity: str) -> bytes:
+    # File names that are not UTF-8 reach Python as lone surrogates.
+    return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
+
+
+def _check_crop_range(low: float, high: float) -> None:
+    if not 0 < low <= high <= 1:
+        raise ValueError(f"crop sides must satisfy 0 < low <= high <= 1, not low={low} high={high}")
+
+
+def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Tensor) -> Tensor:
+    """Show the window of each image, rotated and then shifted; outside the image is 0.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        side: ``[B]``, side of the window (1 = the whole image).
+        centre: ``[B, 2]`` (x, y), centre of the window.
+        shift: ``[B, 2]`` (x, y), shift of the result; 2 is a whole side.
+        angle: ``[B]``, clockwise rotation of the result in radians.
+
+    Returns:
+        ``[B, C, H, W]``.
+    """
+    _, _, height, width = images.shape
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    # The warp maps places of the result to places of the image, hence the inverse of rotation and shift.
+    # Rotation acts on pixels, the coordinates are relative to the sides: width and height convert.
+    xx, xy = side * cos, side * sin * (height / width)
+    yx, yy = -side * sin * (width / height), side * cos
+    x0 = centre[:, 0] - xx * shift[:, 0] - xy * shift[:, 1]
+    y0 = centre[:, 1] - yx * shift[:, 0] - yy * shift[:, 1]
+    xx, xy, x0, yx, yy, y0 = (v.to(images.dtype)[:, None, None] for v in (xx, xy, x0, yx, yy, y0))
+
+    x = _pixel_centres(width, images)[None, None, :]
+    y = _pixel_centres(height, images)[None, :, None]
+    grid = torch.stack([xx * x + xy * y + x0, yx * x + yy * y + y0], dim=-1)
+    warped = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    # Interpolation rounds, even where it has nothing to do.
+    moved = (side != 1) | (angle != 0) | (shift != 0).any(1) | (centre != 0).any(1)
+    return torch.where(moved[:, None, None, None], warped, images)
+
+
+def _pixel_centres(size: int, like: Tensor) -> Tensor:
+    steps = torch.arange(size, dtype=torch.float64, device=like.device)
+    return ((2 * steps + 1) / size - 1).to(like.dtype)
+
+
+__all__ = ["Augmentation", "augment", "centre_crop", "crop_fractions"]

@@ -1,0 +1,250 @@
+"""Three-digit numbers composed of scikit-learn's handwritten digits: nothing to download, quick to train on.
+
+A class is a number, such as 047. Its images are three 8x8 digits side by side, each moved by up to a pixel,
+under Gaussian noise that keeps the task from being solved. Some of the 1000 numbers are the classes, in a
+fixed order.
+
+**Source digits.** The 1797 digits are divided into pools for test (50 %), training (37.5 %) and validation
+(12.5 %), stratified by digit, and an image takes its digits from the pool of the part that it plays. So no
+handwriting is shared between training, validation and test, in any fold. A class that trains in one fold and
+validates in another therefore has different images in the two; the part is in the identity,
+``<name>/<part>/<number>/<index>``.
+
+**Reproducibility.** An image is a function of its identity alone. Bit generators have stable streams (NEP
+19), the distributions of ``numpy.random.Generator`` have not: only raw bits are drawn.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), its test part as in
+``sklearn.datasets.load_digits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from sklearn.datasets import load_digits
+
+from ._base import ArrayImages, Dataset, TrainVal, register
+from .splits import development_and_test_classes, train_and_validation_classes
+
+Part = Literal["train", "val", "test"]
+
+SEED = 1234
+"""Seed of the order of the classes and of the division of the source digits."""
+
+NOISE_SD = 40.0
+"""Standard deviation of the noise, in grey levels of 255."""
+
+DIGITS = 3
+SIDE = 8
+"""Side of a source digit in pixels."""
+
+PAD = 1
+"""Margin around the digits, and the farthest that a digit is moved, in pixels."""
+
+_DRAWS = 3 * DIGITS
+"""Raw numbers of an image before its noise: which digit, and how it is moved on both axes, for each place."""
+
+
+def source_digits(ids: Iterable[str]) -> NDArray[np.int64]:
+    """Which handwritten digits images are made of.
+
+    Args:
+        ids: N identities of images of the data sets of this file.
+
+    Returns:
+        int64 ``[N, 3]``, rows of ``sklearn.datasets.load_digits``, from the left to the right.
+    """
+    identities = list(ids)
+    return _sources(identities, _raw_numbers(identities, _DRAWS))
+
+
+def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
+    """Make images from their identities.
+
+    Args:
+        ids: N identities of images.
+        upsample: Enlarge the digits twice (bilinear).
+
+    Returns:
+        uint8 ``[N, H, W]``, 18 x 50 pixels when enlarged, else 10 x 26.
+    """
+    identities = list(ids)
+    cell = SIDE * (2 if upsample else 1)
+    height, width = cell + 2 * PAD, DIGITS * cell + 2 * PAD
+    raw = _raw_numbers(identities, _DRAWS + height * width)
+    cells = _cells(upsample)[_sources(identities, raw)]
+    moves = _uniform_integers(raw[:, DIGITS:_DRAWS], 2 * PAD + 1).reshape(-1, DIGITS, 2)
+
+    canvas = np.zeros((len(identities), height, width))
+    for place in range(DIGITS):
+        for top in range(2 * PAD + 1):
+            for left in range(2 * PAD + 1):
+                rows = np.flatnonzero((moves[:, place] == (top, left)).all(1))
+                x = left + place * cell
+                window = canvas[rows, top : top + cell, x : x + cell]
+                # Neighbours that were moved towards each other overlap by up to two pixels.
+                canvas[rows, top : top + cell, x : x + cell] = np.maximum(window, cells[rows, place])
+
+    # Centres of 2^52 intervals: never 0 or 1, where the normal quantile is infinite.
+    quantiles = ((raw[:, _DRAWS:] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    noise = NOISE_SD * ndtri(quantiles).reshape(canvas.shape)
+    pixels: NDArray[np.uint8] = np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
+    return pixels
+
+
+def _raw_numbers(ids: Sequence[str], count: int) -> NDArray[np.uint64]:
+    """Uniform 64-bit numbers ``[N, count]``; a row depends on its identity, ``count`` only cuts it off."""
+    raw = np.empty((len(ids), count), dtype=np.uint64)
+    for row, identity in zip(raw, ids):
+        seed = int.from_bytes(blake2b(identity.encode(), digest_size=16).digest(), "little")
+        row[:] = np.random.PCG64(seed).random_raw(count)
+    return raw
+
+
+def _uniform_integers(raw: NDArray[np.uint64], bound: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Integers in [0, bound) from raw numbers; the bias is below bound / 2^53."""
+    unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (unit * bound).astype(np.int64)
+
+
+def _sources(ids: Sequence[str], raw: NDArray[np.uint64]) -> NDArray[np.int64]:
+    pools = _pools()
+    chosen = [[pools[part, int(d)] for d in number] for _, part, number, _ in (i.split("/") for i in ids)]
+    sizes = np.array([[len(pool) for pool in row] for row in chosen], dtype=np.int64).reshape(-1, DIGITS)
+    picks = _uniform_integers(raw[:, :DIGITS], sizes)
+    sources = [[pool[pick] for pool, pick in zip(row, line)] for row, line in zip(chosen, picks)]
+    return np.array(sources, dtype=np.int64).reshape(-1, DIGITS)
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Handwritten digits ``[1797, 8, 8]``, values 0..16, and which digit each is."""
+    bunch: Any = load_digits()
+    return bunch.images, bunch.target
+
+
+@lru_cache(maxsize=1)
+def _pools() -> dict[tuple[str, int], NDArray[np.int64]]:
+    """Rows of the source digits by part and digit: test 1/2, validation 1/8, training the rest."""
+    target = _digits()[1]
+    # Ranking by raw bits is a shuffle that is the same in every version of numpy.
+    order = np.argsort(np.random.PCG64([SEED, 1]).random_raw(len(target)), kind="stable")
+    pools = {}
+    for digit in range(10):
+        rows = order[target[order] == digit]
+        test, val = round(len(rows) / 2), round(len(rows) / 8)
+        parts = zip(("test", "val", "train"), np.split(rows, [test, test + val]))
+        pools.update({(part, digit): block for part, block in parts})
+    return pools
+
+
+@lru_cache(maxsize=2)
+def _cells(upsample: bool) -> NDArray[np.float64]:
+    """Handwritten digits in grey levels, ``[1797, 8, 8]`` or enlarged ``[1797, 16, 16]``.
+
+    Grey levels and weights are small multiples of powers of two: sums are exact in any order.
+    """
+    cells = _digits()[0] * (255 / 16)
+    return _twice(_twice(cells, axis=1), axis=2) if upsample else cells
+
+
+def _twice(images: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Bilinear enlargement of one axis, aligned at the edges: each pixel becomes two, weights 3/4 and 1/4."""
+    size = images.shape[axis]
+    at = np.arange(size)
+    before = np.take(images, np.maximum(at - 1, 0), axis)
+    after = np.take(images, np.minimum(at + 1, size - 1), axis)
+    pairs = np.stack([0.75 * images + 0.25 * before, 0.75 * images + 0.25 * after], axis=axis + 1)
+    shape = list(images.shape)
+    shape[axis] = 2 * size
+    return pairs.reshape(shape)
+
+
+class _Numbers(Dataset):
+    """What the data sets of this file share.
+
+    Attributes:
+        classes: Number of classes.
+        images_per_class: Number of images of each class.
+        upsample: Whether the digits are enlarged.
+        mean: Mean of the training images of fold 0, in [0, 1].
+        std: Their standard deviation.
+    """
+
+    embedded = True
+    input_channels = 1
+    crop_shape = "image"
+    classes: ClassVar[int]
+    images_per_class: ClassVar[int]
+    upsample: ClassVar[bool]
+    mean: ClassVar[float]
+    std: ClassVar[float]
+
+    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
+        development, _ = development_and_test_classes(self.classes)
+        train, val = train_and_validation_classes(len(development), fold, folds)
+        return TrainVal(self._images("train", train), self._images("val", val), fold, folds)
+
+    def test(self) -> ArrayImages:
+        _, classes = development_and_test_classes(self.classes)
+        return self._images("test", classes)
+
+    def _images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
+        order = np.argsort(np.random.PCG64(SEED).random_raw(10**DIGITS), kind="stable")
+        names = [f"{order[c]:0{DIGITS}d}" for c in classes]
+        ids = [f"{self.name}/{part}/{name}/{i}" for name in names for i in range(self.images_per_class)]
+        labels = torch.arange(len(names)).repeat_interleave(self.images_per_class)
+        pixels = torch.from_numpy(compose(ids, upsample=self.upsample))[:, None]
+        return ArrayImages(pixels, labels, ids, names, mean=(self.mean,), std=(self.std,))
+
+
+@register
+class NDigit(_Numbers):
+    """The default embedded data set: 500 numbers x 8 images; 187 classes train, 63 validate, 250 test."""
+
+    name = "ndigit"
+    summary = "500 three-digit handwritten numbers x 8 images of 18x50, noisy; nothing to download"
+    image_size = (18, 50)
+    classes = 500
+    images_per_class = 8
+    upsample = True
+    mean = 0.2904
+    std = 0.3102
+
+
+@register
+class NDigitQuick(_Numbers):
+    """Half the training time of ``ndigit``: 200 numbers x 10 images; 75 train, 25 validate, 100 test."""
+
+    name = "ndigit_quick"
+    summary = "200 three-digit handwritten numbers x 10 images of 18x50, noisy; half the time of ndigit"
+    image_size = (18, 50)
+    classes = 200
+    images_per_class = 10
+    upsample = True
+    mean = 0.2893
+    std = 0.3097
+
+
+@register
+class NDigitSmoke(_Numbers):
+    """Small images for quick checks: 300 numbers x 8 images; 112 classes train, 38 validate, 150 test."""
+
+    name = "ndigit_smoke"
+    summary = "300 three-digit handwritten numbers x 8 images of 10x26, noisy; for quick checks"
+    image_size = (10, 26)
+    classes = 300
+    images_per_class = 8
+    upsample = False
+    mean = 0.2603
+    std = 0.3308
+
+
+__all__ = ["NDigit", "NDigitQuick", "NDigitSmoke", "compose", "source_digits"]

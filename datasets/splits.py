@@ -1,0 +1,72 @@
+"""Class splits: development and test halves, and the folds of the development classes.
+
+Splits are over classes, never over images: what is tested are classes that training has not seen. Classes are
+numbered 0..C-1 in the order of the data set.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+
+def development_and_test_classes(num_classes: int) -> tuple[range, range]:
+    """Split classes into a first half for development (rounded down) and the rest for the test.
+
+    Args:
+        num_classes: Number of classes C, at least 2.
+
+    Returns:
+        Development classes and test classes.
+
+    Raises:
+        ValueError: If there are fewer than two classes.
+    """
+    if num_classes < 2:
+        raise ValueError(f"a split needs at least 2 classes, not {num_classes}")
+    middle = num_classes // 2
+    return range(middle), range(middle, num_classes)
+
+
+def class_folds(num_classes: int, folds: int) -> list[range]:
+    """Cut classes into contiguous blocks, as ``sklearn.model_selection.KFold`` without shuffling does.
+
+    Args:
+        num_classes: Number of classes C.
+        folds: Number of blocks k, 2 <= k <= C.
+
+    Returns:
+        k ranges that cover 0..C-1 in order; the first C mod k of them hold one class more.
+
+    Raises:
+        ValueError: If the number of folds is not in 2..C.
+    """
+    if not 2 <= folds <= num_classes:
+        raise ValueError(
+            f"the number of folds must be in 2..{num_classes} (the number of classes), not {folds}"
+        )
+    size, larger = divmod(num_classes, folds)
+    starts = [i * size + min(i, larger) for i in range(folds + 1)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
+
+
+def train_and_validation_classes(
+    num_classes: int, fold: int = 0, folds: int = 4
+) -> tuple[list[int], list[int]]:
+    """Split development classes into training classes and the validation block of one fold.
+
+    Args:
+        num_classes: Number of development classes.
+        fold: Index of the validation block, 0 <= fold < folds.
+        folds: Number of blocks.
+
+    Returns:
+        Training classes and validation classes, both ascending.
+
+    Raises:
+        ValueError: If the fold or the number of folds is out of range.
+    """
+    blocks = class_folds(num_classes, folds)
+    if not 0 <= fold < folds:
+        raise ValueError(f"the fold must be in 0..{folds - 1}, not {fold}")
+    validation = blocks[fold]
+    return [c for c in range(num_classes) if c not in validation], list(validation)

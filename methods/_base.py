@@ -1,0 +1,157 @@
+"""What a method is: its parameters, what it trains, its distribution, its objective, its confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from .distributions import PointMass
+
+PARTS = ("backbone", "mean", "spread", "objective")
+"""Parts of a model that a method can train; what it does not train stays as its base left it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Where a method comes from."""
+
+    title: str
+    venue: str
+    arxiv: str = ""
+    equations: str = ""
+
+
+class MethodParams(BaseModel):
+    """Hyper-parameters of a method: type, default, validity limits and search range in one place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits: Any) -> Any:
+    """Declare a tuned hyper-parameter.
+
+    Args:
+        default: Value used when nothing is tuned, and the first trial of every study.
+        low: Smallest value that the search proposes.
+        high: Largest value that the search proposes.
+        log: Search on a logarithmic scale.
+        limits: Limits of what is *valid* (``gt``, ``ge``, ``lt``, ``le``), which may be wider than the search.
+
+    Returns:
+        A pydantic field whose ``json_schema_extra["search"]`` holds the range.
+    """
+    if not low < high:
+        raise ValueError(f"empty search range: low={low} high={high}")
+    if log and low <= 0:
+        raise ValueError(f"a logarithmic range needs low > 0, not {low}")
+    search = {"low": low, "high": high, "log": log, "type": "int" if isinstance(default, int) else "float"}
+    return Field(default, json_schema_extra={"search": search}, **limits)
+
+
+class Method:
+    """A way to learn embeddings. Subclass it, decorate with :func:`register`, and it can be benchmarked.
+
+    The defaults describe a deterministic method trained end to end, so such a method only defines
+    :meth:`objective`.
+
+    Attributes:
+        name: Name on the command line and in the tables.
+        summary: One line for ``bench list``.
+        paper: Source of the method.
+        deviations: Every constant or choice that is not in the paper, and why.
+        scorer: Similarity used for retrieval, verification and model selection.
+        on_base: Whether training starts from a trained base method (two-stage methods).
+        trains: The :data:`PARTS` this method trains.
+        default_confidence: The confidence quoted for this method when only one is.
+        fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[Paper | None] = None
+    deviations: ClassVar[tuple[str, ...]] = ()
+    scorer: ClassVar[str] = "cosine"
+    on_base: ClassVar[bool] = False
+    trains: ClassVar[tuple[str, ...]] = PARTS
+    default_confidence: ClassVar[str] = "max_cosine"
+    fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
+
+    class Params(MethodParams):
+        """No hyper-parameters."""
+
+    params: Any
+
+    def __init__(self, params: MethodParams | None = None) -> None:
+        self.params = self.Params() if params is None else params
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether the embedding is a distribution of its own rather than a point."""
+        return type(self).distribution is not Method.distribution
+
+    @property
+    def means_frozen(self) -> bool:
+        """Whether training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
+        return not {"backbone", "mean"} & set(self.trains)
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
+        """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""
+        return None
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
+        """Embedding distribution from the raw mean-head output.
+
+        Args:
+            raw: ``[B, D]``, not normalised.
+            spread: ``[B, S]``, output of :meth:`spread_head`, or None.
+        """
+        return PointMass(raw)
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Training objective: a module ``(distribution, labels [B]) -> scalar loss``.
+
+        Args:
+            num_classes: Number of training classes.
+            dim: Embedding size D.
+            base: Trained objective of the base method (two-stage methods), else None.
+        """
+        raise TypeError(f"method {self.name!r} defines no objective")
+
+    def confidence(self, distribution: Distribution) -> Tensor | None:
+        """Confidence ``[B]`` of a probabilistic embedding, higher = more certain; None for a point."""
+        return None
+
+
+M = TypeVar("M", bound=type[Method])
+
+
+def register(cls: M) -> M:
+    """Mark a class as a method of the registry.
+
+    Raises:
+        TypeError: If the class is not a Method, or its name, summary or parts are missing or unknown.
+    """
+    if not issubclass(cls, Method):
+        raise TypeError(f"{cls.__name__} must subclass Method")
+    for field in ("name", "summary"):
+        value = cls.__dict__.get(field)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{cls.__name__}.{field} must be a non-empty string in the class body")
+    unknown = set(cls.trains) - set(PARTS)
+    if unknown:
+        raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
+    return cls
+
+
+def no_grad_parameters(module: nn.Module) -> None:
+    """Freeze a module: no gradients, and evaluation mode so that batch-norm statistics stay as they are."""
+    module.eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+
+
+__all__ = ["PARTS", "Method", "MethodParams", "Paper", "no_grad_parameters", "register", "tuned"]

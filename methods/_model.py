@@ -1,0 +1,91 @@
+"""The network that every method trains: backbone, mean head, spread head, objective."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import PARTS, Method, no_grad_parameters
+from .confidence import classifier_confidences, norm_confidence
+from .heads import MeanHead
+
+
+class Embedding(NamedTuple):
+    """A batch of embeddings: the raw mean-head output ``[B, D]`` and the distribution made of it."""
+
+    raw: Tensor
+    distribution: Distribution
+
+
+class EmbeddingModel(nn.Module):
+    """Backbone, heads and objective of one method.
+
+    Args:
+        method: Method with its parameters.
+        backbone: Module ``images -> [B, F]`` with an ``out_features`` attribute.
+        num_classes: Training classes.
+        dim: Embedding size.
+        base_objective: Objective of the trained base (two-stage methods); it is kept, frozen, because it gives the
+            classifier confidences of the base and some methods train towards its class weights.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        backbone: nn.Module,
+        num_classes: int,
+        dim: int,
+        base_objective: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.method = method
+        self.backbone = backbone
+        features = int(backbone.out_features)  # type: ignore[arg-type]
+        self.mean = MeanHead(features, dim)
+        self.spread = method.spread_head(features, dim)
+        self.base_objective = base_objective
+        self.objective = method.objective(num_classes, dim, base_objective)
+        for part in self._frozen_parts():
+            no_grad_parameters(part)
+
+    def _frozen_parts(self) -> list[nn.Module]:
+        parts = {"backbone": self.backbone, "mean": self.mean, "spread": self.spread, "objective": self.objective}
+        frozen = [part for name in PARTS if name not in self.method.trains and (part := parts[name]) is not None]
+        return frozen + ([self.base_objective] if self.base_objective is not None else [])
+
+    def train(self, mode: bool = True) -> EmbeddingModel:
+        """Set training mode; frozen parts stay in evaluation mode, so their batch-norm statistics never move."""
+        super().train(mode)
+        for part in self._frozen_parts():
+            part.eval()
+        return self
+
+    @property
+    def backbone_frozen(self) -> bool:
+        """Whether features of the backbone can be computed once and reused."""
+        return "backbone" not in self.method.trains
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        """Embeddings from pooled features ``[B, F]``."""
+        # Distribution parameters and losses are float32 whatever precision the backbone ran in.
+        features = features.float()
+        raw = self.mean(features)
+        spread = None if self.spread is None else self.spread(features)
+        return Embedding(raw, self.method.distribution(raw, spread))
+
+    def forward(self, images: Tensor) -> Embedding:
+        """Embeddings from normalised images ``[B, C, H, W]``."""
+        return self.embed_features(self.backbone(images))
+
+    @torch.no_grad()
+    def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
+        """Every confidence this model can give, by name, each ``[B]``."""
+        own = self.method.confidence(embedding.distribution)
+        classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective
+        result = {} if own is None else {"method": own}
+        return result | {"norm": norm_confidence(embedding.raw)} | classifier_confidences(
+            classifier, embedding.distribution
+        )

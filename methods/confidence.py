@@ -1,0 +1,36 @@
+"""Confidences that any embedding has, probabilistic or not. Higher = more certain."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+
+def classifier_confidences(objective: nn.Module | None, distribution: Distribution) -> dict[str, Tensor]:
+    """Confidences from the training classifier, for test images of classes it never saw.
+
+    Args:
+        objective: A module with ``class_cosines(distribution) -> ([B, C], scale)``; anything else gives nothing.
+        distribution: Batch of B embeddings.
+
+    Returns:
+        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (largest softmax probability of the
+        scaled cosines, no margin) and ``neg_entropy`` (negative entropy of that softmax, nats), each ``[B]``.
+    """
+    class_cosines = getattr(objective, "class_cosines", None)
+    if class_cosines is None:
+        return {}
+    cosines, scale = class_cosines(distribution)
+    # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
+    log_p = torch.log_softmax(scale * cosines.double(), dim=-1)
+    return {
+        "max_cosine": cosines.amax(-1),
+        "max_probability": log_p.amax(-1).exp(),
+        "neg_entropy": (log_p.exp() * log_p).sum(-1),
+    }
+
+
+def norm_confidence(raw: Tensor) -> Tensor:
+    """Norm ``[B]`` of the raw embedding ``[B, D]``, before any normalisation."""
+    return raw.norm(dim=-1)

@@ -1,0 +1,141 @@
+"""Normal embeddings with isotropic or diagonal covariance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class _Normal(Distribution):
+    """What the two normals share; they differ in the shape of ``variance`` only."""
+
+    support = constraints.real_vector
+    has_rsample = True
+    loc: Tensor
+
+    def _variance_vector(self) -> Tensor:
+        """Variance per dimension, broadcastable to ``loc``."""
+        raise TypeError("use IsotropicNormal or DiagonalNormal")
+
+    @property
+    def mean(self) -> Tensor:
+        """``[*B, D]``."""
+        return self.loc
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions D."""
+        return self.loc.shape[-1]
+
+    def log_det_covariance(self) -> Tensor:
+        """Log determinant of the covariance, ``[*B]``."""
+        return self._variance_vector().log().expand(self.loc.shape).sum(-1)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Reparametrised draws ``loc + sqrt(variance) * eps``, ``[*sample_shape, *B, D]``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        eps = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + self._variance_vector().sqrt() * eps
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of ``value [*, D]``: -1/2 [sum_i (z_i - mu_i)^2 / v_i + log det + D log 2 pi]."""
+        quadratic = ((value - self.loc).square() / self._variance_vector()).sum(-1)
+        return -0.5 * (quadratic + self.log_det_covariance() + self.dim * LOG_2PI)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy ``[*B]``: 1/2 log det(2 pi e Sigma)."""
+        return 0.5 * (self.log_det_covariance() + self.dim * (LOG_2PI + 1.0))
+
+
+class IsotropicNormal(_Normal):
+    """N(loc, variance * I).
+
+    Args:
+        loc: ``[*B, D]``.
+        variance: ``[*B]``, positive.
+    """
+
+    arg_constraints = {"loc": constraints.real_vector, "variance": constraints.positive}  # noqa: RUF012
+
+    def __init__(self, loc: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
+        batch = torch.broadcast_shapes(loc.shape[:-1], variance.shape)
+        self.loc = loc.expand(*batch, loc.shape[-1])
+        self._variance = variance.expand(batch)
+        super().__init__(batch, loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each dimension, ``[*B]``."""
+        return self._variance
+
+    def _variance_vector(self) -> Tensor:
+        return self._variance.unsqueeze(-1)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> IsotropicNormal:
+        """Same distribution with a broadcast batch shape."""
+        return IsotropicNormal(
+            self.loc.expand(*batch_shape, self.dim), self._variance.expand(batch_shape), validate_args=False
+        )
+
+
+class DiagonalNormal(_Normal):
+    """N(loc, diag(variance)).
+
+    Args:
+        loc: ``[*B, D]``.
+        variance: ``[*B, D]``, positive.
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "loc": constraints.real_vector,
+        "variance": constraints.independent(constraints.positive, 1),
+    }
+
+    def __init__(self, loc: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
+        if loc.shape[-1] != variance.shape[-1]:
+            raise ValueError(f"loc has {loc.shape[-1]} dimensions and variance has {variance.shape[-1]}")
+        shape = torch.broadcast_shapes(loc.shape, variance.shape)
+        self.loc = loc.expand(shape)
+        self._variance = variance.expand(shape)
+        super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each dimension, ``[*B, D]``."""
+        return self._variance
+
+    def _variance_vector(self) -> Tensor:
+        return self._variance
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
+        """Same distribution with a broadcast batch shape."""
+        shape = (*batch_shape, self.dim)
+        return DiagonalNormal(self.loc.expand(shape), self._variance.expand(shape), validate_args=False)
+
+
+def _kl_normal(p: _Normal, q: _Normal) -> Tensor:
+    """KL(p || q) ``[*B]``, summed over dimensions."""
+    ratio = p._variance_vector() / q._variance_vector()
+    shift = (p.loc - q.loc).square() / q._variance_vector()
+    # r - 1 - log r is evaluated as one term per dimension: it is never negative, and zero where p equals q.
+    terms = shift + (ratio - 1.0 - ratio.log())
+    return 0.5 * terms.expand(torch.broadcast_shapes(terms.shape, p.loc.shape)).sum(-1)
+
+
+for _p in (IsotropicNormal, DiagonalNormal):
+    for _q in (IsotropicNormal, DiagonalNormal):
+        register_kl(_p, _q)(_kl_normal)
+
+
+def kl_to_standard_normal(distribution: _Normal) -> Tensor:
+    """KL(distribution || N(0, I)) ``[*B]``, summed over dimensions (DUL, Chang et al. 2020, Eq. 5)."""
+    prior = IsotropicNormal(
+        torch.zeros_like(distribution.loc), distribution.loc.new_ones(distribution.batch_shape), validate_args=False
+    )
+    return _kl_normal(distribution, prior)

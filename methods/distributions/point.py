@@ -1,0 +1,54 @@
+"""A point: the degenerate distribution of a deterministic embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+
+class PointMass(Distribution):
+    """All mass at ``loc``.
+
+    Args:
+        loc: ``[*B, D]``. Kept as given (not normalised), because its norm is a confidence candidate.
+    """
+
+    arg_constraints = {"loc": constraints.real_vector}  # noqa: RUF012 (torch declares it as a plain attribute)
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, loc: Tensor, validate_args: bool | None = None) -> None:
+        if loc.dim() < 1:
+            raise ValueError("loc must have at least one dimension")
+        self.loc = loc
+        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """``[*B, D]``."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Zeros ``[*B, D]``."""
+        return torch.zeros_like(self.loc)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> PointMass:
+        """Same point with a broadcast batch shape."""
+        return PointMass(self.loc.expand(*batch_shape, self.loc.shape[-1]), validate_args=False)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """``loc``, repeated to ``[*sample_shape, *B, D]``."""
+        return self.loc.expand(self._extended_shape(torch.Size(sample_shape)))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """0 where ``value`` is the point and minus infinity elsewhere (density against counting measure)."""
+        same = (value == self.loc).all(-1)
+        return torch.where(same, 0.0, -torch.inf).to(self.loc.dtype)
+
+    def entropy(self) -> Tensor:
+        """Zeros ``[*B]`` (of the discrete distribution)."""
+        return self.loc.new_zeros(self._batch_shape)

@@ -1,0 +1,76 @@
+"""PFE: probabilistic face embeddings (Shi and Jain, ICCV 2019).
+
+The embedding of a trained, frozen deterministic network becomes the mean of N(mu, sigma^2 I); only a variance head is
+trained, to maximise the mutual likelihood score of genuine pairs:
+
+    L = -mean over ordered pairs i != j with y_i = y_j of  log integral N(z; mu_i, s_i I) N(z; mu_j, s_j I) dz
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register
+from .distributions import IsotropicNormal
+from .heads import SpreadHead, variance_from_raw
+from .scorers import pairwise_score
+
+
+class MutualLikelihood(nn.Module):
+    """Negative mean mutual likelihood score of the genuine pairs of a batch (PFE, Eq. 5)."""
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        genuine = labels[:, None] == labels[None, :]
+        # A pair of an image with itself has no data term: it would only pull the variance to its floor.
+        genuine.fill_diagonal_(False)
+        if not genuine.any():
+            raise ValueError("PFE needs batches with at least two images of some class")
+        return -pairwise_score("mls", distribution, distribution)[genuine].mean()
+
+
+@register
+class PFE(Method):
+    """Variance head on a frozen deterministic base."""
+
+    name = "pfe"
+    summary = "normal embedding; a variance head trained by mutual likelihood on a frozen base"
+    paper = Paper(
+        title="Probabilistic Face Embeddings",
+        venue="ICCV 2019",
+        arxiv="1904.09658",
+        equations="Eq. 3 and 5",
+    )
+    deviations = (
+        "one variance per image, head on pooled features, as in PER (the paper: one per dimension, last feature map)",
+        "pairs of an image with itself are left out, as in the authors' code (PER's code keeps them)",
+        "variance starts at 2/D (the authors' code: 9e-4; PER's: 1)",
+    )
+    scorer = "mls"
+    on_base = True
+    trains = ("spread",)
+    default_confidence = "method"
+
+    class Params(MethodParams):
+        """None of its own: what is tuned is the optimiser of the head."""
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """Log-variance head, one number per image."""
+        return SpreadHead(in_features)
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
+        """N(raw / |raw|, variance I)."""
+        assert spread is not None
+        variance = variance_from_raw(spread.squeeze(-1), raw.shape[-1])
+        return IsotropicNormal(F.normalize(raw, dim=-1), variance, validate_args=False)
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Mutual likelihood of genuine pairs."""
+        return MutualLikelihood()
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Negative log variance (monotone in the negative entropy)."""
+        assert isinstance(distribution, IsotropicNormal)
+        return -torch.log(distribution.variance)

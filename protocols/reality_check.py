@@ -1,0 +1,79 @@
+"""The Metric-Learning Reality Check as "Probabilistic Embeddings Revisited" reduced it: a declarative plan.
+
+Class-disjoint halves, one validation fold of four, Bayesian optimisation on validation MAP@R, five seeds at the best
+setting, then tests on clean and on centre-cropped images (Musgrave et al. 2020, arXiv:2003.08505; PER, arXiv 2202).
+The engine interprets the plan; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+NAME = "reality_check"
+SUMMARY = "class-disjoint split, tuned on validation MAP@R, 5 seeds, retrieval + verification + confidence tests"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which epoch of a training, and which trial of a study, is kept.
+
+    Attributes:
+        metric: ``map_at_r`` on validation classes with the method's own scorer. A stage that leaves the means as its
+            base made them is selected by its own validation loss instead: MAP@R of the means cannot see it, and
+            MAP@R under a likelihood score prefers early epochs (measured, see docs).
+        patience: Epochs without improvement after which training stops.
+        min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
+    """
+
+    metric: str = "map_at_r"
+    patience: int = 10
+    min_improvement: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tests:
+    """What is measured on the test classes.
+
+    Attributes:
+        recall_ks: k of Recall@k.
+        crop_low: Smallest side fraction of the centre crop.
+        crop_high: Largest side fraction of the centre crop.
+        filter_fractions: Shares of the least confident images removed.
+        false_positive_rate: Operating point of the verification true positive rate.
+    """
+
+    recall_ks: tuple[int, ...] = (1, 2, 4, 8)
+    crop_low: float = 0.5
+    crop_high: float = 1.0
+    filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    false_positive_rate: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """One named reading of the protocol.
+
+    Attributes:
+        folds: The development classes are cut into this many contiguous blocks.
+        fold: The block that validates.
+        trials: Default budget of a study.
+        trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
+        seeds: Default number of replicates at the best setting.
+    """
+
+    folds: int = 4
+    fold: int = 0
+    trials: int = 50
+    trial_batch: int = 4
+    seeds: int = 5
+    selection: Selection = Selection()
+    tests: Tests = Tests()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for records and unit ids."""
+        return asdict(self)
+
+
+PRESETS = {"strict": Preset()}

@@ -1,0 +1,1 @@
+"""Results that ship with bench: data only, no code."""

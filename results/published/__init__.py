@@ -1,0 +1,1 @@
+"""Numbers published with the papers, as tidy CSV files."""

@@ -1,0 +1,265 @@
+import ast
+import dataclasses
+import hashlib
+import inspect
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from bench.datasets import ArrayImages, TrainVal
+from bench.datasets.glyphs import FONTS, Glyphs
+from bench.datasets.ndigit import NDigit, NDigitQuick, NDigitSmoke, compose, source_digits
+from sklearn.datasets import load_digits
+
+NUMBERS = [NDigit, NDigitQuick, NDigitSmoke]
+ALL = [*NUMBERS, Glyphs]
+
+SIZES = {
+    "ndigit": ((1496, 187), (504, 63), (2000, 250)),
+    "ndigit_quick": ((750, 75), (250, 25), (1000, 100)),
+    "ndigit_smoke": ((896, 112), (304, 38), (1200, 150)),
+}
+
+# SHA-256 of the pixel bytes: train, val, test. A change of a data set is a change of every result on it.
+PIXELS = {
+    "ndigit": (
+        "ad7a476e3eae290e43406a40924ac89590d260963894eec8b3acd27161b7bada",
+        "ef2619fe83bd24e87f26903915921899698daa7580bbfc69ecf99d441593a20a",
+        "4369b8fca27482c0b960171f038e55d28772ff6de126e67607568adc521e343b",
+    ),
+    "ndigit_quick": (
+        "affc5be658ac8ff5f59a1a1f5f8e69e5b273c2e55065afdbc7a0fc7daf25aa2c",
+        "c2e266bda3df018ff81639169bd7b9e752abed6978731ea8c50aca632577d54b",
+        "20c40acdac4c1b91d7f2ee9d047a68a07fc01fd812b732a0b55f4af9f383ecaf",
+    ),
+    "ndigit_smoke": (
+        "ff8da8b3a54f5187a151afdadd3a2df3ab3a02c26302b2a0038fb50a3865699f",
+        "0b2c629584b58a7270e44c9ed3b4d62a9a5e751482f61bf2b776052d1777f61f",
+        "d8dc0bd09b21f1268595ba82700f7da03749b3b5d1ba38ace95e3bc0cf08bcfc",
+    ),
+}
+
+
+@lru_cache
+def parts(cls, fold=0, folds=4):
+    """Training, validation and test images."""
+    both = cls().train_val(fold, folds)
+    return both.train, both.val, cls().test()
+
+
+def reachable(thing, depth=6):
+    """Every object that attributes and containers lead to from here."""
+    found, layer = {id(thing): thing}, [thing]
+    for _ in range(depth):
+        following = []
+        for item in layer:
+            if isinstance(item, dict):
+                inner = [*item.keys(), *item.values()]
+            elif isinstance(item, list | tuple | set | frozenset):
+                inner = list(item)
+            else:
+                inner = [*getattr(item, "__dict__", {}).values()]
+                inner += [getattr(item, s) for s in getattr(type(item), "__slots__", ()) if hasattr(item, s)]
+            following += [i for i in inner if id(i) not in found and not isinstance(i, str | int | float)]
+            found.update((id(i), i) for i in inner)
+        layer = following
+    return list(found.values())
+
+
+@pytest.mark.parametrize("cls", NUMBERS)
+def test_sizes(cls):
+    sets = parts(cls)
+    assert tuple((len(s), s.num_classes) for s in sets) == SIZES[cls.name]
+    assert sum(map(len, sets)) == cls.classes * cls.images_per_class
+    for s in sets:
+        assert s.pixels.shape[1:] == (cls.input_channels, *cls.image_size)
+        assert set(s.labels.bincount().tolist()) == {cls.images_per_class}
+
+
+def test_sizes_of_the_default():
+    assert sum(map(len, parts(NDigit))) == 4000
+    assert NDigit.image_size == (18, 50)
+
+
+@pytest.mark.parametrize("cls", NUMBERS)
+def test_pixels_have_not_changed(cls):
+    assert (
+        tuple(hashlib.sha256(s.pixels.numpy().tobytes()).hexdigest() for s in parts(cls)) == PIXELS[cls.name]
+    )
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_classes_and_images_are_disjoint(cls):
+    development = None
+    for fold in range(4):
+        sets = parts(cls, fold)
+        names = [name for s in sets for name in s.class_names]
+        assert len(set(names)) == len(names)
+        ids = [i for s in sets for i in s.ids]
+        assert len(set(ids)) == len(ids)
+        development = development or set(names) - set(sets[2].class_names)
+        assert development == set(sets[0].class_names) | set(sets[1].class_names)
+    blocks = [name for fold in range(4) for name in parts(cls, fold)[1].class_names]
+    assert blocks == [*parts(cls, 0)[1].class_names, *parts(cls, 0)[0].class_names]
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_bad_folds(cls):
+    with pytest.raises(ValueError, match="fold must be"):
+        cls().train_val(4, 4)
+    with pytest.raises(ValueError, match="number of folds"):
+        cls().train_val(0, 1)
+
+
+@pytest.mark.parametrize("cls", NUMBERS)
+@pytest.mark.parametrize("fold", [0, 2])
+def test_no_handwriting_is_shared_between_parts(cls, fold):
+    train, val, test = (set(source_digits(s.ids).ravel().tolist()) for s in parts(cls, fold))
+    assert not train & val
+    assert not train & test
+    assert not val & test
+
+
+def test_handwriting_shows_the_number_and_is_divided_as_documented():
+    target = load_digits().target
+    used = []
+    for s in parts(NDigit):
+        sources = source_digits(s.ids)
+        assert sources.shape == (len(s), 3)
+        shown = ["".join(map(str, row)) for row in target[sources]]
+        assert shown == [s.class_names[c] for c in s.labels]
+        assert [i.split("/")[2] for i in s.ids] == shown
+        used.append(np.unique(sources))
+    # 4500 to 6000 draws leave next to none of a pool unused.
+    for rows, share in zip(used, (0.375, 0.125, 0.5)):
+        assert len(rows) / 1797 == pytest.approx(share, abs=0.012)
+        spread = np.bincount(target[rows], minlength=10) / np.bincount(target)
+        assert np.abs(spread - share).max() < 0.05
+
+
+def test_an_image_depends_on_its_identity_alone():
+    test = parts(NDigit)[2]
+    chosen = [1999, 3, 700]
+    again = compose([test.ids[i] for i in chosen], upsample=True)
+    assert np.array_equal(again, test.pixels[chosen, 0].numpy())
+    assert not np.array_equal(
+        again, compose(["ndigit/val/" + test.ids[i].split("/", 2)[2] for i in chosen], upsample=True)
+    )
+    assert compose([], upsample=True).shape == (0, 18, 50)
+    assert source_digits([]).shape == (0, 3)
+
+
+def test_a_class_keeps_its_images_over_the_folds_in_which_it_trains():
+    first, second = parts(NDigit, 1)[0], parts(NDigit, 2)[0]
+    rows = [first.ids.index(i) for i in second.ids if i in set(first.ids)]
+    assert len(rows) > 500
+    where = [second.ids.index(first.ids[r]) for r in rows]
+    assert torch.equal(first.pixels[rows], second.pixels[where])
+
+
+@pytest.mark.parametrize(("cls", "upsample"), [(NDigit, True), (NDigitSmoke, False)])
+def test_images_are_their_digits_moved_by_up_to_a_pixel_under_noise(cls, upsample):
+    digits = load_digits().images * 255 / 16
+    if upsample:
+        scaled = torch.nn.functional.interpolate(
+            torch.from_numpy(digits)[:, None], scale_factor=2, mode="bilinear", align_corners=False
+        )
+        digits = scaled[:, 0].numpy()
+    cell = digits.shape[1]
+    test = parts(cls)[2]
+    pixels = test.pixels[:300, 0].numpy().astype(float)
+    residuals, moves = [], []
+    for image, sources in zip(pixels, source_digits(test.ids[:300])):
+        # The middle digit, away from what overlaps it; the offset that explains the image best.
+        errors = {}
+        for dy in range(3):
+            for dx in range(3):
+                window = image[dy + 2 : dy + cell - 2, cell + dx + 2 : 2 * cell + dx - 2]
+                clean = digits[sources[1]][2:-2, 2:-2]
+                errors[dy, dx] = (window - clean)[(clean > 100) & (clean < 155)]
+        best = min(errors, key=lambda at: np.abs(errors[at]).mean() if errors[at].size else np.inf)
+        residuals.append(errors[best])
+        moves.append(best)
+    if upsample:
+        assert np.concatenate(residuals).std() == pytest.approx(40, rel=0.08)
+    assert {m for move in moves for m in move} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_normalised_images_have_mean_0_and_deviation_1(cls):
+    train, val, test = parts(cls)
+    for s, tolerance in ((train, 1e-3), (val, 0.05), (test, 0.05)):
+        images = s.evaluation(torch.arange(len(s))).double()
+        assert images.mean() == pytest.approx(0, abs=tolerance)
+        assert images.std() == pytest.approx(1, abs=tolerance)
+
+
+def test_glyph_counts():
+    sets = parts(Glyphs)
+    assert [s.num_classes for s in sets] == [375, 125, 500]
+    assert 5500 < sum(map(len, sets)) < 8000
+    for s in sets:
+        counts = s.labels.bincount()
+        assert counts.min() == 2
+        assert 11 <= counts.max() <= 12
+        assert len(counts.unique()) >= 9
+        assert s.pixels.shape[1:] == (1, *Glyphs.image_size)
+        for i, c in zip(s.ids, s.labels):
+            _, code, font = i.split("/")
+            assert code == s.class_names[c]
+            assert font in FONTS
+
+
+def test_glyphs_are_distinct_and_fill_the_image():
+    pixels = torch.cat([s.pixels for s in parts(Glyphs)])[:, 0]
+    assert len({image.numpy().tobytes() for image in pixels}) == len(pixels)
+    ink = pixels > 0
+    rows, columns = ink.any(2), ink.any(1)
+
+    def extents(lines):
+        first = lines.int().argmax(1)
+        last = 31 - lines.flip(1).int().argmax(1)
+        return first, last, last - first + 1
+
+    top, bottom, height = extents(rows)
+    left, right, width = extents(columns)
+    assert torch.maximum(height, width).min() >= 31
+    assert ((top - (31 - bottom)).abs() <= 2).all()
+    assert ((left - (31 - right)).abs() <= 2).all()
+
+
+def test_glyphs_are_the_same_again():
+    assert Glyphs().test().manifest_sha256() == parts(Glyphs)[2].manifest_sha256()
+    assert "U+0391" not in {n for s in parts(Glyphs) for n in s.class_names}, "Greek Alpha looks like Latin A"
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_training_code_has_no_route_to_test_images(cls):
+    both, test = cls().train_val(), cls().test()
+    assert {f.name for f in dataclasses.fields(TrainVal)} == {"train", "val", "fold", "folds"}
+    found = reachable(both)
+    assert not any(isinstance(item, cls) for item in found)
+    assert {id(item) for item in found if isinstance(item, ArrayImages)} == {id(both.train), id(both.val)}
+    tensors = [item for item in found if isinstance(item, torch.Tensor)]
+    assert {id(t) for t in tensors} >= {id(both.train.pixels), id(both.val.pixels)}
+    # A view would carry its neighbours along in its storage.
+    assert all(t.untyped_storage().nbytes() == t.nbytes for t in tensors)
+    names = {item for item in found if isinstance(item, str)}
+    assert not names & {*test.ids, *test.class_names}
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_listing_needs_the_source_alone(cls):
+    tree = ast.parse(inspect.getsource(inspect.getmodule(cls)))
+    (node,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls.__name__]
+    assert [d.id for d in node.decorator_list] == ["register"]
+    literals = {
+        n.targets[0].id: n.value.value
+        for n in node.body
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
+    }
+    assert (literals["name"], literals["summary"]) == (cls.name, cls.summary)
+    assert cls._registered
+    assert cls.embedded
+    assert cls.crop_shape == "image"

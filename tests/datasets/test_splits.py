@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from bench.datasets.splits import class_folds, development_and_test_classes, train_and_validation_classes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import KFold
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_folds_are_those_of_sklearn(data):
+    num_classes = data.draw(st.integers(2, 300))
+    folds = data.draw(st.integers(2, min(num_classes, 12)))
+    expected = list(KFold(folds).split(np.arange(num_classes)))
+    assert [list(block) for block in class_folds(num_classes, folds)] == [list(val) for _, val in expected]
+    for fold, (train, val) in enumerate(expected):
+        assert train_and_validation_classes(num_classes, fold, folds) == (list(train), list(val))
+
+
+@pytest.mark.parametrize(
+    ("classes", "development", "train", "val", "test"),
+    [
+        (500, 250, 187, 63, 250),
+        (200, 100, 75, 25, 100),
+        (196, 98, 73, 25, 98),
+        (300, 150, 112, 38, 150),
+        (7, 3, 2, 1, 4),
+    ],
+)
+def test_sizes(classes, development, train, val, test):
+    dev_classes, test_classes = development_and_test_classes(classes)
+    assert (len(dev_classes), len(test_classes)) == (development, test)
+    assert [*dev_classes, *test_classes] == list(range(classes))
+    sizes = tuple(map(len, train_and_validation_classes(development, folds=min(4, development))))
+    assert sizes == (train, val)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: development_and_test_classes(1),
+        lambda: class_folds(10, 1),
+        lambda: class_folds(3, 4),
+        lambda: train_and_validation_classes(10, 4, 4),
+        lambda: train_and_validation_classes(10, -1, 4),
+    ],
+)
+def test_out_of_range(call):
+    with pytest.raises(ValueError, match=r"must be in|at least 2"):
+        call()

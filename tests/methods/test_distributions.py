@@ -1,0 +1,111 @@
+"""Normals and points against SciPy, closed forms and moments of their samples."""
+
+import math
+
+import pytest
+import torch
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, from_arrays, to_arrays
+from bench.methods.distributions.normal import kl_to_standard_normal
+from scipy import stats
+from torch.distributions import kl_divergence
+
+
+def _iso(n=5, d=4, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    loc = torch.randn(n, d, generator=g, dtype=torch.float64)
+    return IsotropicNormal(loc, torch.rand(n, generator=g, dtype=torch.float64) + 0.1)
+
+
+def _diag(n=5, d=4, seed=1):
+    g = torch.Generator().manual_seed(seed)
+    loc = torch.randn(n, d, generator=g, dtype=torch.float64)
+    return DiagonalNormal(loc, torch.rand(n, d, generator=g, dtype=torch.float64) + 0.1)
+
+
+def _covariances(dist):
+    v = dist.variance
+    if v.dim() == 1:
+        v = v[:, None].expand(dist.loc.shape)
+    return [torch.diag(row).numpy() for row in v]
+
+
+@pytest.mark.parametrize("make", [_iso, _diag])
+def test_log_prob_and_entropy_equal_scipy(make):
+    dist = make()
+    z = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for i, cov in enumerate(_covariances(dist)):
+        oracle = stats.multivariate_normal(dist.loc[i].numpy(), cov)
+        assert dist.log_prob(z)[i].item() == pytest.approx(oracle.logpdf(z[i].numpy()), rel=1e-12)
+        assert dist.entropy()[i].item() == pytest.approx(oracle.entropy(), rel=1e-12)
+
+
+@pytest.mark.parametrize("make", [_iso, _diag])
+def test_samples_have_the_right_moments(make):
+    torch.manual_seed(0)
+    dist = make(n=3)
+    n = 200_000
+    z = dist.sample((n,))
+    variance = dist.variance if dist.variance.dim() == 2 else dist.variance[:, None].expand(3, 4)
+    assert ((z.mean(0) - dist.loc).abs() < 5 * (variance / n).sqrt()).all()
+    assert ((z.var(0) / variance - 1).abs() < 5 * math.sqrt(2 / n)).all()
+    one = ((z[:, 0, 0] - dist.loc[0, 0]) / variance[0, 0].sqrt()).numpy()
+    assert stats.kstest(one[:20_000], "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("p", [_iso(), _diag()])
+@pytest.mark.parametrize("q", [_iso(seed=5), _diag(seed=6)])
+def test_kl_equals_torch_and_is_zero_only_at_equality(p, q):
+    def torch_normal(dist):
+        v = dist.variance if dist.variance.dim() == 2 else dist.variance[:, None].expand(dist.loc.shape)
+        return torch.distributions.Independent(torch.distributions.Normal(dist.loc, v.sqrt()), 1)
+
+    expected = kl_divergence(torch_normal(p), torch_normal(q))
+    torch.testing.assert_close(kl_divergence(p, q), expected, rtol=1e-10, atol=1e-12)
+    assert (kl_divergence(p, q) > 0).all()
+    torch.testing.assert_close(kl_divergence(p, p), torch.zeros(5, dtype=torch.float64), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("variance", "expected"), [(1.0, 0.5), (0.091, 95.8), (0.0197, 189), (0.0079, 247), (0.002, 333)])
+def test_kl_to_standard_normal_golden_values_at_dim_128(variance, expected):
+    # Figures of the method specification: unit mean, isotropic variance, summed over 128 dimensions.
+    loc = torch.zeros(1, 128, dtype=torch.float64)
+    loc[0, 0] = 1.0
+    value = kl_to_standard_normal(IsotropicNormal(loc, torch.tensor([variance], dtype=torch.float64))).item()
+    # The specification prints variances to two digits, which is what limits the agreement.
+    assert value == pytest.approx(expected, rel=5e-3)
+
+
+def test_kl_gradient_in_the_variance_is_the_closed_form():
+    variance = torch.tensor([0.05, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    loc = torch.zeros(3, 7, dtype=torch.float64)
+    kl_to_standard_normal(IsotropicNormal(loc, variance)).sum().backward()
+    torch.testing.assert_close(variance.grad, 3.5 * (1 - 1 / variance.detach()), rtol=1e-12, atol=1e-12)
+
+
+def test_array_forms_round_trip():
+    for dist in (_iso(), _diag(), PointMass(torch.randn(3, 2))):
+        kind, arrays = to_arrays(dist)
+        back = from_arrays(kind, arrays)
+        assert type(back) is type(dist)
+        for name, value in to_arrays(back)[1].items():
+            assert torch.equal(value, arrays[name])
+
+
+def test_array_form_of_a_foreign_distribution_is_refused():
+    with pytest.raises(TypeError, match="no array form"):
+        to_arrays(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
+
+
+def test_point_mass_is_its_own_sample_and_mean():
+    point = PointMass(torch.randn(4, 3))
+    assert point.rsample((2,)).shape == (2, 4, 3)
+    assert torch.equal(point.rsample(), point.loc)
+    assert torch.equal(point.mean, point.loc)
+    assert torch.equal(point.log_prob(point.loc), torch.zeros(4))
+
+
+def test_bad_variances_are_refused():
+    with pytest.raises(ValueError, match="variance"):
+        IsotropicNormal(torch.zeros(2, 3), torch.tensor([1.0, -1.0]), validate_args=True)
+    with pytest.raises(ValueError, match="dimensions"):
+        DiagonalNormal(torch.zeros(2, 3), torch.ones(2, 4))

@@ -1,0 +1,113 @@
+"""Guards of the layout: what the wheel holds, how the package imports, and who may import whom."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"bench": "bench", "methods": "bench/methods", "datasets": "bench/datasets",
+           "protocols": "bench/protocols", "results": "bench/results"}  # fmt: skip
+BENCH = Path(sys.executable).with_name("bench")
+
+
+def _tracked():
+    try:
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return [Path(line) for line in listed.splitlines() if (ROOT / line).exists()]
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+
+
+def _our_files():
+    return [p for p in _tracked() if p.parts[0] in FOLDERS and "__pycache__" not in p.parts]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel of a clean copy of the tracked files."""
+    copy = tmp_path_factory.mktemp("tree")
+    for path in _tracked():
+        target = copy / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / path).read_bytes())
+    out = tmp_path_factory.mktemp("wheel")
+    command = ["uv", "build", "--wheel", "--out-dir", str(out), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheels_only_top_level_package_is_bench(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"bench"}
+
+
+def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    wanted = set()
+    for path in _our_files():
+        if path.suffix in (".py", ".csv") or path.name == "py.typed":
+            wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
+    assert held == wanted
+
+
+def test_the_console_script_works_from_another_directory(tmp_path):
+    done = subprocess.run([BENCH, "list", "methods", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert '"dul_cls"' in done.stdout
+
+
+def test_a_foreign_package_named_datasets_stays_importable(tmp_path):
+    foreign = tmp_path / "site" / "datasets"
+    foreign.mkdir(parents=True)
+    (foreign / "__init__.py").write_text("WHOSE = 'a stand-in for Hugging Face'\n")
+    code = "import bench, bench.datasets, datasets; print(datasets.WHOSE, '|', bench.datasets.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
+    assert done.stdout.strip() == "a stand-in for Hugging Face | bench.datasets", done.stderr
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield 0, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or ""
+
+
+@pytest.mark.parametrize("leaf", ["methods", "datasets", "protocols"])
+def test_leaf_folders_import_only_themselves(leaf):
+    files = [p for p in _our_files() if p.parts[0] == leaf and p.suffix == ".py"]
+    assert files
+    for path in files:
+        depth = len(path.parts) - 1  # a relative import may climb to the leaf, not above it
+        for level, module in _imports(ROOT / path):
+            assert level <= depth, f"{path} climbs out of {leaf}/"
+            top = module.split(".")[0]
+            assert level or top not in {"bench", *FOLDERS}, f"{path} imports {module}"
+
+
+def test_our_folders_are_never_imported_as_top_level_packages():
+    for path in [p for p in _tracked() if p.suffix == ".py"]:
+        for level, module in _imports(ROOT / path):
+            assert level or module.split(".")[0] not in set(FOLDERS) - {"bench"}, f"{path} imports {module}"
+
+
+def test_listing_and_help_import_nothing_heavy(tmp_path):
+    for arguments in (["--help"], ["list", "methods"], ["list", "datasets"], ["run", "--help"]):
+        code = (
+            "import sys; from bench.cli import main; code = main(sys.argv[1:]); "
+            "heavy = {'torch', 'numpy', 'pandas', 'optuna', 'matplotlib'} & set(sys.modules); "
+            "assert not heavy, heavy; sys.exit(code)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
