@@ -1,0 +1,113 @@
+"""Is a confidence worth anything? Rank correlations with crop size, risk-coverage areas, error detection."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+
+def _pair(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    if a.shape != b.shape or a.dim() != 1:
+        raise ValueError(f"expected two vectors of one length, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        raise ValueError("values must be finite")
+    return a.double().numpy(), b.double().numpy()
+
+
+def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
+    """Spearman correlation of confidence with the side of the crop, pooled over all images (PER, Table 5).
+
+    Ties get average ranks. nan if either is constant: a constant confidence has no order to correlate.
+
+    Example:
+        >>> spearman_crop(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.6, 0.9]))
+        1.0
+    """
+    x, y = _pair(confidence, fraction)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(np.clip(stats.spearmanr(x, y).statistic, -1.0, 1.0))
+
+
+def kendall_crop(confidence: Tensor, fraction: Tensor) -> float:
+    """Kendall's tau-b of confidence with the side of the crop; nan if either is constant.
+
+    Example:
+        >>> kendall_crop(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
+        -1.0
+    """
+    x, y = _pair(confidence, fraction)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(np.clip(stats.kendalltau(x, y).statistic, -1.0, 1.0))
+
+
+def paired_crop(clean: Tensor, crop: Tensor) -> float:
+    """P(an image is more confident than its own crop), ties count half (Kirchhof et al. 2023, URL benchmark).
+
+    Example:
+        >>> paired_crop(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
+        0.75
+    """
+    x, y = _pair(clean, crop)
+    return float((x > y).mean() + 0.5 * (x == y).mean())
+
+
+def aurc(confidence: Tensor, risk: Tensor) -> float:
+    """Area under the risk-coverage curve (Geifman et al. 2019), lower is better.
+
+    ``1/N sum_n 1/n sum_{i<=n} risk_(i)`` with items by descending confidence. Items of equal confidence take the mean
+    risk of their group, the expectation over their orders: a constant confidence gives exactly the mean risk.
+
+    Args:
+        confidence: ``[N]``.
+        risk: ``[N]``, such as 1 - Recall@1.
+
+    Example:
+        >>> aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
+        0.25
+    """
+    x, y = _pair(confidence, risk)
+    if len(x) == 0:
+        return math.nan
+    _, group = np.unique(-x, return_inverse=True)
+    mean = np.bincount(group, weights=y) / np.bincount(group)
+    expected = mean[np.sort(group)]
+    running = np.cumsum(expected) / np.arange(1, len(x) + 1)
+    return float(running.mean())
+
+
+def e_aurc(confidence: Tensor, risk: Tensor) -> float:
+    """AURC in excess of the best order's: 0 for a perfect confidence (Geifman et al. 2019).
+
+    Example:
+        >>> e_aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
+        0.0
+    """
+    return aurc(confidence, risk) - aurc(-risk, risk)
+
+
+def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
+    """AUROC of telling right from wrong answers (Recall@1) by confidence, ties count half.
+
+    Args:
+        confidence: ``[N]``.
+        correct: ``[N]`` in [0, 1]; a fraction under tied scores counts in part as right and in part as wrong.
+
+    Returns:
+        In [0, 1], 0.5 for an uninformative confidence; nan if all are right or all wrong.
+
+    Example:
+        >>> confidence_auroc(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 1.0, 0.0]))
+        1.0
+    """
+    x, y = _pair(confidence, correct)
+    if not 0 < y.sum() < len(y):
+        return math.nan
+    target = np.concatenate([np.ones_like(x), np.zeros_like(x)])
+    return float(roc_auc_score(target, np.concatenate([x, x]), sample_weight=np.concatenate([y, 1.0 - y])))

@@ -1,0 +1,297 @@
+"""Retrieval over the full gallery, exact under ties: Recall@k, MAP@R, R-precision.
+
+A query's own row is removed by identity. Scores that are equal up to rounding are tied, and every metric is its
+expectation over the random orders of tied items, in closed form (McSherry and Najork 2008), so nothing depends on the
+order in which images are stored. Queries without a positive are left out of every metric and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .embeddings import Row, row
+
+TIE_TOLERANCE = 1e-13
+"""Two neighbouring scores are tied if they differ by less than this share of the largest score of the row. A matrix
+product in float64 may round equal embeddings to scores some 1e-16 apart, depending on where they are stored."""
+
+BLOCK_BYTES = 256 << 20
+"""Bound on the memory of one block of scores and its sorted copy."""
+
+
+class Scorer(Protocol):
+    """Similarity of rows, higher = more similar, in float64."""
+
+    name: str
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]`` between two lists of rows."""
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows."""
+
+
+class ScoreMatrix:
+    """A scorer from a given matrix ``[N, N]``.
+
+    Example:
+        >>> scorer = ScoreMatrix(torch.eye(2))
+        >>> scorer.pairs(torch.tensor([0]), torch.tensor([1])).item()
+        0.0
+    """
+
+    def __init__(self, scores: Tensor, name: str = "given") -> None:
+        self.scores = scores.double()
+        self.name = name
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]``."""
+        return self.scores[queries][:, gallery]
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]``."""
+        return self.scores[left, right]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The nearest neighbours of some queries, with their groups of tied scores.
+
+    Attributes:
+        queries: Rows of the queries, ``[Q]``.
+        neighbours: Rows of the nearest gallery items, best first, ``[Q, K]``; -1 where the gallery is exhausted.
+        relevant: Whether a neighbour has the query's class, ``[Q, K]``.
+        group: Number of the tie group of each place, ascending along a row, ``[Q, K]``.
+        beyond: How many items of a row's last stored group lie beyond place K, ``[Q]``.
+        beyond_relevant: How many of those are relevant, ``[Q]``.
+        positives: Relevant items in the whole gallery, R, ``[Q]``.
+    """
+
+    queries: Tensor
+    neighbours: Tensor
+    relevant: Tensor
+    group: Tensor
+    beyond: Tensor
+    beyond_relevant: Tensor
+    positives: Tensor
+
+
+def rank(
+    scorer: Scorer,
+    labels: Tensor,
+    *,
+    depth: int,
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Ranking:
+    """Rank the whole gallery for every query and keep the ``depth`` nearest.
+
+    Args:
+        scorer: Similarity of rows.
+        labels: Classes of all rows, ``[N]``.
+        depth: Places kept per query, at least 1.
+        queries: Rows that are queries; all if not given.
+        gallery: Rows that are in the gallery; all if not given.
+        block_bytes: Memory bound of one block; does not change the result.
+
+    Raises:
+        ValueError: If a score is not finite, or there is nothing to rank.
+
+    Example:
+        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
+        >>> rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2).neighbours.tolist()
+        [[1, 2], [0, 2], [0, 1]]
+    """
+    rows = torch.arange(len(labels))
+    queries = rows if queries is None else queries
+    gallery = rows if gallery is None else gallery
+    if len(gallery) < 2 or depth < 1:
+        raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
+    per_block = max(1, block_bytes // (40 * len(gallery)))
+    parts = [_rank_block(scorer, labels, part, gallery, depth) for part in queries.split(per_block)]
+    if not parts:
+        raise ValueError("ranking needs at least one query")
+    return Ranking(queries, *(torch.cat(column) for column in zip(*parts)))
+
+
+def _rank_block(scorer: Scorer, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> tuple[Tensor, ...]:
+    scores = scorer.matrix(queries, gallery).double()
+    if not torch.isfinite(scores).all():
+        raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite")
+    tolerance = TIE_TOLERANCE * scores.abs().amax(1)
+    own = queries[:, None] == gallery[None, :]
+    scores = scores.masked_fill(own, -math.inf)
+    same = (labels[queries][:, None] == labels[gallery][None, :]) & ~own
+    positives = same.sum(1)
+    size = len(gallery)
+    kept = min(depth, size)
+    top, place = scores.topk(min(kept + 1, size), dim=1)
+    relevant = same.gather(1, place)
+    group = _groups(top, tolerance)
+    beyond = torch.zeros_like(positives)
+    beyond_relevant = torch.zeros_like(positives)
+    if top.shape[1] > kept:
+        cut = group[:, kept] == group[:, kept - 1]
+        valid = torch.isfinite(top[:, kept])
+        cut &= valid
+        open_rows = cut.nonzero().squeeze(1)
+        if len(open_rows):
+            # The group is cut by the depth: only a full sort of these rows says how far it reaches.
+            full, order = scores[open_rows].sort(dim=1, descending=True)
+            every = _groups(full, tolerance[open_rows])
+            tail = (every == every[:, kept - 1 : kept]) & (torch.arange(size) >= kept) & torch.isfinite(full)
+            beyond[open_rows] = tail.sum(1)
+            beyond_relevant[open_rows] = (tail & same[open_rows].gather(1, order)).sum(1)
+            # topk and sort may order ties differently; relevance must come from one of the two only.
+            relevant[open_rows, :kept] = same[open_rows].gather(1, order[:, :kept])
+            place[open_rows, :kept] = order[:, :kept]
+    neighbours = gallery[place[:, :kept]]
+    neighbours = neighbours.masked_fill(~torch.isfinite(top[:, :kept]), -1)
+    return neighbours, relevant[:, :kept], group[:, :kept], beyond, beyond_relevant, positives
+
+
+def _groups(descending: Tensor, tolerance: Tensor) -> Tensor:
+    """Numbers of the tie groups along rows of sorted scores; what follows the gallery's end is apart."""
+    gap = descending[:, :-1] - descending[:, 1:]
+    # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
+    new = gap > tolerance[:, None]
+    return torch.cat([torch.zeros_like(new[:, :1], dtype=torch.long), new.long().cumsum(1)], dim=1)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Per place of each row: its tie group's size m, relevant r, places s and relevant b before the group."""
+
+    size: Tensor
+    hits: Tensor
+    start: Tensor
+    before: Tensor
+
+    @classmethod
+    def of(cls, relevant: Tensor, group: Tensor, valid: Tensor, beyond: Tensor, beyond_relevant: Tensor) -> _Places:
+        places = group.shape[1]
+        relevant = relevant & valid
+        # Group numbers may have gaps, once filtering has removed items: number them anew from 0.
+        new = torch.cat([torch.zeros_like(group[:, :1], dtype=torch.bool), group[:, 1:] != group[:, :-1]], dim=1)
+        index = new.long().cumsum(1)
+        zeros = torch.zeros(len(group), places, dtype=torch.float64)
+        size = zeros.scatter_add(1, index, valid.double())
+        hits = zeros.scatter_add(1, index, relevant.double())
+        last = torch.where(valid, index, -1).amax(1, keepdim=True).clamp_min(0)
+        size = size.scatter_add(1, last, beyond.double()[:, None])
+        hits = hits.scatter_add(1, last, beyond_relevant.double()[:, None])
+        start = size.cumsum(1) - size
+        before = hits.cumsum(1) - hits
+        return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
+
+
+def _expected(places: _Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
+    """Expected metrics per query; nan for lone queries."""
+    m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
+    i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
+    share = r / m
+    within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
+    precision = share * (b + 1.0 + torch.where(m > 1.0, within, 0.0)) / i
+    total = positives.double()
+    counted = (i <= total[:, None]).double()
+    lone = positives == 0
+    divisor = total.clamp_min(1.0)
+    result = {
+        "map_at_r": (precision * counted).sum(1) / divisor,
+        "r_precision": (share * counted).sum(1) / divisor,
+        "precision_at_1": share[:, 0].clone(),
+    }
+    for k in ks:
+        place = min(k, m.shape[1]) - 1
+        result[f"recall_at_{k}"] = _recall(m[:, place], r[:, place], s[:, place], b[:, place], place + 1)
+    return {name: values.masked_fill(lone, math.nan) for name, values in result.items()}
+
+
+def _recall(m: Tensor, r: Tensor, s: Tensor, b: Tensor, k: int) -> Tensor:
+    """P(a relevant item among the first k): 1 - C(m-r, t) / C(m, t) with t = k - s draws from the group of place k."""
+    t = (k - s).clamp(min=0.0)
+    t = torch.minimum(t, m)
+    possible = t <= m - r
+    log_miss = (
+        torch.lgamma(m - r + 1)
+        - torch.lgamma((m - r - t).clamp_min(0.0) + 1)
+        - torch.lgamma(m + 1)
+        + torch.lgamma(m - t + 1)
+    )
+    miss = torch.where(possible, log_miss.exp().clamp(max=1.0), 0.0)
+    miss = torch.where(r == 0, 1.0, miss)
+    return torch.where(b > 0, 1.0, 1.0 - miss)
+
+
+def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
+    """Expected metrics of every query.
+
+    Args:
+        ranking: Ranking whose depth reaches the largest R and the largest k (or the whole gallery).
+        ks: k of Recall@k.
+
+    Returns:
+        ``map_at_r``, ``r_precision``, ``precision_at_1``, ``recall_at_{k}``, each ``[Q]``; nan for lone queries.
+
+    Raises:
+        ValueError: If the ranking is not deep enough.
+
+    Example:
+        >>> scores = torch.tensor([[9.0, 2.0, 2.0], [2.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
+        >>> per_query(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2))["recall_at_1"].tolist()
+        [0.5, 1.0, nan]
+    """
+    depth = ranking.neighbours.shape[1]
+    exhausted = bool((ranking.neighbours[:, -1] == -1).any())
+    need = max([int(ranking.positives.max()), *ks])
+    if need > depth and not exhausted and bool((ranking.positives > depth).any() or max(ks) > depth):
+        raise ValueError(f"ranking holds {depth} places, metrics need {need}")
+    places = _Places.of(
+        ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
+    )
+    return _expected(places, ranking.positives, ks)
+
+
+def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
+    """Places that all metrics need: the largest class size less one, or the largest k; at most the gallery."""
+    most = int(torch.unique(labels, return_counts=True)[1].max()) - 1
+    return max(1, min(max(most, *ks), len(labels)))
+
+
+def mean_of_counted(values: Tensor) -> float:
+    """Mean over the queries that count, the same for any order of them; nan if none counts.
+
+    Example:
+        >>> mean_of_counted(torch.tensor([1.0, 0.0, float("nan")]))
+        0.5
+    """
+    counted = values[~values.isnan()].tolist()
+    return math.fsum(counted) / len(counted) if counted else math.nan
+
+
+def retrieval_rows(scorer: Scorer, labels: Tensor, *, ks: Sequence[int] = (1, 2, 4, 8)) -> Iterator[Row]:
+    """Recall@k, MAP@R, R-precision and P@1 with every image as a query against all others.
+
+    MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
+
+    Example:
+        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
+        >>> [(r["metric"], r["value"]) for r in retrieval_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ks=(1,))]
+        [('map_at_r', 1.0), ('r_precision', 1.0), ('precision_at_1', 1.0), ('recall_at_1', 1.0)]
+    """
+    values = per_query(rank(scorer, labels, depth=full_depth(labels, ks)), ks)
+    for metric, each in values.items():
+        lone = int(each.isnan().sum())
+        yield row(metric, mean_of_counted(each), scorer=scorer.name, n_queries=len(each) - lone, n_lone=lone)
+
+
+def map_at_r(scorer: Scorer, labels: Tensor) -> float:
+    """MAP@R alone, for model selection."""
+    return mean_of_counted(per_query(rank(scorer, labels, depth=full_depth(labels)))["map_at_r"])

@@ -1,0 +1,215 @@
+"""Verification: are two images of one class? On sampled pairs, with a threshold that never saw them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from .embeddings import Row, row
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows: ``left [P]``, ``right [P]``, and whether they share a class, ``same [P]``."""
+
+    left: Tensor
+    right: Tensor
+    same: Tensor
+
+
+def _draw(seed: int, *what: object) -> int:
+    text = "|".join(map(str, (seed, *what)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
+    """One positive and one negative pair per image (PER's scheme), drawn per identity.
+
+    Positives: each class is put in a random circular order, and every image is paired with the next. Negatives: every
+    image is paired with a uniform image of another class, which is a class drawn by its size and then an image of it.
+    The pairs depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
+
+    Args:
+        labels: Classes ``[N]``.
+        ids: Identities of the N images.
+        seed: Of the draw.
+
+    Raises:
+        ValueError: If there is only one class, or no class has two images.
+
+    Example:
+        >>> pairs = sample_pairs(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)
+        >>> pairs.same.tolist()
+        [True, True, False, False, False]
+    """
+    order = sorted(range(len(ids)), key=lambda index: ids[index])
+    label = labels.tolist()
+    members: dict[int, list[int]] = defaultdict(list)
+    for index in order:
+        members[label[index]].append(index)
+    if len(members) < 2:
+        raise ValueError("verification pairs need at least two classes")
+    following: dict[int, int] = {}
+    for group in members.values():
+        if len(group) > 1:
+            circle = sorted(group, key=lambda index: (_draw(seed, "positive", ids[index]), ids[index]))
+            following |= dict(zip(circle, circle[1:] + circle[:1]))
+    if not following:
+        raise ValueError("verification pairs need a class with at least two images")
+    positive = [(index, following[index]) for index in order if index in following]
+    negative = []
+    for index in order:
+        attempt = 0
+        while label[other := order[_draw(seed, "negative", ids[index], attempt) % len(order)]] == label[index]:
+            attempt += 1
+        negative.append((index, other))
+    both = torch.tensor(positive + negative)
+    same = torch.arange(len(both)) < len(positive)
+    return Pairs(both[:, 0], both[:, 1], same)
+
+
+def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
+    """The threshold of the highest accuracy, and that accuracy; pairs at or above it are called the same.
+
+    Thresholds lie half-way between neighbouring distinct scores, or beyond the ends. The lowest of the best is taken.
+
+    Example:
+        >>> best_threshold(torch.tensor([1.0, 3.0]), torch.tensor([False, True]))
+        (2.0, 1.0)
+    """
+    _check(scores, same)
+    values, inverse = torch.unique(scores.double(), return_inverse=True)
+    positive = torch.zeros(len(values), dtype=torch.long).index_add_(0, inverse, same.long())
+    negative = torch.zeros(len(values), dtype=torch.long).index_add_(0, inverse, (~same).long())
+    zero = torch.zeros(1, dtype=torch.long)
+    # Entry i: everything from the i-th distinct score upwards is called the same.
+    right = (
+        torch.cat([positive.flip(0).cumsum(0).flip(0), zero]) + torch.cat([zero, negative.cumsum(0)])
+    )
+    best = int(right.argmax())
+    middles = (values[:-1] + values[1:]) / 2
+    ends = torch.tensor([math.inf], dtype=torch.float64)
+    threshold = torch.cat([-ends, middles, ends])[best].item()
+    return threshold, right[best].item() / len(scores)
+
+
+def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
+    """Share of pairs that a threshold decides rightly.
+
+    Example:
+        >>> accuracy_at(2.0, torch.tensor([1.0, 3.0, 4.0]), torch.tensor([False, True, False]))
+        0.6666666666666666
+    """
+    _check(scores, same)
+    return ((scores >= threshold) == same).sum().item() / len(scores)
+
+
+def auc(scores: Tensor, same: Tensor) -> float:
+    """Area under the ROC curve: P(a positive pair scores above a negative one), ties count half.
+
+    Example:
+        >>> auc(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([False, True, True]))
+        0.75
+    """
+    _check(scores, same)
+    ranks = rankdata(scores.double().numpy())
+    positives = int(same.sum())
+    negatives = len(same) - positives
+    above = ranks[same.numpy()].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+    """False and true positive rates at every distinct threshold, from (0, 0) to (1, 1)."""
+    values, inverse = torch.unique(-scores.double(), return_inverse=True)
+    zero = torch.zeros(1, dtype=torch.float64)
+    rates = []
+    for which in (~same, same):
+        counts = torch.zeros(len(values), dtype=torch.float64).index_add_(0, inverse, which.double())
+        rates.append(torch.cat([zero, counts.cumsum(0) / which.sum()]))
+    return rates[0], rates[1]
+
+
+def equal_error_rate(scores: Tensor, same: Tensor) -> float:
+    """Error rate where false positives and false negatives are equally frequent, on the ROC's line segments.
+
+    Example:
+        >>> equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
+        0.0
+    """
+    _check(scores, same)
+    fpr, tpr = _roc(scores, same)
+    difference = fpr - (1.0 - tpr)
+    after = int((difference >= 0).nonzero()[0])
+    if after == 0:
+        return fpr[0].item()
+    before = after - 1
+    span = difference[after] - difference[before]
+    weight = -difference[before] / span
+    return (fpr[before] + weight * (fpr[after] - fpr[before])).item()
+
+
+def tpr_at_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
+    """Largest true positive rate at a false positive rate of at most ``rate``.
+
+    Example:
+        >>> tpr_at_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.1)
+        0.5
+    """
+    _check(scores, same)
+    fpr, tpr = _roc(scores, same)
+    return tpr[fpr <= rate].max().item()
+
+
+def _check(scores: Tensor, same: Tensor) -> None:
+    if scores.shape != same.shape or scores.dim() != 1:
+        raise ValueError(f"{tuple(scores.shape)} scores for {tuple(same.shape)} pairs")
+    bad = int((~torch.isfinite(scores)).sum())
+    if bad:
+        raise ValueError(f"{bad} of {len(scores)} pair scores are not finite")
+    if bool(same.all()) or not bool(same.any()):
+        raise ValueError("pairs of both kinds are needed")
+
+
+def verification_rows(
+    scores: Tensor,
+    same: Tensor,
+    val_scores: Tensor,
+    val_same: Tensor,
+    *,
+    scorer: str = "",
+    false_positive_rate: float = 1e-3,
+) -> Iterator[Row]:
+    """Accuracy at the validation threshold and at the best test threshold (PER's, optimistic), AUC, EER, TPR@FPR.
+
+    Args:
+        scores: Scores of the test pairs ``[P]``.
+        same: Whether they share a class ``[P]``.
+        val_scores: Scores of the validation pairs, which give the threshold.
+        val_same: Whether they share a class.
+        scorer: Name of the scorer.
+        false_positive_rate: Operating point of the true positive rate.
+
+    Raises:
+        ValueError: If a score is not finite or one kind of pair is missing.
+
+    Example:
+        >>> s, y = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
+        >>> [r["value"] for r in verification_rows(s, y, s, y)]
+        [1.0, 1.0, 1.0, 0.0, 1.0]
+    """
+    threshold, _ = best_threshold(val_scores, val_same)
+    common = {"scorer": scorer, "n_queries": len(scores)}
+    yield row("verification_accuracy", accuracy_at(threshold, scores, same), variant="threshold_val", **common)
+    yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
+    yield row("verification_auc", auc(scores, same), **common)
+    yield row("verification_eer", equal_error_rate(scores, same), **common)
+    rate = tpr_at_fpr(scores, same, false_positive_rate)
+    yield row("verification_tpr_at_fpr", rate, variant=f"fpr={false_positive_rate:g}", **common)
