@@ -69,7 +69,7 @@ def run_command(
     from .engine.pool import Pool
     from .engine.run import Run, check_existing
     from .progress import Display
-    from .report.frame import write_metrics
+    from .report.frame import collect, write_metrics
     from .report.tables import comparison, print_comparison
 
     store = context.store
@@ -107,7 +107,7 @@ def run_command(
         from .report.write import write_report
 
         written = write_report(store, store.root / "report")
-        print_comparison(comparison(frame), Console())
+        print_comparison(comparison(*collect(store)), Console())
     console.print(
         f"{outcome.trained} trainings done, {outcome.reused} found done; tidy table {results / 'metrics.csv'},"
         f" {len(written)} tables and figures in {results / 'report'}",
@@ -272,7 +272,7 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
     """``bench report``; returns the files written."""
     from rich.console import Console
 
-    from .report.frame import write_metrics
+    from .report.frame import collect, write_metrics
     from .report.tables import comparison, print_comparison
     from .report.write import write_report
 
@@ -283,7 +283,7 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
         raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
     written = write_report(store, out or results / "report")
     if not quiet:
-        print_comparison(comparison(frame), Console())
+        print_comparison(comparison(*collect(store)), Console())
         for path in written:
             print(path)
     return written

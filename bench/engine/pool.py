@@ -21,6 +21,15 @@ class WorkerDied(UnitFailed):
     """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
 
 
+class JobCrashed(UnitFailed):
+    """A job ended with an error that says nothing about its setting: a bug, a missing file, no memory."""
+
+
+SETTING_ERRORS = {"UnitFailed", "FloatingPointError", "OverflowError", "ZeroDivisionError", "LinAlgError"}
+"""What a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
+unrecorded, so that a mended bug or a freed disk is not remembered as a bad setting."""
+
+
 class _Worker:
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
@@ -63,7 +72,8 @@ class _Worker:
                 if event["event"] == "done":
                     return event["result"]
                 if event["event"] == "failed":
-                    raise UnitFailed(event["reason"]) from RuntimeError(event["traceback"])
+                    failure = UnitFailed if event["kind"] in SETTING_ERRORS else JobCrashed
+                    raise failure(event["reason"]) from RuntimeError(event["traceback"])
                 on_event(event)
         except (BrokenPipeError, ConnectionResetError):
             pass
@@ -99,7 +109,8 @@ class Pool:
         """Run a job in a worker.
 
         Raises:
-            UnitFailed: If the job failed, with its reason.
+            UnitFailed: If the job failed because of its setting, with its reason.
+            JobCrashed: If it failed for any other reason.
             WorkerDied: If its worker died twice.
         """
         worker = await self._acquire(priority)

@@ -150,7 +150,7 @@ class Run:
                        "val_map_at_r": trained["val_map_at_r"], "best_epoch": trained["best_epoch"]}
         except UnitFailed as error:
             if type(error) is not UnitFailed:
-                raise  # a dead worker is not a result
+                raise  # a crash or a dead worker is not a result
             record |= {"state": "failed", "value": None, "reason": str(error), "val_map_at_r": None}
             self.display.skip(plan.cell, plan.template["optim"]["epochs"])
             self.display.log(f"{plan.method} on {plan.cell[1]}: trial {number} failed: {error}")

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Job = dict[str, Any]
@@ -79,7 +80,9 @@ def main() -> None:
             emit({"event": "done", "result": run_job(job, emit)})
         except Exception as error:
             kind = type(error).__name__
-            reason = str(error) if kind in ("UnitFailed", "UserError") else f"{kind}: {error}"
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f" ({Path(where.filename).name}:{where.lineno})"
+            reason = str(error) if kind in ("UnitFailed", "UserError") else f"{kind}: {error}{place}"
             emit({"event": "failed", "kind": kind, "reason": reason, "traceback": traceback.format_exc()})
 
 

@@ -1,0 +1,105 @@
+"""Filter-out curves against re-ranking every subset from scratch, and against what must hold of any curve."""
+
+import pytest
+import torch
+from bench.protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
+from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FRACTIONS = tuple(i / 10 for i in range(10))
+
+
+def _data(seed, n=80, classes=12, levels=None):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=g)
+    x = torch.randn(n, 6, generator=g, dtype=torch.float64) + torch.randn(classes, 6, generator=g, dtype=torch.float64)[labels]
+    scores = x @ x.T
+    if levels:  # coarse scores: many ties
+        scores = (scores * levels / scores.abs().max()).round()
+    return scores, labels, [f"image {i}" for i in range(n)]
+
+
+def _curve(rows, metric, variant, name="c"):
+    return [r for r in rows if (r["metric"], r["variant"], r["confidence"]) == (f"filter_out_{metric}", variant, name)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([None, 3, 20]))
+def test_both_variants_equal_re_ranking_from_scratch(seed, levels):
+    scores, labels, ids = _data(seed, levels=levels)
+    confidence = torch.randn(80, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": confidence}, fractions=FRACTIONS))
+    order = confidence.argsort(descending=True)
+    whole = per_query(rank(ScoreMatrix(scores), labels, depth=80))
+    for metric in ("map_at_r", "recall_at_1"):
+        for r in _curve(rows, metric, "query_and_gallery"):
+            keep = order[: round((1 - r["fraction"]) * 80)]
+            subset = retrieval_rows(ScoreMatrix(scores[keep][:, keep]), labels[keep], ks=(1,))
+            expected = next(q for q in subset if q["metric"] == metric)
+            assert r["value"] == pytest.approx(expected["value"], abs=1e-12, nan_ok=True)
+            assert (r["n_queries"], r["n_lone"]) == (expected["n_queries"], expected["n_lone"])
+        for r in _curve(rows, metric, "query_only"):
+            keep = order[: round((1 - r["fraction"]) * 80)]
+            kept = whole[metric][keep]
+            assert r["value"] == pytest.approx(kept[~kept.isnan()].mean().item(), abs=1e-12)
+
+
+def test_a_perfect_embedding_scores_one_at_every_rate():
+    labels = torch.arange(60) // 3
+    scores = (labels[:, None] == labels[None, :]).double()
+    ids = [str(i) for i in range(60)]
+    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": random_confidence(ids, 0)}))
+    assert {r["value"] for r in rows if r["n_queries"]} == {1.0}
+    assert all(r["value"] != r["value"] for r in rows if not r["n_queries"])
+
+
+def test_a_constant_confidence_is_a_random_control_whatever_the_order():
+    scores, labels, ids = _data(3)
+    shuffle = torch.randperm(80, generator=torch.Generator().manual_seed(1))
+    plain = list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": torch.ones(80)}, seed=5))
+    mixed = list(
+        filter_out_rows(
+            ScoreMatrix(scores[shuffle][:, shuffle]), labels[shuffle], [ids[i] for i in shuffle], {"c": torch.ones(80)},
+            seed=5,
+        )
+    )  # fmt: skip
+    assert plain == mixed
+    # Query-only values of a constant confidence average to the whole's, over the hash seeds.
+    whole = _curve(plain, "recall_at_1", "query_only")[0]["value"]
+    halves = [
+        _curve(list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": torch.ones(80)}, fractions=(0.5,), seed=s)),
+               "recall_at_1", "query_only")[0]["value"]
+        for s in range(60)
+    ]  # fmt: skip
+    assert sum(halves) / 60 == pytest.approx(whole, abs=0.03)
+
+
+def test_the_oracle_bounds_every_query_only_map_curve():
+    scores, labels, ids = _data(7, n=200, classes=30)
+    values = per_query(rank(ScoreMatrix(scores), labels, depth=200))["map_at_r"]
+    g = torch.Generator().manual_seed(0)
+    confidences = {str(i): torch.randn(200, generator=g) for i in range(5)} | {"oracle": oracle_confidence(values)}
+    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, confidences))
+    best = [r["value"] for r in _curve(rows, "map_at_r", "query_only", "oracle")]
+    assert best == sorted(best)
+    for i in range(5):
+        for r, top in zip(_curve(rows, "map_at_r", "query_only", str(i)), best):
+            assert r["value"] <= top + 1e-12
+
+
+def test_random_confidence_is_uniform_and_per_identity():
+    ids = [f"id{i}" for i in range(5000)]
+    values = random_confidence(ids, 3)
+    assert 0 <= values.min() < 0.01
+    assert 0.99 < values.max() < 1
+    assert values.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert torch.equal(random_confidence(ids[::-1], 3).flip(0), values)
+    assert not torch.equal(random_confidence(ids, 4), values)
+
+
+def test_bad_confidences_are_refused():
+    scores, labels, ids = _data(0)
+    for bad in (torch.full((80,), float("nan")), torch.ones(79)):
+        with pytest.raises(ValueError, match="finite values"):
+            list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": bad}))

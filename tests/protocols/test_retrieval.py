@@ -1,0 +1,171 @@
+"""Retrieval against pytorch-metric-learning, plain loops and enumeration of all orders of tied items."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+KS = (1, 2, 4, 8)
+
+
+def _values(scores, labels, **options):
+    return {r["metric"]: r["value"] for r in retrieval_rows(ScoreMatrix(scores, **options), labels, ks=KS)}
+
+
+def _orders(scores_of_query, others):
+    """Every order of the gallery that sorted scores allow (tied items permuted), equally likely."""
+    levels = sorted({scores_of_query[j] for j in others}, reverse=True)
+    groups = [[j for j in others if scores_of_query[j] == level] for level in levels]
+    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield [j for part in parts for j in part]
+
+
+def _brute_force(scores, labels):
+    """Means over queries and over all tie orders, straight from the definitions."""
+    n = len(labels)
+    sums, counted = dict.fromkeys(["map_at_r", "r_precision", "precision_at_1", *(f"recall_at_{k}" for k in KS)], 0.0), 0
+    for q in range(n):
+        others = [j for j in range(n) if j != q]
+        positives = sum(labels[j] == labels[q] for j in others)
+        if positives == 0:
+            continue
+        counted += 1
+        orders = list(_orders(scores[q], others))
+        for order in orders:
+            hits = [labels[j] == labels[q] for j in order]
+            precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
+            sums["map_at_r"] += sum(precision[i] for i in range(positives) if hits[i]) / positives / len(orders)
+            sums["r_precision"] += sum(hits[:positives]) / positives / len(orders)
+            sums["precision_at_1"] += hits[0] / len(orders)
+            for k in KS:
+                sums[f"recall_at_{k}"] += any(hits[:k]) / len(orders)
+    return {name: total / counted for name, total in sums.items()} if counted else None
+
+
+@st.composite
+def tied_data(draw):
+    n = draw(st.integers(2, 7))
+    labels = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    cells = draw(st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n))
+    return [[float(cells[i * n + j]) for j in range(n)] for i in range(n)], labels
+
+
+@settings(max_examples=150, deadline=None)
+@given(tied_data())
+def test_expectations_equal_the_mean_over_all_orders_of_ties(data):
+    scores, labels = data
+    ours = _values(torch.tensor(scores), torch.tensor(labels))
+    brute = _brute_force(scores, labels)
+    for name, value in ours.items():
+        if brute is None:
+            assert math.isnan(value)
+        else:
+            assert value == pytest.approx(brute[name], abs=1e-12), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(tied_data(), st.integers(1, 3), st.integers(0, 2**31))
+def test_a_shallow_ranking_is_still_exact_under_ties(data, depth, seed):
+    scores, labels = torch.tensor(data[0]), torch.tensor(data[1])
+    depth = max(depth, full_depth(labels))
+    deep = per_query(rank(ScoreMatrix(scores), labels, depth=len(labels)))
+    shallow = per_query(rank(ScoreMatrix(scores), labels, depth=depth))
+    for name, value in deep.items():
+        torch.testing.assert_close(shallow[name], value, equal_nan=True, rtol=0, atol=1e-12)
+
+
+def _embeddings(kind, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(12, (90,), generator=g)
+    x = torch.randn(90, 8, generator=g, dtype=torch.float64) + torch.randn(12, 8, generator=g, dtype=torch.float64)[labels]
+    if kind == "singletons":
+        labels[:15] = torch.arange(100, 115)
+    x = x / x.norm(dim=1, keepdim=True)
+    if kind == "duplicates":
+        x[60:] = x[:30]
+    return x, labels
+
+
+@pytest.mark.parametrize("kind", ["random", "singletons"])
+def test_agrees_with_pytorch_metric_learning(kind):
+    x, labels = _embeddings(kind)
+    calculator = AccuracyCalculator(
+        include=("mean_average_precision_at_r", "precision_at_1", "r_precision"), k="max_bin_count",
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    reference = calculator.get_accuracy(x.float(), labels)
+    ours = _values(x @ x.T, labels)
+    assert ours["map_at_r"] == pytest.approx(reference["mean_average_precision_at_r"], abs=1e-6)
+    assert ours["r_precision"] == pytest.approx(reference["r_precision"], abs=1e-6)
+    assert ours["precision_at_1"] == pytest.approx(reference["precision_at_1"], abs=1e-6)
+
+
+def test_lone_queries_are_left_out_of_every_metric_and_counted():
+    x, labels = _embeddings("singletons")
+    rows = list(retrieval_rows(ScoreMatrix(x @ x.T), labels))
+    lone = sum((labels == label).sum() == 1 for label in labels)
+    assert {r["n_lone"] for r in rows} == {int(lone)}
+    assert {r["n_queries"] for r in rows} == {90 - int(lone)}
+
+
+@pytest.mark.parametrize("kind", ["random", "duplicates", "singletons"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_images_changes_nothing_to_the_last_digit(kind, seed):
+    x, labels = _embeddings(kind)
+    shuffle = torch.randperm(90, generator=torch.Generator().manual_seed(seed))
+    y = x[shuffle]
+    assert _values(x @ x.T, labels) == _values(y @ y.T, labels[shuffle])
+
+
+def test_the_block_size_changes_nothing():
+    x, labels = _embeddings("duplicates")
+    scorer = ScoreMatrix(x @ x.T)
+    whole, pieces = (per_query(rank(scorer, labels, depth=20, block_bytes=b), KS) for b in (1 << 30, 1))
+    for name, value in whole.items():
+        assert torch.equal(value.nan_to_num(-1), pieces[name].nan_to_num(-1))
+
+
+def test_one_constant_embedding_scores_chance_and_not_the_storage_order():
+    labels = torch.arange(2).repeat_interleave(4)
+    values = _values(torch.ones(8, 8), labels)
+    # 7 others, 3 of them relevant, in random order.
+    assert values["recall_at_1"] == pytest.approx(3 / 7)
+    assert values["recall_at_2"] == pytest.approx(1 - (4 / 7) * (3 / 6))
+    assert values["r_precision"] == pytest.approx(3 / 7)
+
+
+def test_rounding_noise_between_duplicates_is_a_tie():
+    noise = 1e-16 * torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(2).repeat_interleave(4)
+    assert _values(torch.ones(8, 8) + noise, labels)["recall_at_1"] == pytest.approx(3 / 7)
+
+
+def test_query_to_gallery_counts_positives_in_the_gallery_only():
+    scores = torch.tensor([[9.0, 1, 3, 2], [1, 9, 2, 3], [3, 2, 9, 0], [2, 3, 0, 9]])
+    labels = torch.tensor([0, 1, 0, 1])
+    ranking = rank(ScoreMatrix(scores), labels, depth=2, queries=torch.tensor([0, 1]), gallery=torch.tensor([2, 3]))
+    assert ranking.neighbours.tolist() == [[2, 3], [3, 2]]
+    assert ranking.positives.tolist() == [1, 1]
+    assert per_query(ranking)["map_at_r"].tolist() == [1.0, 1.0]
+
+
+def test_a_perfect_embedding_scores_one_and_selection_sees_the_same_value():
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    scores = (labels[:, None] == labels[None, :]).double()
+    assert set(_values(scores, labels).values()) == {1.0}
+    assert map_at_r(ScoreMatrix(scores), labels) == 1.0
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="not finite"):
+        _values(torch.full((3, 3), float("nan")), torch.tensor([0, 0, 1]))
+    with pytest.raises(ValueError, match="at least two items"):
+        rank(ScoreMatrix(torch.ones(1, 1)), torch.tensor([0]), depth=1)
+    x, labels = _embeddings("random")
+    with pytest.raises(ValueError, match="metrics need"):
+        per_query(rank(ScoreMatrix(x @ x.T), labels, depth=1))
