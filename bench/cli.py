@@ -64,7 +64,8 @@ class Device(StrEnum):
 Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Plugins = Annotated[
-    list[Path] | None, typer.Option("--plugin", help="Python file with more methods or data sets; repeatable.", metavar="FILE")
+    list[Path] | None,
+    typer.Option("--plugin", help="Python file with more methods or data sets; repeatable.", metavar="FILE"),
 ]
 
 
@@ -73,7 +74,9 @@ def _print_json(value: Any) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     """Global options."""
     if version:
         typer.echo(__version__)
@@ -82,27 +85,48 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def run(
-    method: Annotated[list[str], typer.Option("--method", help="Methods, comma separated, or `all`.", metavar="M[,M..]")],
-    dataset: Annotated[list[str], typer.Option("--dataset", help="Data sets, comma separated.", metavar="D[,D..]")] = ["ndigit"],  # noqa: B006
+    method: Annotated[
+        list[str], typer.Option("--method", help="Methods, comma separated, or `all`.", metavar="M[,M..]")
+    ],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Data sets, comma separated; ndigit if not given.", metavar="D[,D..]"),
+    ] = None,
     protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
     preset: Annotated[str, typer.Option(help="Reading of the protocol.")] = "strict",
-    fidelity: Annotated[str, typer.Option(help="`corrected`, or `released` where a paper's code differs.")] = "corrected",
+    fidelity: Annotated[
+        str, typer.Option(help="`corrected`, or `released` where a paper's code differs.")
+    ] = "corrected",
     seeds: Annotated[int, typer.Option(min=1, help="Replicates trained at the best setting.")] = 5,
     trials: Annotated[int, typer.Option(min=1, help="Tuning budget per method.")] = 50,
     sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
     folds: Annotated[int, typer.Option(min=1, help="Validation folds used.")] = 1,
     hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",
-    base: Annotated[str | None, typer.Option(help="Base of two-stage methods; the recipe's if not given.", metavar="METHOD")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Base of two-stage methods; the recipe's if not given.", metavar="METHOD"),
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Backbone weights to start from (safetensors).", metavar="FILE")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Backbone weights to start from (safetensors).", metavar="FILE")
+    ] = None,
     dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
     results: Results = DEFAULT_RESULTS,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
     device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
     plugin: Plugins = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Pin a setting, such as method.margin=0.3 or optim.epochs=10; repeatable.", metavar="KEY=VALUE")] = None,
-    on_existing: Annotated[OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")] = OnExisting.skip,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Pin a setting, such as method.margin=0.3 or optim.epochs=10; repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    on_existing: Annotated[
+        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")
+    ] = OnExisting.skip,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
 ) -> None:
     """Tune, train and test methods on data sets; write tables and figures.
@@ -119,10 +143,21 @@ def run(
         pins.append((key.strip(), value.strip()))
     code = run_command(
         settings={
-            "methods": tuple(method), "datasets": tuple(dataset), "protocol": protocol, "preset": preset,
-            "fidelity": fidelity, "seeds": seeds, "trials": trials, "sampler": sampler.value, "folds": folds,
-            "hparams": hparams, "base": base, "backbone": backbone,
-            "weights": None if weights is None else str(weights), "dim": dim, "sets": tuple(pins),
+            "methods": tuple(method),
+            "datasets": tuple(dataset or ["ndigit"]),
+            "protocol": protocol,
+            "preset": preset,
+            "fidelity": fidelity,
+            "seeds": seeds,
+            "trials": trials,
+            "sampler": sampler.value,
+            "folds": folds,
+            "hparams": hparams,
+            "base": base,
+            "backbone": backbone,
+            "weights": None if weights is None else str(weights),
+            "dim": dim,
+            "sets": tuple(pins),
         },
         results=results,
         data_root=data_root,
@@ -193,7 +228,9 @@ def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
 @app.command()
 def report(
     results: Results = DEFAULT_RESULTS,
-    out: Annotated[Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder."""

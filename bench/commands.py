@@ -148,7 +148,13 @@ def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[st
     if kind == "protocols":
         from .protocols import reality_check
 
-        return [{"name": reality_check.NAME, "summary": reality_check.SUMMARY, "presets": list(reality_check.PRESETS)}]
+        return [
+            {
+                "name": reality_check.NAME,
+                "summary": reality_check.SUMMARY,
+                "presets": list(reality_check.PRESETS),
+            }
+        ]
     if kind == "scorers":
         from .methods.scorers import SCORERS
 
@@ -198,9 +204,17 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
     document = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
     paper = None if cls.paper is None else vars(cls.paper)
     value = {
-        "name": cls.name, "kind": "method", "summary": cls.summary, "document": document, "paper": paper,
-        "parameters": parameters, "deviations": list(cls.deviations), "scorer": cls.scorer,
-        "on_base": cls.on_base, "trains": list(cls.trains), "default_confidence": cls.default_confidence,
+        "name": cls.name,
+        "kind": "method",
+        "summary": cls.summary,
+        "document": document,
+        "paper": paper,
+        "parameters": parameters,
+        "deviations": list(cls.deviations),
+        "scorer": cls.scorer,
+        "on_base": cls.on_base,
+        "trains": list(cls.trains),
+        "default_confidence": cls.default_confidence,
         "fidelities": list(cls.fidelities),
     }
     lines = [f"{cls.name}: {cls.summary}", "", document, ""]
@@ -232,7 +246,13 @@ def _show_dataset(cls: Any) -> tuple[dict[str, Any], str]:
 
     document = (cls.__doc__ or "").strip()
     recipe = asdict(get_recipe(cls.name))
-    value = {"name": cls.name, "kind": "dataset", "summary": cls.summary, "document": document, "recipe": recipe}
+    value = {
+        "name": cls.name,
+        "kind": "dataset",
+        "summary": cls.summary,
+        "document": document,
+        "recipe": recipe,
+    }
     lines = [f"{cls.name}: {cls.summary}", "", document, "", "recipe"]
     lines += [f"  {key} = {item}" for key, item in recipe.items()]
     return value, "\n".join(lines)
@@ -251,14 +271,18 @@ def status_rows(results: Path) -> list[dict[str, Any]]:
         tuned = {trial["unit"] for trial in trials if trial}
         finished = {p.name.removeprefix("train-") for p in units["train"] if (p / "record.json").exists()}
         protocol, dataset, method = folder.relative_to(results).parts
-        rows.append({
-            "protocol": protocol, "dataset": dataset, "method": method,
-            "trials": len(trials),
-            "failed_trials": sum(bool(t) and t["state"] == "failed" for t in trials),
-            "trained": len(finished - tuned),
-            "tested": sum((p / "record.json").exists() for p in units["test"]),
-            "unfinished": sum((p / "checkpoint.pt").exists() for p in units["train"]),
-        })
+        rows.append(
+            {
+                "protocol": protocol,
+                "dataset": dataset,
+                "method": method,
+                "trials": len(trials),
+                "failed_trials": sum(trial is not None and trial["state"] == "failed" for trial in trials),
+                "trained": len(finished - tuned),
+                "tested": sum((p / "record.json").exists() for p in units["test"]),
+                "unfinished": sum((p / "checkpoint.pt").exists() for p in units["train"]),
+            }
+        )
     return rows
 
 

@@ -11,7 +11,16 @@ class UserError(Exception):
 
 
 class UnitFailed(Exception):
-    """A training or test that cannot give a result; its reason goes into the summary. Exit code 1."""
+    """A training or test that cannot give a result; its reason goes into the summary. Exit code 1.
+
+    Args:
+        reason: Why.
+        what: What failed, where the catcher cannot know better.
+    """
+
+    def __init__(self, reason: str, what: str = "") -> None:
+        super().__init__(reason)
+        self.what = what
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

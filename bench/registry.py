@@ -100,7 +100,9 @@ class Registry:
             found = list(_registered_classes(path))
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
             line = getattr(error, "lineno", None)
-            reason = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}" + (f" (line {line})" if line else "")
+            reason = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}" + (
+                f" (line {line})" if line else ""
+            )
             if plugin:
                 raise UserError(f"--plugin {path}: {reason}") from error
             self.broken.append(Entry(self.kind, path.stem, "", origin, path=path, broken=reason))

@@ -74,7 +74,9 @@ class Store:
             raise UserError(f"--results {self.root} is a file; name a folder")
         if not marker.exists():
             if not create:
-                raise UserError(f"{self.root} holds no results; `bench run` makes some, or name the folder with --results")
+                raise UserError(
+                    f"{self.root} holds no results; `bench run` makes some, or name the folder with --results"
+                )
             if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
                 raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
             write_json(marker, {"schema": SCHEMA_VERSION, "protocols": {protocol: version}})

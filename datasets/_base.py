@@ -39,15 +39,11 @@ class ImageSet(ABC):
         self.ids = tuple(ids)
         self.class_names = tuple(class_names)
         if self.labels.shape != (len(self.ids),):
-            raise ValueError(
-                f"{len(self.ids)} images need as many labels, not shape {list(self.labels.shape)}"
-            )
+            raise ValueError(f"{len(self.ids)} images need as many labels, not shape {list(self.labels.shape)}")
         if len(set(self.ids)) != len(self.ids):
             raise ValueError("image identities must be unique")
         if not torch.equal(torch.unique(self.labels), torch.arange(len(self.class_names))):
-            raise ValueError(
-                f"labels must be 0..{len(self.class_names) - 1} (one per class name), each at least once"
-            )
+            raise ValueError(f"labels must be 0..{len(self.class_names) - 1} (one per class name), each at least once")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -156,9 +152,7 @@ class ArrayImages(ImageSet):
         """
         super().__init__(labels, ids, class_names)
         if pixels.dim() != 4 or pixels.dtype != torch.uint8 or len(pixels) != len(self):
-            raise ValueError(
-                f"pixels must be uint8 [{len(self)}, C, H, W], not {pixels.dtype} {list(pixels.shape)}"
-            )
+            raise ValueError(f"pixels must be uint8 [{len(self)}, C, H, W], not {pixels.dtype} {list(pixels.shape)}")
         if not len(mean) == len(std) == pixels.shape[1]:
             raise ValueError(f"mean and std need {pixels.shape[1]} values, one per channel")
         if min(std) <= 0:
@@ -271,9 +265,7 @@ def register(cls: D) -> D:
     for field in ("name", "summary"):
         value = cls.__dict__.get(field)
         if not isinstance(value, str) or not value or "\n" in value:
-            raise TypeError(
-                f"{cls.__name__}.{field} must be a non-empty string of one line in the class body"
-            )
+            raise TypeError(f"{cls.__name__}.{field} must be a non-empty string of one line in the class body")
     cls._registered = True
     return cls
 

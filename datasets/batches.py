@@ -70,8 +70,7 @@ def class_balanced_batches(
         raise ValueError(f"labels must be one-dimensional, not of shape {list(labels.shape)}")
     if classes_per_batch < 1 or images_per_class < 1:
         raise ValueError(
-            "classes per batch and images per class must be at least 1, "
-            f"not {classes_per_batch} and {images_per_class}"
+            f"classes per batch and images per class must be at least 1, not {classes_per_batch} and {images_per_class}"
         )
     if num_batches is not None and num_batches < 0:
         raise ValueError(f"the number of batches must not be negative: {num_batches}")

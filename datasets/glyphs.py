@@ -114,10 +114,7 @@ def _all_images() -> tuple[tuple[int, dict[str, bytes]], ...]:
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     paths = {name: str(folder / f"{name}.ttf") for name in FONTS}
     # Basic layout: the other depends on whether a shaping library is installed.
-    fonts = {
-        name: ImageFont.truetype(path, EM, layout_engine=ImageFont.Layout.BASIC)
-        for name, path in paths.items()
-    }
+    fonts = {name: ImageFont.truetype(path, EM, layout_engine=ImageFont.Layout.BASIC) for name, path in paths.items()}
     charmaps = {name: FT2Font(path).get_charmap() for name, path in paths.items()}
     counts = Counter(code for charmap in charmaps.values() for code in charmap)
     candidates = sorted(code for code, count in counts.items() if count >= MIN_FONTS and _is_candidate(code))

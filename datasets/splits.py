@@ -41,17 +41,13 @@ def class_folds(num_classes: int, folds: int) -> list[range]:
         ValueError: If the number of folds is not in 2..C.
     """
     if not 2 <= folds <= num_classes:
-        raise ValueError(
-            f"the number of folds must be in 2..{num_classes} (the number of classes), not {folds}"
-        )
+        raise ValueError(f"the number of folds must be in 2..{num_classes} (the number of classes), not {folds}")
     size, larger = divmod(num_classes, folds)
     starts = [i * size + min(i, larger) for i in range(folds + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
-def train_and_validation_classes(
-    num_classes: int, fold: int = 0, folds: int = 4
-) -> tuple[list[int], list[int]]:
+def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4) -> tuple[list[int], list[int]]:
     """Split development classes into training classes and the validation block of one fold.
 
     Args:

@@ -48,7 +48,12 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
         raise ValueError(f"empty search range: low={low} high={high}")
     if log and low <= 0:
         raise ValueError(f"a logarithmic range needs low > 0, not {low}")
-    search = {"low": low, "high": high, "log": log, "type": "int" if isinstance(default, int) else "float"}
+    search: dict[str, Any] = {
+        "low": low,
+        "high": high,
+        "log": log,
+        "type": "int" if isinstance(default, int) else "float",
+    }
     return Field(default, json_schema_extra={"search": search}, **limits)
 
 

@@ -52,7 +52,12 @@ class EmbeddingModel(nn.Module):
             no_grad_parameters(part)
 
     def _frozen_parts(self) -> list[nn.Module]:
-        parts = {"backbone": self.backbone, "mean": self.mean, "spread": self.spread, "objective": self.objective}
+        parts = {
+            "backbone": self.backbone,
+            "mean": self.mean,
+            "spread": self.spread,
+            "objective": self.objective,
+        }
         frozen = [part for name in PARTS if name not in self.method.trains and (part := parts[name]) is not None]
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
@@ -86,6 +91,8 @@ class EmbeddingModel(nn.Module):
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective
         result = {} if own is None else {"method": own}
-        return result | {"norm": norm_confidence(embedding.raw)} | classifier_confidences(
-            classifier, embedding.distribution
+        return (
+            result
+            | {"norm": norm_confidence(embedding.raw)}
+            | classifier_confidences(classifier, embedding.distribution)
         )

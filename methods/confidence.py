@@ -33,4 +33,4 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
 
 def norm_confidence(raw: Tensor) -> Tensor:
     """Norm ``[B]`` of the raw embedding ``[B, D]``, before any normalisation."""
-    return raw.norm(dim=-1)
+    return raw.square().sum(-1).sqrt()

@@ -67,7 +67,7 @@ class DulCls(Method):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Log-variance head, one number per image."""
+        """Variance head, one number per image."""
         return SpreadHead(in_features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
@@ -78,7 +78,7 @@ class DulCls(Method):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""
-        margin_loss = {"cosface": CosFaceLoss, "arcface": ArcFaceLoss}[self.params.classifier]
+        margin_loss = ArcFaceLoss if self.params.classifier == "arcface" else CosFaceLoss
         classifier = margin_loss(num_classes, dim, self.params.scale, self.params.margin)
         return _SampledClassification(classifier, self.params.kl_weight)
 

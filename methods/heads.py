@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
-
-LOG_RANGE = 30.0
-"""Log-spreads stay within this distance of their initial value, which only keeps float32 from overflowing.
-
-A tighter bound is a trap: beyond it the gradient is zero, so a regulariser cannot bring a variance back that one large
-step threw out (at 12, DUL-cls on ``ndigit`` with a KL weight of 3e-4 ended with one constant variance).
-"""
 
 
 class MeanHead(nn.Linear):
@@ -27,7 +18,7 @@ class MeanHead(nn.Linear):
 
 
 class SpreadHead(nn.Sequential):
-    """Three linear layers with ReLU from features ``[B, F]`` to raw log-spreads ``[B, out]``, F -> F/2 -> F/4 -> out.
+    """Three linear layers with ReLU from features ``[B, F]`` to raw spreads ``[B, out]``, F -> F/2 -> F/4 -> out.
 
     PER's public code leaves the ReLUs out, its text and SCF have them. The last layer starts small, so that the
     spread starts near its initial value for every image while its gradient is not zero.
@@ -36,7 +27,11 @@ class SpreadHead(nn.Sequential):
     def __init__(self, in_features: int, out: int = 1) -> None:
         wide, narrow = max(8, in_features // 2), max(8, in_features // 4)
         super().__init__(
-            nn.Linear(in_features, wide), nn.ReLU(), nn.Linear(wide, narrow), nn.ReLU(), nn.Linear(narrow, out)
+            nn.Linear(in_features, wide),
+            nn.ReLU(),
+            nn.Linear(wide, narrow),
+            nn.ReLU(),
+            nn.Linear(narrow, out),
         )
         last = self[-1]
         assert isinstance(last, nn.Linear)
@@ -46,13 +41,21 @@ class SpreadHead(nn.Sequential):
 
 
 def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
-    """Variance ``(2 / dim) * exp(raw)``.
+    """Variance ``(2 / dim) * phi(raw)`` with PER's map phi(r) = 1 / (1 - r) for r < 0 and 1 + r for r >= 0.
+
+    The map has a continuous slope and needs no clamp: however far one large step throws a raw value out, its gradient
+    stays of the order of 1/r and a regulariser can bring it back. An exponential with a clamp cannot promise that:
+    beyond the clamp the gradient is zero (on ``ndigit``, tuned DUL-cls ended with one constant variance).
 
     At ``2 / dim`` a sample's noise has squared norm 2 beside a unit mean: the cosine between a sample and its mean
     is about 0.58 in any dimension, where PER's initial variance of 1 gives 1/sqrt(dim + 1), no signal at all at 128.
 
     Args:
-        raw: Any shape, unbounded; clamped to +-:data:`LOG_RANGE`.
+        raw: Any shape, unbounded.
         dim: Embedding size.
+
+    Example:
+        >>> variance_from_raw(torch.tensor([-3.0, 0.0, 3.0]), dim=2)
+        tensor([0.2500, 1.0000, 4.0000])
     """
-    return torch.exp(raw.clamp(-LOG_RANGE, LOG_RANGE) + math.log(2.0 / dim))
+    return (2.0 / dim) * torch.where(raw < 0, 1.0 / (1.0 + raw.clamp(max=0).abs()), 1.0 + raw.clamp(min=0))

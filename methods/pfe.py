@@ -23,6 +23,7 @@ class MutualLikelihood(nn.Module):
     """Negative mean mutual likelihood score of the genuine pairs of a batch (PFE, Eq. 5)."""
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch with at least one genuine pair."""
         genuine = labels[:, None] == labels[None, :]
         # A pair of an image with itself has no data term: it would only pull the variance to its floor.
         genuine.fill_diagonal_(False)
@@ -57,7 +58,7 @@ class PFE(Method):
         """None of its own: what is tuned is the optimiser of the head."""
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Log-variance head, one number per image."""
+        """Variance head, one number per image."""
         return SpreadHead(in_features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:

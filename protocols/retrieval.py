@@ -124,7 +124,9 @@ def rank(
 def _rank_block(scorer: Scorer, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> tuple[Tensor, ...]:
     scores = scorer.matrix(queries, gallery).double()
     if not torch.isfinite(scores).all():
-        raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite")
+        raise ValueError(
+            f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite"
+        )
     tolerance = TIE_TOLERANCE * scores.abs().amax(1)
     own = queries[:, None] == gallery[None, :]
     scores = scores.masked_fill(own, -math.inf)

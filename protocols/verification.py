@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from scipy.stats import rankdata
@@ -90,11 +91,11 @@ def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
     negative = torch.zeros(len(values), dtype=torch.long).index_add_(0, inverse, (~same).long())
     zero = torch.zeros(1, dtype=torch.long)
     # Entry i: everything from the i-th distinct score upwards is called the same.
-    right = (
-        torch.cat([positive.flip(0).cumsum(0).flip(0), zero]) + torch.cat([zero, negative.cumsum(0)])
-    )
+    right = torch.cat([positive.flip(0).cumsum(0).flip(0), zero]) + torch.cat([zero, negative.cumsum(0)])
     best = int(right.argmax())
     middles = (values[:-1] + values[1:]) / 2
+    # Between adjacent floats the middle rounds onto one of them; only the upper one separates the two.
+    middles = torch.where(middles > values[:-1], middles, values[1:])
     ends = torch.tensor([math.inf], dtype=torch.float64)
     threshold = torch.cat([-ends, middles, ends])[best].item()
     return threshold, right[best].item() / len(scores)
@@ -108,7 +109,7 @@ def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
         0.6666666666666666
     """
     _check(scores, same)
-    return ((scores >= threshold) == same).sum().item() / len(scores)
+    return ((scores.double() >= threshold) == same).sum().item() / len(scores)
 
 
 def auc(scores: Tensor, same: Tensor) -> float:
@@ -206,7 +207,7 @@ def verification_rows(
         [1.0, 1.0, 1.0, 0.0, 1.0]
     """
     threshold, _ = best_threshold(val_scores, val_same)
-    common = {"scorer": scorer, "n_queries": len(scores)}
+    common: dict[str, Any] = {"scorer": scorer, "n_queries": len(scores)}
     yield row("verification_accuracy", accuracy_at(threshold, scores, same), variant="threshold_val", **common)
     yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
     yield row("verification_auc", auc(scores, same), **common)

@@ -116,7 +116,11 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
         },
         "rows": [{"split": "test_crop", **_json_safe(item)} for item in rows],
         "crop_curve": _crop_curve({**crop_confidence, "random": noise}, fractions, tests),
-        "setting": {"params": train_spec["params"], "optim": train_spec["optim"], "augmentation": train_spec["augmentation"]},
+        "setting": {
+            "params": train_spec["params"],
+            "optim": train_spec["optim"],
+            "augmentation": train_spec["augmentation"],
+        },
         "manifests": {**trained["manifests"], "test": test_images.manifest_sha256()},
         "environment": environment(context, started),
     }
@@ -140,11 +144,16 @@ def _confidence_rows(
     every = {**confidence, "random": noise, "oracle": oracle_confidence(values["map_at_r"])}
     found: list[dict[str, Any]] = list(
         filter_out_rows(
-            scorer, labels, ids, every, fractions=tuple(tests["filter_fractions"]), seed=seed_for("ties", name)
+            scorer,
+            labels,
+            ids,
+            every,
+            fractions=tuple(tests["filter_fractions"]),
+            seed=seed_for("ties", name),
         )
     )
     counted, lone_count = int((~lone).sum()), int(lone.sum())
-    extra = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
+    extra: dict[str, Any] = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
     for kind, value in every.items():
         kept = value[~lone]
         for metric in ("recall_at_1", "map_at_r"):
@@ -178,7 +187,12 @@ def _crop_curve(confidence: dict[str, Tensor], fractions: Tensor, tests: dict[st
 
 
 def _keep_arrays(
-    folder: Path, clean: Distribution, crop: Distribution, labels: Tensor, fractions: Tensor, ids: tuple[str, ...]
+    folder: Path,
+    clean: Distribution,
+    crop: Distribution,
+    labels: Tensor,
+    fractions: Tensor,
+    ids: tuple[str, ...],
 ) -> None:
     arrays = {"labels": labels, "crop_fraction": fractions}
     for split, distribution in (("clean", clean), ("crop", crop)):

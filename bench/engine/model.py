@@ -45,7 +45,7 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
         base_objective = base.objective(num_classes, spec["dim"])
     seeded("heads")
     model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective)
-    return model.to(context.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(context.device, memory_format=torch.channels_last)
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 from ..errors import UnitFailed
 
 Event = dict[str, Any]
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
+ONE_THREAD = {
+    name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+}
 _LINE_LIMIT = 1 << 26
 
 
@@ -104,7 +106,10 @@ class Pool:
         self._count = 0
 
     async def run(
-        self, job: Event, on_event: Callable[[Event], None] = lambda event: None, priority: tuple[int, ...] = ()
+        self,
+        job: Event,
+        on_event: Callable[[Event], None] = lambda event: None,
+        priority: tuple[int, ...] = (),
     ) -> Any:
         """Run a job in a worker.
 

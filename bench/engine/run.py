@@ -7,6 +7,7 @@ on where it stopped, and the order in which workers finish never matters.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -77,18 +78,21 @@ class Run:
     def _once(self, key: tuple[Any, ...], make: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         """The one task of this key: bases are shared by whoever asks first."""
         if key not in self._tasks:
-            self._tasks[key] = asyncio.ensure_future(make())  # type: ignore[arg-type]
+            self._tasks[key] = asyncio.ensure_future(make())
         return self._tasks[key]
 
     async def execute(self) -> Outcome:
         """Run everything; failures are collected, not raised."""
-        jobs = [(plan, seed, self._once(("test", plan.cell, seed), lambda p=plan, s=seed: self._test(p, s)))  # type: ignore[misc]
-                for plan in self.plans for seed in range(self.seeds)]
+        jobs = [
+            (plan, seed, self._once(("test", plan.cell, seed), functools.partial(self._test, plan, seed)))
+            for plan in self.plans
+            for seed in range(self.seeds)
+        ]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[str] = set()
         for (plan, seed, _), result in zip(jobs, results):
             if isinstance(result, UnitFailed):
-                what = getattr(result, "what", f"{plan.method} on {plan.cell[1]}, seed {seed}")
+                what = result.what or f"{plan.method} on {plan.cell[1]}, seed {seed}"
                 line = f"{what}: {result}"
                 if line not in reported:
                     reported.add(line)
@@ -118,25 +122,32 @@ class Run:
                 fixed = {str(n): record["params"] for n, record in held.items() if record is not None}
                 fixed.setdefault("0", plan.defaults())
                 told = [{"params": t["params"], "value": t["value"]} for t in trials]
-                job = {"job": "propose", "study": study, "space": plan.space, "sampler": plan.sampler,
-                       "numbers": numbers, "told": told, "fixed": fixed}
+                job = {
+                    "job": "propose",
+                    "study": study,
+                    "space": plan.space,
+                    "sampler": plan.sampler,
+                    "numbers": numbers,
+                    "told": told,
+                    "fixed": fixed,
+                }
                 asked = await self.pool.run(job, priority=(0, self._order[plan.cell]))
-                await asyncio.gather(*(
-                    self._trial(plan, study, n, params, base)
-                    for n, params in zip(numbers, asked) if held[n] is None
-                ))
+                await asyncio.gather(
+                    *(self._trial(plan, study, n, params, base) for n, params in zip(numbers, asked) if held[n] is None)
+                )
                 held = {n: read_json(folder / f"trial-{n:04d}.json") for n in numbers}
             else:
                 self.display.skip(plan.cell, len(numbers) * plan.template["optim"]["epochs"])
-            trials += [held[n] for n in numbers]  # type: ignore[misc]
+            trials += [record for record in held.values() if record is not None]
             best = self._best(plan, trials, base)
             self.display.note(plan.cell, self._tuning_note(plan, trials, best))
             self._prune(plan, trials, best)
         best = self._best(plan, trials, base)
         if best is None:
-            error = UnitFailed(f"all {len(trials)} trials failed; first reason: {trials[0]['reason']}")
-            error.what = f"study of {plan.method} on {plan.cell[1]}"  # type: ignore[attr-defined]
-            raise error
+            raise UnitFailed(
+                f"all {len(trials)} trials failed; first reason: {trials[0]['reason']}",
+                f"study of {plan.method} on {plan.cell[1]}",
+            )
         return best
 
     async def _trial(
@@ -146,8 +157,13 @@ class Run:
         record: dict[str, Any] = {"number": number, "params": params, "unit": unit_id(spec), "study": study}
         try:
             trained = await self._ensure_trained(plan, spec, weights=False)
-            record |= {"state": "complete", "value": trained["selection_value"], "reason": "",
-                       "val_map_at_r": trained["val_map_at_r"], "best_epoch": trained["best_epoch"]}
+            record |= {
+                "state": "complete",
+                "value": trained["selection_value"],
+                "reason": "",
+                "val_map_at_r": trained["val_map_at_r"],
+                "best_epoch": trained["best_epoch"],
+            }
         except UnitFailed as error:
             if type(error) is not UnitFailed:
                 raise  # a crash or a dead worker is not a result
@@ -224,7 +240,13 @@ class Run:
             self.display.advance(plan.cell, event["epoch"] - seen)
             seen = event["epoch"]
 
-        job = {"job": "train", "spec": spec, "unit": unit, "cell": plan.cell, "context": self.context.as_dict()}
+        job = {
+            "job": "train",
+            "spec": spec,
+            "unit": unit,
+            "cell": plan.cell,
+            "context": self.context.as_dict(),
+        }
         self._done_here.add(unit)
         result: dict[str, Any] = await self.pool.run(job, on_event, priority=(1, self._order[plan.cell]))
         self.outcome.trained += 1
@@ -238,7 +260,13 @@ class Run:
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "test", test)
         if self.store.record(plan.cell, "test", test) is None:
-            job = {"job": "test", "spec": spec, "unit": test, "cell": plan.cell, "context": self.context.as_dict()}
+            job = {
+                "job": "test",
+                "spec": spec,
+                "unit": test,
+                "cell": plan.cell,
+                "context": self.context.as_dict(),
+            }
             # Tests go first: a seed's numbers appear as soon as it is trained.
             await self.pool.run(job, priority=(0, self._order[plan.cell]))
         self.display.tested(plan.cell, seed)
@@ -254,7 +282,10 @@ def check_existing(plans: list[Plan], store: Store) -> None:
         for record in store.records("test"):
             spec = record["spec"]
             same = (tuple(record["cell"]), spec["hparams"], spec["trials"], spec["preset"]) == (
-                plan.cell, plan.hparams, plan.trials, plan.preset
+                plan.cell,
+                plan.hparams,
+                plan.trials,
+                plan.preset,
             )
             if same:
                 raise UserError(

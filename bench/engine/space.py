@@ -62,9 +62,7 @@ def propose(
                 )
             )
         for params in asked:
-            rebuilt.add_trial(
-                create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions)
-            )
+            rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
         return dict(rebuilt.ask(distributions).params)
 
 

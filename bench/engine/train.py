@@ -24,6 +24,7 @@ from ..seeds import content_id, seed_for
 from ..store import RECORD, write_atomic, write_json
 from .context import Cell, Context
 from .model import WEIGHTS, DistributionScorer, build_model, embed, load_base, save_weights
+from .optim import build_optimizer, learning_rate_factor
 
 CHECKPOINT = "checkpoint.pt"
 Emit = Callable[[dict[str, Any]], None]
@@ -44,7 +45,8 @@ class _Images:
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         images = self.data.train.training(rows, self.augmentation, gen)
-        return images.to(self.device, memory_format=torch.channels_last)
+        moved: Tensor = images.to(self.device, memory_format=torch.channels_last)
+        return moved
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
         return model(inputs)
@@ -72,7 +74,8 @@ class _CachedFeatures:
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         views = self.features["train"].shape[0]
         view = torch.randint(views, (len(rows),), generator=gen)
-        return self.features["train"][view, rows]
+        chosen: Tensor = self.features["train"][view, rows]
+        return chosen
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
         return model.embed_features(inputs)
@@ -86,46 +89,15 @@ class _CachedFeatures:
 
 
 @torch.no_grad()
-def _features(model: EmbeddingModel, images: Any, augmentation: Augmentation, gen: torch.Generator, device: str) -> Tensor:
+def _features(
+    model: EmbeddingModel, images: Any, augmentation: Augmentation, gen: torch.Generator, device: str
+) -> Tensor:
     model.eval()
     parts = []
     for rows in torch.arange(len(images)).split(256):
         batch = images.training(rows, augmentation, gen).to(device, memory_format=torch.channels_last)
         parts.append(model.backbone(batch).float().cpu())
     return torch.cat(parts)
-
-
-def _optimizer(model: EmbeddingModel, optim: dict[str, Any]) -> torch.optim.Optimizer:
-    own = [p for p in model.objective.parameters() if p.requires_grad]
-    taken = {id(p) for p in own}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
-    groups = [
-        {"params": params, "lr": lr, "max_lr": lr}
-        for params, lr in ((rest, optim["lr"]), (own, optim["lr_objective"]))
-        if params
-    ]
-    if not groups:
-        raise UnitFailed("nothing to train: every part of the model is frozen")
-    if optim["optimizer"] == "adamw":
-        return torch.optim.AdamW(groups, weight_decay=optim["weight_decay"])
-    if optim["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, weight_decay=optim["weight_decay"])
-    raise UnitFailed(f"unknown optimizer {optim['optimizer']!r} (known: adamw, sgd)")
-
-
-def learning_rate_factor(step: int, total: int, schedule: str, warmup: float) -> float:
-    """Share of the peak learning rate at a step, so that a resumed run needs no scheduler state.
-
-    ``onecycle``: half-cosine from 1/25 up to 1 over ``warmup * total`` steps, then half-cosine down to 0.
-    """
-    if schedule == "constant":
-        return 1.0
-    if schedule != "onecycle":
-        raise UnitFailed(f"unknown schedule {schedule!r} (known: onecycle, constant)")
-    rise = max(1.0, warmup * total)
-    if step < rise:
-        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * step / rise)) / 2
-    return (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
 
 
 def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, emit: Emit) -> dict[str, Any]:
@@ -159,7 +131,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
     else:
         inputs = _Images(data, spec, context.device)
     optim, selection = spec["optim"], spec["selection"]
-    optimizer = _optimizer(model, optim)
+    optimizer = build_optimizer(model, model.objective, optim)
     labels, val_labels = data.train.labels, data.val.labels.to(context.device)
     steps = max(1, len(labels) // (spec["classes_per_batch"] * spec["images_per_class"]))
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -224,7 +196,11 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
 
 
 def _advance(
-    progress: dict[str, Any], row: dict[str, Any], value: float, model: EmbeddingModel, selection: dict[str, Any]
+    progress: dict[str, Any],
+    row: dict[str, Any],
+    value: float,
+    model: EmbeddingModel,
+    selection: dict[str, Any],
 ) -> None:
     """Book one epoch: keep it if it is the best (ties go to the later), stop when patience is used up."""
     progress["history"].append(row)

@@ -93,9 +93,7 @@ class Plan:
         flat = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
         return clip_to_space(flat, self.space)
 
-    def train_spec(
-        self, setting: dict[str, Any], replicate: str | int, base: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def train_spec(self, setting: dict[str, Any], replicate: str | int, base: dict[str, Any] | None) -> dict[str, Any]:
         """Specification of one training.
 
         Args:
@@ -222,12 +220,13 @@ def _plan(
     selection = asdict(preset.selection)
     if method(method.Params(**params)).means_frozen:
         selection["metric"] = "stage_loss"
+    _check(context, preset, dataset, settings.backbone or recipe.backbone, optim, recipe, overrides)
     trained = {"lr", "weight_decay"} | ({"lr_objective"} if not frozen else set())
     space: Space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra
         if isinstance(extra, dict) and "search" in extra and key not in overrides["method"]:
-            space[f"method.{key}"] = dict(extra["search"])  # type: ignore[arg-type]
+            space[f"method.{key}"] = dict(extra["search"])
     for key, bounds in optim_space.items():
         if key in trained and key not in overrides["optim"]:
             space[f"optim.{key}"] = dict(bounds)
@@ -278,6 +277,36 @@ def _plan(
     )
     plans[cell] = plan
     return plan
+
+
+def _check(
+    context: Context,
+    preset: Any,
+    dataset: str,
+    backbone: str,
+    optim: dict[str, Any],
+    recipe: Recipe,
+    overrides: dict[str, dict[str, Any]],
+) -> None:
+    """Find what would stop a training before any is started."""
+    from ..datasets import Augmentation
+    from ..methods.backbones import BACKBONES
+    from .optim import check_names
+
+    if backbone not in BACKBONES:
+        raise unknown("backbone", backbone, BACKBONES)
+    check_names(optim)
+    try:
+        Augmentation(**{**recipe.augmentation, **overrides["augment"]})
+    except ValueError as error:
+        raise UserError(f"--set augment.*: {error}") from None
+    classes = context.dataset(dataset).train_val(preset.fold, preset.folds).train.num_classes
+    wanted = overrides["data"].get("classes_per_batch", recipe.classes_per_batch)
+    if wanted > classes:
+        raise UserError(
+            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
+            f" use --set data.classes_per_batch={classes} or less"
+        )
 
 
 def _version(protocol: str) -> int:
@@ -367,10 +396,12 @@ def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any) ->
     except OSError as error:
         raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
     except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"--hparams {path}: not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from None
+        raise UserError(
+            f"--hparams {path}: not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}"
+        ) from None
     mine = held.get(name, held) if isinstance(held, dict) else None
     if not isinstance(mine, dict):
-        raise UserError(f"--hparams {path}: expected a table of settings, like {{\"method.scale\": 16}}")
+        raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
     params = dict(template["params"])
     for key, value in mine.items():
         if isinstance(value, dict):
@@ -402,5 +433,3 @@ def _no_published(dataset: str, method: str) -> UserError:
     where = sorted(d for m, d in have if m == method)
     tail = f"; {method} has them for {', '.join(where)}" if where else ""
     return UserError(f"no published setting of {method!r} on {dataset!r}{tail}; use --hparams tuned or default")
-
-

@@ -41,7 +41,7 @@ def run_job(job: Job, emit: Callable[[dict[str, Any]], None]) -> Any:
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     from .context import Context
 
@@ -50,10 +50,10 @@ def run_job(job: Job, emit: Callable[[dict[str, Any]], None]) -> Any:
     if job["job"] == "train":
         from .train import run_training
 
-        return run_training(job["spec"], job["unit"], cell, context, emit)  # type: ignore[arg-type]
+        return run_training(job["spec"], job["unit"], cell, context, emit)
     from .evaluate import run_tests
 
-    return run_tests(job["spec"], job["unit"], cell, context)  # type: ignore[arg-type]
+    return run_tests(job["spec"], job["unit"], cell, context)
 
 
 def _propose(propose: Callable[..., Any], job: Job, number: int, asked: list[dict[str, Any]]) -> Any:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ..store import Store, read_json, write_atomic
 
-STYLE = {
+STYLE: Any = {
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,13 +57,17 @@ def _groups(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
         label = labels[index]
         if labels.count(label) > 1:
             first = group.iloc[0]
-            label += f" ({first['trials']} trials, {first['backbone']}, d={first['dim']}, base {first['base'] or 'none'})"
+            label += (
+                f" ({first['trials']} trials, {first['backbone']}, d={first['dim']}, base {first['base'] or 'none'})"
+            )
         yield index, label, group
 
 
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
     """Curves of MAP@R and Recall@1 as the least confident images go, each method beside its random and oracle order."""
-    rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin([m for m, _ in CURVES])]
+    rows = frame[
+        (frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin([m for m, _ in CURVES])
+    ]
     if rows.empty:
         return None
     figure = Figure(figsize=(9.0, 6.6), layout="constrained")
@@ -90,7 +94,9 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))))
     images = "centre-cropped" if split == "test_crop" else "clean"
-    figure.suptitle(f"{dataset}, {images} test images (solid: own confidence, dotted: random, dashed: oracle; band: SD)")
+    figure.suptitle(
+        f"{dataset}, {images} test images (solid: own confidence, dotted: random, dashed: oracle; band: SD)"
+    )
     return figure
 
 
@@ -102,7 +108,14 @@ def crop_figure(store: Store, roles: pd.DataFrame, dataset: str) -> Figure | Non
             curve = record["crop_curve"]
             role = roles[roles["unit"] == record["unit"]].iloc[0]
             for fraction, rank in zip(curve["fraction"], curve["rank"][role["default_confidence"]]):
-                lines.append({**record["columns"], "confidence": role["default_confidence"], "fraction": fraction, "value": rank})
+                lines.append(
+                    {
+                        **record["columns"],
+                        "confidence": role["default_confidence"],
+                        "fraction": fraction,
+                        "value": rank,
+                    }
+                )
     if not lines:
         return None
     figure = Figure(figsize=(6.0, 4.2), layout="constrained")
@@ -110,10 +123,20 @@ def crop_figure(store: Store, roles: pd.DataFrame, dataset: str) -> Figure | Non
     for index, label, group in _groups(pd.DataFrame(lines)):
         curve = group.groupby("fraction")["value"].agg(["mean", "std"])
         x, sd = curve.index.to_numpy(), curve["std"].fillna(0.0)
-        axis.plot(x, curve["mean"], "o-", ms=3, color=_colour(index), label=f"{label} [{group['confidence'].iloc[0]}]")
+        axis.plot(
+            x,
+            curve["mean"],
+            "o-",
+            ms=3,
+            color=_colour(index),
+            label=f"{label} [{group['confidence'].iloc[0]}]",
+        )
         axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=_colour(index), alpha=0.15, lw=0)
     axis.axhline(0.5, ls=":", color="0.5", lw=1)
-    axis.set(xlabel="side of the centre crop, fraction of the image", ylabel="mean confidence rank (0.5 = uninformative)")
+    axis.set(
+        xlabel="side of the centre crop, fraction of the image",
+        ylabel="mean confidence rank (0.5 = uninformative)",
+    )
     axis.set_title(f"{dataset}: does confidence see the crop?")
     axis.legend(fontsize=8)
     return figure
@@ -146,8 +169,12 @@ def tuning_figure(store: Store, dataset: str) -> Figure | None:
             axis.plot(x[:1], y[:1], "s", ms=5, mfc="none", color="k", label="recipe default")
         for number in failed:
             axis.axvline(number, color="tab:red", lw=0.8, alpha=0.6)
-        axis.set(title=template["method"], xlabel="trial", ylabel="validation loss" if by_loss else "validation MAP@R")
-    for axis in axes[len(studies):]:
+        axis.set(
+            title=template["method"],
+            xlabel="trial",
+            ylabel="validation loss" if by_loss else "validation MAP@R",
+        )
+    for axis in axes[len(studies) :]:
         axis.set_visible(False)
     axes[0].legend(fontsize=7)
     figure.suptitle(f"{dataset}: tuning")

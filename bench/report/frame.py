@@ -8,7 +8,19 @@ import pandas as pd
 
 from ..store import Store, write_atomic
 
-KEYS = ("protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "backbone", "dim", "seed")
+KEYS = (
+    "protocol",
+    "preset",
+    "dataset",
+    "method",
+    "base",
+    "fidelity",
+    "hparams",
+    "trials",
+    "backbone",
+    "dim",
+    "seed",
+)
 ROW_KEYS = ("split", "scorer", "confidence", "variant", "metric", "fraction")
 COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 SETTING = tuple(key for key in KEYS if key != "seed")
@@ -41,7 +53,9 @@ def collect(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     doubled = frame.duplicated(keys, keep=False)
     if doubled.any():
         first = frame[doubled].iloc[0]
-        raise ValueError(f"two values for one row: {first[keys].to_dict()} (units {sorted(set(frame[doubled]['unit']))})")
+        raise ValueError(
+            f"two values for one row: {first[keys].to_dict()} (units {sorted(set(frame[doubled]['unit']))})"
+        )
     return frame, pd.DataFrame(roles, columns=list(ROLE_COLUMNS))
 
 

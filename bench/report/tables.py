@@ -81,17 +81,21 @@ class Row:
     def label(self) -> str:
         """Method, with its base."""
         base = self.setting["base"]
-        return self.setting["method"] + (f" ({base})" if base else "")
+        return f"{self.setting['method']} ({base})" if base else str(self.setting["method"])
 
     @property
     def tuning(self) -> str:
         """Where its setting comes from."""
-        return f"tuned, {self.setting['trials']} trials" if self.setting["hparams"] == "tuned" else self.setting["hparams"]
+        return (
+            f"tuned, {self.setting['trials']} trials" if self.setting["hparams"] == "tuned" else self.setting["hparams"]
+        )
 
 
 def _per_seed(group: pd.DataFrame, column: Column, scorer: str, confidence: str) -> dict[int, float]:
     chosen = group[
-        (group["metric"] == column.metric) & (group["split"] == column.split) & (group["variant"] == column.variant)
+        (group["metric"] == column.metric)
+        & (group["split"] == column.split)
+        & (group["variant"] == column.variant)
         & group["fraction"].isna()
     ]
     chosen = chosen[chosen["confidence"] == (confidence if column.of_confidence else "")]
@@ -149,7 +153,9 @@ def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]
             beats = probabilistic and bool(bar) and all(sign * cell.mean > sign * value for value in bar)
             cells.append(Cell(cell.mean, cell.sd, best=cell.mean == top, beats_deterministic=beats))
         rows.append(Row(row.setting, row.seeds, row.trainings, row.confidence, tuple(cells)))
-    return sorted(rows, key=lambda row: (-row.cells[1].mean if row.cells[1].mean == row.cells[1].mean else 0, row.label))
+    return sorted(
+        rows, key=lambda row: (-row.cells[1].mean if row.cells[1].mean == row.cells[1].mean else 0, row.label)
+    )
 
 
 HEAD = ("method", "tuning", "trainings", "seeds", "confidence")
@@ -164,8 +170,13 @@ def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
     lines = []
     for dataset, group in rows.items():
         for row in group:
-            line: dict[str, Any] = {"dataset": dataset, **row.setting, "trainings": row.trainings, "seeds": row.seeds,
-                                    "confidence": row.confidence}
+            line: dict[str, Any] = {
+                "dataset": dataset,
+                **row.setting,
+                "trainings": row.trainings,
+                "seeds": row.seeds,
+                "confidence": row.confidence,
+            }
             for column, cell in zip(COMPARED, row.cells):
                 name = "_".join(filter(None, [column.split, column.metric, column.variant]))
                 line[f"{name}_mean"], line[f"{name}_sd"] = cell.mean, cell.sd
@@ -181,7 +192,12 @@ NOTE = (
 
 def to_markdown(rows: dict[str, list[Row]]) -> str:
     """Markdown: best in bold, better than every deterministic method underlined."""
-    out = ["# Comparison", "", NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method.", ""]
+    out = [
+        "# Comparison",
+        "",
+        NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method.",
+        "",
+    ]
     for dataset, group in rows.items():
         titles = [*HEAD, *(column.title for column in COMPARED)]
         out += [f"## {dataset}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
@@ -207,8 +223,8 @@ def to_latex(rows: dict[str, list[Row]]) -> str:
         out += [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better than every"
-            " deterministic method.}",
+            f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
+            " than every deterministic method.}",
             "\\begin{tabular}{lllll" + "r" * len(COMPARED) + "}",
             "\\toprule",
             " & ".join(titles) + " \\\\",
@@ -264,11 +280,19 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
             if not set(left) & set(right):
                 continue
             difference = paired_difference(left, right)
-            lines.append({
-                **setting, "metric": column.metric, "split": column.split, "variant": column.variant,
-                "difference_mean": difference.mean, "difference_sd": difference.sd,
-                "ci95_low": difference.ci_low, "ci95_high": difference.ci_high, "seeds": difference.n,
-            })
+            lines.append(
+                {
+                    **setting,
+                    "metric": column.metric,
+                    "split": column.split,
+                    "variant": column.variant,
+                    "difference_mean": difference.mean,
+                    "difference_sd": difference.sd,
+                    "ci95_low": difference.ci_low,
+                    "ci95_high": difference.ci_high,
+                    "seeds": difference.n,
+                }
+            )
     return pd.DataFrame(lines)
 
 

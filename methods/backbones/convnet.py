@@ -23,7 +23,11 @@ class ConvNet(nn.Module):
         layers: list[nn.Module] = []
         channels = in_channels
         for block, width in enumerate(self.widths):
-            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(channels, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
             if block < 3:
                 layers.append(nn.MaxPool2d(2))
             channels = width
@@ -31,5 +35,5 @@ class ConvNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Pooled features ``[B, 64]`` of images ``[B, C, H, W]`` with sides of at least 8 pixels."""
-        maps = self.features(images)
+        maps: Tensor = self.features(images)
         return maps.mean((2, 3)) + maps.amax((2, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from .normal import DiagonalNormal, IsotropicNormal
 from .point import PointMass
 
-_KINDS: dict[str, tuple[type[Distribution], tuple[str, ...]]] = {
+_KINDS: dict[str, tuple[Callable[..., Distribution], tuple[str, ...]]] = {
     "point": (PointMass, ("loc",)),
     "isotropic_normal": (IsotropicNormal, ("loc", "variance")),
     "diagonal_normal": (DiagonalNormal, ("loc", "variance")),

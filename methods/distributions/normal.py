@@ -136,6 +136,8 @@ for _p in (IsotropicNormal, DiagonalNormal):
 def kl_to_standard_normal(distribution: _Normal) -> Tensor:
     """KL(distribution || N(0, I)) ``[*B]``, summed over dimensions (DUL, Chang et al. 2020, Eq. 5)."""
     prior = IsotropicNormal(
-        torch.zeros_like(distribution.loc), distribution.loc.new_ones(distribution.batch_shape), validate_args=False
+        torch.zeros_like(distribution.loc),
+        distribution.loc.new_ones(distribution.batch_shape),
+        validate_args=False,
     )
     return _kl_normal(distribution, prior)

@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.datasets import Augmentation, augment, centre_crop, crop_fractions
 from scipy.stats import kstest
+
+from bench.datasets import Augmentation, augment, centre_crop, crop_fractions
 
 STILL = Augmentation(crop_probability=0.0, shift=0.0, rotation=0.0)
 
@@ -121,9 +122,7 @@ def test_rotation_keeps_shapes_in_images_that_are_not_square():
     angle = torch.atan2(across[:, 1], across[:, 0])
     torch.testing.assert_close(across, torch.stack([angle.cos(), angle.sin()], 1))
     torch.testing.assert_close(down, torch.stack([-angle.sin(), angle.cos()], 1))
-    torch.testing.assert_close(
-        inner.mean((2, 3)), torch.zeros(300, 2, dtype=torch.float64), atol=1e-9, rtol=0
-    )
+    torch.testing.assert_close(inner.mean((2, 3)), torch.zeros(300, 2, dtype=torch.float64), atol=1e-9, rtol=0)
     assert kstest(np.degrees(angle.numpy()), "uniform", (-5, 10)).pvalue > 1e-3
 
 

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+
 from bench.datasets import ArrayImages, Augmentation, Dataset, TrainVal, register
 
 

@@ -3,9 +3,10 @@ from collections import Counter
 
 import pytest
 import torch
-from bench.datasets import class_balanced_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bench.datasets import class_balanced_batches
 
 
 def generator(seed=0):
@@ -64,9 +65,7 @@ def test_classes_are_visited_in_passes(problem, num_batches):
 def test_images_of_a_class_are_used_evenly(problem, num_batches):
     sizes, p, k, seed = problem
     labels = label_list(sizes)
-    used = torch.cat(class_balanced_batches(labels, p, k, generator(seed), num_batches)).bincount(
-        minlength=len(labels)
-    )
+    used = torch.cat(class_balanced_batches(labels, p, k, generator(seed), num_batches)).bincount(minlength=len(labels))
     for c in range(len(sizes)):
         counts = used[labels == c]
         assert counts.max() - counts.min() <= 2

@@ -7,10 +7,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+
 from bench.datasets import ArrayImages, TrainVal
 from bench.datasets.glyphs import FONTS, Glyphs
 from bench.datasets.ndigit import NDigit, NDigitQuick, NDigitSmoke, compose, source_digits
-from sklearn.datasets import load_digits
 
 NUMBERS = [NDigit, NDigitQuick, NDigitSmoke]
 ALL = [*NUMBERS, Glyphs]
@@ -84,9 +85,7 @@ def test_sizes_of_the_default():
 
 @pytest.mark.parametrize("cls", NUMBERS)
 def test_pixels_have_not_changed(cls):
-    assert (
-        tuple(hashlib.sha256(s.pixels.numpy().tobytes()).hexdigest() for s in parts(cls)) == PIXELS[cls.name]
-    )
+    assert tuple(hashlib.sha256(s.pixels.numpy().tobytes()).hexdigest() for s in parts(cls)) == PIXELS[cls.name]
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, from_arrays, to_arrays
-from bench.methods.distributions.normal import kl_to_standard_normal
 from scipy import stats
 from torch.distributions import kl_divergence
+
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, from_arrays, to_arrays
+from bench.methods.distributions.normal import kl_to_standard_normal
 
 
 def _iso(n=5, d=4, seed=0):
@@ -65,7 +66,9 @@ def test_kl_equals_torch_and_is_zero_only_at_equality(p, q):
     torch.testing.assert_close(kl_divergence(p, p), torch.zeros(5, dtype=torch.float64), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("variance", "expected"), [(1.0, 0.5), (0.091, 95.8), (0.0197, 189), (0.0079, 247), (0.002, 333)])
+@pytest.mark.parametrize(
+    ("variance", "expected"), [(1.0, 0.5), (0.091, 95.8), (0.0197, 189), (0.0079, 247), (0.002, 333)]
+)
 def test_kl_to_standard_normal_golden_values_at_dim_128(variance, expected):
     # Figures of the method specification: unit mean, isotropic variance, summed over 128 dimensions.
     loc = torch.zeros(1, 128, dtype=torch.float64)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
+
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.distributions import IsotropicNormal
 from bench.methods.heads import SpreadHead, variance_from_raw
 from bench.registry import Registry
-from scipy import stats
 
 NAMES = [entry.name for entry in Registry("methods")]
 C, D = 6, 16
@@ -70,7 +71,12 @@ def test_the_loss_falls_on_a_fixed_batch(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_trained_does_not_move_nor_do_its_statistics(name):
     model, (images, labels) = _build(name), _batch()
-    parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
+    parts = {
+        "backbone": model.backbone,
+        "mean": model.mean,
+        "spread": model.spread,
+        "objective": model.objective,
+    }
     before = {k: v.clone() for k, v in model.state_dict().items()}
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)

@@ -5,13 +5,21 @@ import math
 
 import pytest
 import torch
-from bench.protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
-from bench.protocols.embeddings import Embeddings
-from bench.protocols.statistics import paired_difference, summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
+
+from bench.protocols.confidence import (
+    aurc,
+    confidence_auroc,
+    e_aurc,
+    kendall_crop,
+    paired_crop,
+    spearman_crop,
+)
+from bench.protocols.embeddings import Embeddings
+from bench.protocols.statistics import paired_difference, summarise
 
 SMALL = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=6)
 
@@ -36,7 +44,11 @@ def test_correlations_equal_scipy_with_ties(data):
 def test_aurc_is_the_mean_over_all_orders_of_tied_confidences(data):
     confidence, risk = zip(*data)
     n = len(data)
-    orders = [o for o in itertools.permutations(range(n)) if all(confidence[a] >= confidence[b] for a, b in zip(o, o[1:]))]
+    orders = [
+        o
+        for o in itertools.permutations(range(n))
+        if all(confidence[a] >= confidence[b] for a, b in itertools.pairwise(o))
+    ]
     areas = [sum(sum(risk[i] for i in order[:k]) / k for k in range(1, n + 1)) / n for order in orders]
     value = aurc(torch.tensor(confidence), torch.tensor(risk))
     assert value == pytest.approx(sum(areas) / len(areas), abs=1e-12)

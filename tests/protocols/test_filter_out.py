@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from bench.protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bench.protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
+from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 
@@ -13,7 +14,10 @@ FRACTIONS = tuple(i / 10 for i in range(10))
 def _data(seed, n=80, classes=12, levels=None):
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)
-    x = torch.randn(n, 6, generator=g, dtype=torch.float64) + torch.randn(classes, 6, generator=g, dtype=torch.float64)[labels]
+    x = (
+        torch.randn(n, 6, generator=g, dtype=torch.float64)
+        + torch.randn(classes, 6, generator=g, dtype=torch.float64)[labels]
+    )
     scores = x @ x.T
     if levels:  # coarse scores: many ties
         scores = (scores * levels / scores.abs().max()).round()

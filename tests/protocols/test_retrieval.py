@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
-from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
 
 KS = (1, 2, 4, 8)
 
@@ -28,7 +29,10 @@ def _orders(scores_of_query, others):
 def _brute_force(scores, labels):
     """Means over queries and over all tie orders, straight from the definitions."""
     n = len(labels)
-    sums, counted = dict.fromkeys(["map_at_r", "r_precision", "precision_at_1", *(f"recall_at_{k}" for k in KS)], 0.0), 0
+    sums, counted = (
+        dict.fromkeys(["map_at_r", "r_precision", "precision_at_1", *(f"recall_at_{k}" for k in KS)], 0.0),
+        0,
+    )
     for q in range(n):
         others = [j for j in range(n) if j != q]
         positives = sum(labels[j] == labels[q] for j in others)
@@ -82,7 +86,10 @@ def test_a_shallow_ranking_is_still_exact_under_ties(data, depth, seed):
 def _embeddings(kind, seed=0):
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(12, (90,), generator=g)
-    x = torch.randn(90, 8, generator=g, dtype=torch.float64) + torch.randn(12, 8, generator=g, dtype=torch.float64)[labels]
+    x = (
+        torch.randn(90, 8, generator=g, dtype=torch.float64)
+        + torch.randn(12, 8, generator=g, dtype=torch.float64)[labels]
+    )
     if kind == "singletons":
         labels[:15] = torch.arange(100, 115)
     x = x / x.norm(dim=1, keepdim=True)

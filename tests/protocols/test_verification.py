@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score, roc_curve
+
 from bench.protocols.verification import (
     accuracy_at,
     auc,
@@ -12,9 +16,6 @@ from bench.protocols.verification import (
     tpr_at_fpr,
     verification_rows,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score, roc_curve
 
 
 @st.composite
@@ -116,3 +117,12 @@ def test_scores_that_are_not_finite_are_errors_not_dropped():
         sample_pairs(torch.zeros(4, dtype=torch.long), list("abcd"), 0)
     with pytest.raises(ValueError, match="at least two images"):
         sample_pairs(torch.arange(4), list("abcd"), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adjacent_floats_are_separated(dtype):
+    low = torch.tensor(1.0, dtype=dtype)
+    scores = torch.stack([low, torch.nextafter(low, torch.tensor(2.0, dtype=dtype))])
+    same = torch.tensor([False, True])
+    threshold, accuracy = best_threshold(scores, same)
+    assert accuracy == accuracy_at(threshold, scores, same) == 1.0

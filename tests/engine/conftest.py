@@ -1,0 +1,82 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(sys.executable).with_name("bench")
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "6")
+
+
+class Cli:
+    """The console script, as a user types it."""
+
+    def __init__(self, cwd):
+        self.cwd = cwd
+
+    def __call__(self, *arguments, check=True, timeout=300):
+        done = subprocess.run(
+            [BENCH, *map(str, arguments)], cwd=self.cwd, capture_output=True, text=True, timeout=timeout
+        )
+        if check:
+            assert done.returncode == 0, done.stderr + done.stdout
+        return done
+
+    def json(self, *arguments):
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [BENCH, *map(str, arguments)], cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def tiny():
+    """Arguments of the smallest run that has everything in it."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """One undisturbed run of all four methods on the smoke data, shared by the tests that only look at it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    Cli(folder)("run", "--method", "arcface,cosface,pfe,dul_cls", *TINY, "--workers", "2")
+    return folder / "results" / "runs"
+
+
+@pytest.fixture
+def killer():
+    def kill_when(process, moment, deadline=120):
+        """SIGKILL the parent alone once ``moment()`` is true; says whether it was killed before it finished."""
+        until = time.monotonic() + deadline
+        while process.poll() is None and time.monotonic() < until:
+            if moment():
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+                return True
+            time.sleep(0.005)
+        process.wait(timeout=deadline)
+        return False
+
+    return kill_when
+
+
+@pytest.fixture
+def alive_in_group():
+    def alive(group):
+        listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True).stdout
+        rows = [line.split(None, 2) for line in listed.splitlines()]
+        return [row for row in rows if row[0] == str(group) and "Z" not in row[1]]
+
+    return alive

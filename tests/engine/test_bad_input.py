@@ -1,0 +1,209 @@
+"""Bad input: one line on standard error that says what to do, exit code 2; failures: a reason, exit code 1."""
+
+import json
+
+import pytest
+
+PLUGIN = """
+from bench.methods import CosineClassifier, Method, register
+
+
+@register
+class Tiny(Method):
+    name = "tiny"
+    summary = "normalised softmax at a fixed temperature"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, scale=12.0)
+"""
+
+DIVERGES = """
+from bench.methods import CosineClassifier, Method, MethodParams, register, tuned
+
+
+class Loss(CosineClassifier):
+    def forward(self, distribution, labels):
+        loss = super().forward(distribution, labels)
+        return loss * float("nan") if self.scale > {limit} else loss
+
+
+@register
+class Diverges(Method):
+    name = "diverges"
+    summary = "becomes nan above some scale"
+
+    class Params(MethodParams):
+        scale: float = tuned(12.0, 4.0, 64.0, gt=0)
+
+    def objective(self, num_classes, dim, base=None):
+        return Loss(num_classes, dim, self.params.scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "--method", "dulcls"), "did you mean 'dul_cls'"),
+        (("run", "--method", "pfe", "--dataset", "ndigits"), "did you mean 'ndigit'"),
+        (("run", "--method", "pfe", "--protocol", "realty_check"), "did you mean 'reality_check'"),
+        (("run", "--method", "pfe", "--preset", "stric"), "did you mean 'strict'"),
+        (("run", "--method", "pfe", "--fidelity", "released"), "offers corrected"),
+        (("run", "--method", "pfe", "--base", "cosfase"), "did you mean 'cosface'"),
+        (("run", "--method", "pfe", "--base", "pfe"), "stands on a base itself"),
+        (("run", "--method", "pfe", "--sampler", "gpp"), "'gpp'"),
+        (("run", "--method", "pfe", "--folds", "4"), "--folds 1"),
+        (("run", "--method", "pfe", "--seeds", "0"), "--seeds"),
+        (("run", "--method", "pfe", "--trails", "9"), "--trials"),
+        (("run", "--method", "cosface", "--set", "method.margn=0.2"), "did you mean 'method.margin'"),
+        (("run", "--method", "cosface", "--set", "method.margin=wide"), "method.margin"),
+        (("run", "--method", "cosface", "--set", "method.scale=-1"), "greater than 0"),
+        (("run", "--method", "cosface", "--set", "optim.epochs=many"), "expected int"),
+        (("run", "--method", "cosface", "--set", "optim.optimizer=adamm"), "did you mean 'adamw'"),
+        (("run", "--method", "cosface", "--set", "augment.crop_low=2"), "crop"),
+        (("run", "--method", "cosface", "--set", "data.classes_per_batch=999"), "classes"),
+        (("run", "--method", "cosface", "--set", "optim.epochs"), "KEY=VALUE"),
+        (
+            ("run", "--method", "cosface", "--hparams", "published"),
+            "no published setting of 'cosface' on 'ndigit'",
+        ),
+        (("run", "--method", "cosface", "--hparams", "nowhere.json"), "nowhere.json"),
+        (("run", "--method", "cosface", "--weights", "nowhere.safetensors"), "nowhere.safetensors"),
+        (("run", "--method", "cosface", "--plugin", "nowhere.py"), "no such file"),
+        (("run", "--method", "cosface", "--backbone", "convnett"), "did you mean 'convnet'"),
+        (("run", "--method", "cosface", "--device", "cuda"), "sees no GPU"),
+        (("show", "dulcls"), "did you mean 'dul_cls'"),
+        (("list", "method"), "'method'"),
+        (("rum",), "run"),
+        (("status",), "holds no results"),
+        (("report", "--results", "nowhere"), "holds no results"),
+    ],
+)
+def test_one_line_that_says_what_to_do(arguments, message, cli):
+    if "cuda" in arguments:
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    done = cli(*arguments, check=False)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_results_folder_of_another_version_is_refused(cli, tiny, tmp_path):
+    root = tmp_path / "results" / "runs"
+    root.mkdir(parents=True)
+    for held, message in (
+        ({"schema": 99, "protocols": {"reality_check": 1}}, "schema 99"),
+        ({"schema": 1, "protocols": {"reality_check": 99}}, "version 99"),
+        ("nonsense", "damaged"),
+    ):
+        (root / "store.json").write_text(json.dumps(held))
+        for arguments in (("run", "--method", "cosface", *tiny), ("status",), ("report",)):
+            done = cli(*arguments, check=False)
+            assert done.returncode == 2
+            assert message in done.stderr
+    assert [p.name for p in root.iterdir()] == ["store.json"]
+
+
+def test_a_folder_with_other_things_in_it_is_not_taken_over(cli, tiny, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    done = cli("run", "--method", "cosface", *tiny, "--results", tmp_path, check=False)
+    assert done.returncode == 2
+    assert "not a results folder" in done.stderr
+
+
+def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tiny, tmp_path):
+    plugin = tmp_path / "tiny.py"
+    plugin.write_text(PLUGIN)
+    assert "tiny" in {row["name"] for row in cli.json("list", "methods", "--plugin", plugin)}
+    cli("run", "--method", "tiny,cosface", *tiny, "--plugin", plugin)
+    table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
+    assert "| tiny |" in table
+    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
+    # An edited plug-in is another method: nothing of the old one is reused.
+    plugin.write_text(PLUGIN.replace("12.0", "13.0"))
+    cli("run", "--method", "tiny", *tiny, "--plugin", plugin, "--results", tmp_path / "other")
+    units = [{p.name for p in root.rglob("tiny/train-*")} for root in (tmp_path / "results", tmp_path / "other")]
+    assert not units[0] & units[1]
+
+
+def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tiny, tmp_path):
+    plugin = tmp_path / "diverges.py"
+    plugin.write_text(DIVERGES.format(limit=20))
+    done = cli("run", "--method", "diverges", *tiny, "--plugin", plugin)
+    trials = [json.loads(p.read_text()) for p in tmp_path.rglob("trial-*.json")]
+    failed = [t for t in trials if t["state"] == "failed"]
+    assert 0 < len(failed) < 6
+    assert all("loss became nan in epoch 1" in t["reason"] for t in failed)
+    assert all(t["params"]["method.scale"] > 20 for t in failed)
+    assert "failed: loss became nan" in " ".join(done.stderr.split())
+
+
+def test_a_study_in_which_everything_fails_says_so(cli, tiny, tmp_path):
+    plugin = tmp_path / "diverges.py"
+    plugin.write_text(DIVERGES.format(limit=0))
+    done = cli("run", "--method", "diverges,cosface", *tiny, "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    assert "all 6 trials failed" in " ".join(done.stderr.split())
+    assert "cosface" in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
+
+
+def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tiny, tmp_path):
+    plugin = tmp_path / "buggy.py"
+    plugin.write_text(PLUGIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
+    done = cli("run", "--method", "tiny", *tiny, "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    assert "NameError" in done.stderr
+    assert not list(tmp_path.rglob("trial-*.json"))
+
+
+def test_a_file_that_does_not_import_is_listed_with_its_reason(cli, tmp_path):
+    plugin = tmp_path / "broken.py"
+    plugin.write_text("import not_installed_anywhere\n" + PLUGIN)
+    rows = cli("list", "methods", "--plugin", plugin, "--check", "--json", check=False)
+    assert rows.returncode == 1
+    row = next(r for r in json.loads(rows.stdout) if r["name"] == "tiny")
+    assert "not_installed_anywhere" in row["error"]
+    shown = cli("show", "tiny", "--plugin", plugin, check=False)
+    assert shown.returncode == 2
+    assert "not_installed_anywhere" in shown.stderr
+    plugin.write_text("def broken(:\n")
+    done = cli("run", "--method", "cosface", "--plugin", plugin, check=False)
+    assert done.returncode == 2
+    assert "SyntaxError" in done.stderr
+    plugin.write_text(PLUGIN.replace('"tiny"', '"cosface"'))
+    assert "defined twice" in cli("list", "methods", "--plugin", plugin, check=False).stderr
+
+
+def test_settings_from_a_file_are_used_and_labelled(cli, tiny, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[cosface]\n"method.scale" = 20.0\n"optim.lr" = 0.01\n')
+    cli("run", "--method", "cosface", *tiny, "--hparams", file)
+    record = json.loads(next(tmp_path.rglob("test-*/record.json")).read_text())
+    assert record["setting"]["params"]["scale"] == 20.0
+    assert record["setting"]["optim"]["lr"] == 0.01
+    assert record["columns"]["hparams"].startswith("mine.toml#")
+    assert record["columns"]["trials"] == 0
+    file.write_text('[cosface]\n"method.scal" = 20.0\n')
+    assert cli("run", "--method", "cosface", *tiny, "--hparams", file, check=False).returncode == 2
+
+
+def test_pinned_settings_leave_the_search(cli):
+    plan = cli("run", "--method", "cosface", "--set", "method.margin=0.3", "--dry-run").stdout
+    assert "method.margin" not in plan
+    assert "method.scale in [4, 64]" in plan
+
+
+@pytest.mark.parametrize("name", ["pfe", "dul_cls", "ndigit", "reality_check"])
+def test_show_explains(name, cli):
+    assert cli.json("show", name)["name"] == name
+    assert name in cli("show", name).stdout
+
+
+@pytest.mark.parametrize("kind", ["methods", "datasets", "protocols", "scorers"])
+def test_lists_have_names(kind, cli):
+    rows = cli.json("list", kind)
+    assert rows
+    assert all(row["name"] and row["summary"] for row in rows)
