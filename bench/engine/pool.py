@@ -104,6 +104,7 @@ class Pool:
         self._all = list(self._idle)
         self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[_Worker]]] = []
         self._count = 0
+        self._stopping = False
 
     async def run(
         self,
@@ -123,6 +124,8 @@ class Pool:
             try:
                 return await worker.run(job, on_event)
             except WorkerDied:
+                if self._stopping:
+                    raise
                 # Once may be another program's out-of-memory killer; the job goes on from its checkpoint.
                 return await worker.run(job, on_event)
         finally:
@@ -147,4 +150,5 @@ class Pool:
 
     async def stop(self) -> None:
         """End every worker at once; whatever they were doing resumes from its last epoch."""
+        self._stopping = True
         await asyncio.gather(*(worker.stop() for worker in self._all))

@@ -132,9 +132,14 @@ class Run:
                     "fixed": fixed,
                 }
                 asked = await self.pool.run(job, priority=(0, self._order[plan.cell]))
-                await asyncio.gather(
-                    *(self._trial(plan, study, n, params, base) for n, params in zip(numbers, asked) if held[n] is None)
+                # All of the batch is waited for, so that a crash of one does not lose the others' work.
+                results = await asyncio.gather(
+                    *(self._trial(plan, study, n, params, base) for n, params in zip(numbers, asked) if held[n] is None),
+                    return_exceptions=True,
                 )
+                for result in results:
+                    if isinstance(result, BaseException):
+                        raise result
                 held = {n: read_json(folder / f"trial-{n:04d}.json") for n in numbers}
             else:
                 self.display.skip(plan.cell, len(numbers) * plan.template["optim"]["epochs"])

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6")
+
 PLUGIN = """
 from bench.methods import CosineClassifier, Method, register
 
@@ -91,7 +93,7 @@ def test_one_line_that_says_what_to_do(arguments, message, cli):
     assert done.stdout == ""
 
 
-def test_a_results_folder_of_another_version_is_refused(cli, tiny, tmp_path):
+def test_a_results_folder_of_another_version_is_refused(cli, tmp_path):
     root = tmp_path / "results" / "runs"
     root.mkdir(parents=True)
     for held, message in (
@@ -100,39 +102,39 @@ def test_a_results_folder_of_another_version_is_refused(cli, tiny, tmp_path):
         ("nonsense", "damaged"),
     ):
         (root / "store.json").write_text(json.dumps(held))
-        for arguments in (("run", "--method", "cosface", *tiny), ("status",), ("report",)):
+        for arguments in (("run", "--method", "cosface", *TINY), ("status",), ("report",)):
             done = cli(*arguments, check=False)
             assert done.returncode == 2
             assert message in done.stderr
     assert [p.name for p in root.iterdir()] == ["store.json"]
 
 
-def test_a_folder_with_other_things_in_it_is_not_taken_over(cli, tiny, tmp_path):
+def test_a_folder_with_other_things_in_it_is_not_taken_over(cli, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    done = cli("run", "--method", "cosface", *tiny, "--results", tmp_path, check=False)
+    done = cli("run", "--method", "cosface", *TINY, "--results", tmp_path, check=False)
     assert done.returncode == 2
     assert "not a results folder" in done.stderr
 
 
-def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tiny, tmp_path):
+def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tmp_path):
     plugin = tmp_path / "tiny.py"
     plugin.write_text(PLUGIN)
     assert "tiny" in {row["name"] for row in cli.json("list", "methods", "--plugin", plugin)}
-    cli("run", "--method", "tiny,cosface", *tiny, "--plugin", plugin)
+    cli("run", "--method", "tiny,cosface", *TINY, "--plugin", plugin)
     table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
     assert "| tiny |" in table
     assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
     # An edited plug-in is another method: nothing of the old one is reused.
     plugin.write_text(PLUGIN.replace("12.0", "13.0"))
-    cli("run", "--method", "tiny", *tiny, "--plugin", plugin, "--results", tmp_path / "other")
+    cli("run", "--method", "tiny", *TINY, "--plugin", plugin, "--results", tmp_path / "other")
     units = [{p.name for p in root.rglob("tiny/train-*")} for root in (tmp_path / "results", tmp_path / "other")]
     assert not units[0] & units[1]
 
 
-def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tiny, tmp_path):
+def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_path):
     plugin = tmp_path / "diverges.py"
     plugin.write_text(DIVERGES.format(limit=20))
-    done = cli("run", "--method", "diverges", *tiny, "--plugin", plugin)
+    done = cli("run", "--method", "diverges", *TINY, "--plugin", plugin)
     trials = [json.loads(p.read_text()) for p in tmp_path.rglob("trial-*.json")]
     failed = [t for t in trials if t["state"] == "failed"]
     assert 0 < len(failed) < 6
@@ -141,19 +143,19 @@ def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tiny
     assert "failed: loss became nan" in " ".join(done.stderr.split())
 
 
-def test_a_study_in_which_everything_fails_says_so(cli, tiny, tmp_path):
+def test_a_study_in_which_everything_fails_says_so(cli, tmp_path):
     plugin = tmp_path / "diverges.py"
     plugin.write_text(DIVERGES.format(limit=0))
-    done = cli("run", "--method", "diverges,cosface", *tiny, "--plugin", plugin, check=False)
+    done = cli("run", "--method", "diverges,cosface", *TINY, "--plugin", plugin, check=False)
     assert done.returncode == 1
     assert "all 6 trials failed" in " ".join(done.stderr.split())
     assert "cosface" in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
 
 
-def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tiny, tmp_path):
+def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
     plugin = tmp_path / "buggy.py"
     plugin.write_text(PLUGIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
-    done = cli("run", "--method", "tiny", *tiny, "--plugin", plugin, check=False)
+    done = cli("run", "--method", "tiny", *TINY, "--plugin", plugin, check=False)
     assert done.returncode == 1
     assert "NameError" in done.stderr
     assert not list(tmp_path.rglob("trial-*.json"))
@@ -177,17 +179,17 @@ def test_a_file_that_does_not_import_is_listed_with_its_reason(cli, tmp_path):
     assert "defined twice" in cli("list", "methods", "--plugin", plugin, check=False).stderr
 
 
-def test_settings_from_a_file_are_used_and_labelled(cli, tiny, tmp_path):
+def test_settings_from_a_file_are_used_and_labelled(cli, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('[cosface]\n"method.scale" = 20.0\n"optim.lr" = 0.01\n')
-    cli("run", "--method", "cosface", *tiny, "--hparams", file)
+    cli("run", "--method", "cosface", *TINY, "--hparams", file)
     record = json.loads(next(tmp_path.rglob("test-*/record.json")).read_text())
     assert record["setting"]["params"]["scale"] == 20.0
     assert record["setting"]["optim"]["lr"] == 0.01
     assert record["columns"]["hparams"].startswith("mine.toml#")
     assert record["columns"]["trials"] == 0
     file.write_text('[cosface]\n"method.scal" = 20.0\n')
-    assert cli("run", "--method", "cosface", *tiny, "--hparams", file, check=False).returncode == 2
+    assert cli("run", "--method", "cosface", *TINY, "--hparams", file, check=False).returncode == 2
 
 
 def test_pinned_settings_leave_the_search(cli):
