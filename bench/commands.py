@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -69,8 +70,6 @@ def run_command(
     from .engine.pool import Pool
     from .engine.run import Run, check_existing
     from .progress import Display
-    from .report.frame import collect, write_metrics
-    from .report.tables import comparison, print_comparison
 
     store = context.store
     store.open(asked.protocol, plans[0].version, create=True)
@@ -82,8 +81,12 @@ def run_command(
     async def execute(display: Display) -> Any:
         pool = Pool(count)
         try:
+            await pool.start()
+            loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
             rerun = on_existing == "rerun"
-            return await Run(plans, asked.seeds, context, pool, display, rerun, requested).execute()
+            outcome = await Run(plans, asked.seeds, context, pool, display, rerun, requested).execute()
+            await loading
+            return outcome
         finally:
             await pool.stop()
 
@@ -98,14 +101,15 @@ def run_command(
                 display.add(plan.cell, (plan.trials + asked.seeds) * plan.template["optim"]["epochs"])
             outcome = asyncio.run(execute(display))
     except KeyboardInterrupt:
-        write_metrics(store)
         console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
         return 130
+    from .report.frame import collect, write_metrics
+    from .report.tables import comparison, print_comparison
+    from .report.write import write_report
+
     frame = write_metrics(store)
     written: list[Path] = []
     if not frame.empty:
-        from .report.write import write_report
-
         written = write_report(store, store.root / "report")
         print_comparison(comparison(*collect(store)), Console())
     console.print(

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import torch
 from scipy import stats
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 
@@ -109,5 +108,7 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
     x, y = _pair(confidence, correct)
     if not 0 < y.sum() < len(y):
         return math.nan
-    target = np.concatenate([np.ones_like(x), np.zeros_like(x)])
-    return float(roc_auc_score(target, np.concatenate([x, x]), sample_weight=np.concatenate([y, 1.0 - y])))
+    _, group = np.unique(x, return_inverse=True)
+    right, wrong = np.bincount(group, weights=y), np.bincount(group, weights=1.0 - y)
+    below = np.cumsum(wrong) - wrong
+    return float((right * (below + 0.5 * wrong)).sum() / (right.sum() * wrong.sum()))

@@ -94,7 +94,7 @@ class _Worker:
 
 
 class Pool:
-    """Up to ``size`` jobs at a time; workers start when first needed and are reused.
+    """Up to ``size`` jobs at a time, over workers that are reused.
 
     Jobs that wait are served by priority, then in the order they came.
     """
@@ -105,6 +105,10 @@ class Pool:
         self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[_Worker]]] = []
         self._count = 0
         self._stopping = False
+
+    async def start(self) -> None:
+        """Start every worker, so that their imports overlap with planning."""
+        await asyncio.gather(*(worker.start() for worker in self._all))
 
     async def run(
         self,

@@ -134,7 +134,11 @@ class Run:
                 asked = await self.pool.run(job, priority=(0, self._order[plan.cell]))
                 # All of the batch is waited for, so that a crash of one does not lose the others' work.
                 results = await asyncio.gather(
-                    *(self._trial(plan, study, n, params, base) for n, params in zip(numbers, asked) if held[n] is None),
+                    *(
+                        self._trial(plan, study, n, params, base)
+                        for n, params in zip(numbers, asked)
+                        if held[n] is None
+                    ),
                     return_exceptions=True,
                 )
                 for result in results:

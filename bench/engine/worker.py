@@ -74,6 +74,11 @@ def main() -> None:
     def emit(event: dict[str, Any]) -> None:
         out.write(json.dumps(event) + "\n")
 
+    # What every job needs loads while the first one is still being planned; torch's optimisers need _dynamo.
+    import torch._dynamo
+
+    from . import train  # noqa: F401
+
     while True:
         job = jobs.get()
         try:

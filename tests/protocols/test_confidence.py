@@ -79,6 +79,16 @@ def test_auroc_of_certain_outcomes_equals_sklearn(data):
         assert value == pytest.approx(roc_auc_score(correct.numpy(), confidence.numpy()), abs=1e-12)
 
 
+def test_auroc_of_fractional_outcomes_equals_sklearn_with_weights():
+    g = torch.Generator().manual_seed(0)
+    confidence = torch.randint(8, (60,), generator=g).double()
+    correct = torch.rand(60, generator=g, dtype=torch.float64)
+    target = [1] * 60 + [0] * 60
+    weights = [*correct.tolist(), *(1 - correct).tolist()]
+    expected = roc_auc_score(target, confidence.repeat(2).numpy(), sample_weight=weights)
+    assert confidence_auroc(confidence, correct) == pytest.approx(expected, abs=1e-12)
+
+
 def test_paired_crop_by_hand():
     assert paired_crop(torch.tensor([3.0, 2.0, 1.0, 1.0]), torch.tensor([1.0, 3.0, 1.0, 0.0])) == 2.5 / 4
 
