@@ -43,7 +43,7 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any
         raise UnitFailed("nothing to train: every part of the model is frozen")
     if optim["optimizer"] == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, weight_decay=optim["weight_decay"])
-    return torch.optim.AdamW(groups, weight_decay=optim["weight_decay"])
+    return torch.optim.AdamW(groups, weight_decay=optim["weight_decay"], fused=True)
 
 
 def learning_rate_factor(step: int, total: int, schedule: str, warmup: float) -> float:

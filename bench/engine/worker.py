@@ -75,7 +75,7 @@ def main() -> None:
         out.write(json.dumps(event) + "\n")
 
     # What every job needs loads while the first one is still being planned; torch's optimisers need _dynamo.
-    import torch._dynamo
+    import torch._dynamo  # noqa: F401
 
     from . import train  # noqa: F401
 
