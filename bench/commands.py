@@ -32,6 +32,13 @@ def pick_device(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
+def default_workers(device: str) -> int:
+    """One process per core this one may run on; one alone on a GPU, which they would have to share."""
+    if device == "cuda":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_command(
     settings: dict[str, Any],
     results: Path,
@@ -76,7 +83,7 @@ def run_command(
     store.lock()
     if on_existing == "error":
         check_existing([plan for plan in plans if plan.cell in requested], store)
-    count = workers or (os.cpu_count() or 1)
+    count = workers or default_workers(context.device)
 
     async def execute(display: Display) -> Any:
         pool = Pool(count)

@@ -382,6 +382,9 @@ def _validated(method: Any, params: dict[str, Any], name: str) -> dict[str, Any]
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [f"method.{key}" for key in method.Params.model_fields]
+            raise unknown(f"parameter of {name}:", f"method.{where}", known) from None
         raise UserError(
             f"method.{where}={first['input']!r} does not fit method {name!r}: {first['msg'].lower()}"
             f" (see `bench show {name}`)"

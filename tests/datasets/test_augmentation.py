@@ -3,9 +3,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
-
 from bench.datasets import Augmentation, augment, centre_crop, crop_fractions
+from scipy.stats import kstest
 
 STILL = Augmentation(crop_probability=0.0, shift=0.0, rotation=0.0)
 

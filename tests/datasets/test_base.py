@@ -3,7 +3,6 @@ import sys
 
 import pytest
 import torch
-
 from bench.datasets import ArrayImages, Augmentation, Dataset, TrainVal, register
 
 

@@ -3,10 +3,9 @@ from collections import Counter
 
 import pytest
 import torch
+from bench.datasets import class_balanced_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from bench.datasets import class_balanced_batches
 
 
 def generator(seed=0):

@@ -7,11 +7,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
-
 from bench.datasets import ArrayImages, TrainVal
 from bench.datasets.glyphs import FONTS, Glyphs
 from bench.datasets.ndigit import NDigit, NDigitQuick, NDigitSmoke, compose, source_digits
+from sklearn.datasets import load_digits
 
 NUMBERS = [NDigit, NDigitQuick, NDigitSmoke]
 ALL = [*NUMBERS, Glyphs]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(sys.executable).with_name("bench")
+SMALL = ("--method", "pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1", "--trials", "5")
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "6")
 
 
@@ -45,6 +46,20 @@ def cli(tmp_path):
 def tiny():
     """Arguments of the smallest run that has everything in it."""
     return TINY
+
+
+@pytest.fixture
+def small():
+    """Arguments of the smallest run with a base, a head on it and two batches of trials each."""
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def small_table(tmp_path_factory):
+    """The tidy table of an undisturbed small run."""
+    folder = tmp_path_factory.mktemp("small")
+    Cli(folder)("run", *SMALL, "--workers", "2")
+    return (folder / "results" / "runs" / "metrics.csv").read_bytes()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,34 @@
 """Bad input: one line on standard error that says what to do, exit code 2; failures: a reason, exit code 1."""
 
 import json
+from typing import NamedTuple
 
 import pytest
+from bench.cli import main
+from bench.engine.context import Context
+from bench.engine.units import RunSettings, build_plans
 
-TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6")
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch, capsys):
+    """The command line in this process: for what ends before any work starts."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return call
+
 
 PLUGIN = """
 from bench.methods import CosineClassifier, Method, register
@@ -80,20 +104,20 @@ class Diverges(Method):
         (("report", "--results", "nowhere"), "holds no results"),
     ],
 )
-def test_one_line_that_says_what_to_do(arguments, message, cli):
+def test_one_line_that_says_what_to_do(arguments, message, inside):
     if "cuda" in arguments:
         import torch
 
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-    done = cli(*arguments, check=False)
+    done = inside(*arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
 
 
-def test_a_results_folder_of_another_version_is_refused(cli, tmp_path):
+def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
     root = tmp_path / "results" / "runs"
     root.mkdir(parents=True)
     for held, message in (
@@ -103,15 +127,15 @@ def test_a_results_folder_of_another_version_is_refused(cli, tmp_path):
     ):
         (root / "store.json").write_text(json.dumps(held))
         for arguments in (("run", "--method", "cosface", *TINY), ("status",), ("report",)):
-            done = cli(*arguments, check=False)
+            done = inside(*arguments)
             assert done.returncode == 2
             assert message in done.stderr
     assert [p.name for p in root.iterdir()] == ["store.json"]
 
 
-def test_a_folder_with_other_things_in_it_is_not_taken_over(cli, tmp_path):
+def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    done = cli("run", "--method", "cosface", *TINY, "--results", tmp_path, check=False)
+    done = inside("run", "--method", "cosface", *TINY, "--results", tmp_path)
     assert done.returncode == 2
     assert "not a results folder" in done.stderr
 
@@ -124,11 +148,20 @@ def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tmp_path):
     table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
     assert "| tiny |" in table
     assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
-    # An edited plug-in is another method: nothing of the old one is reused.
-    plugin.write_text(PLUGIN.replace("12.0", "13.0"))
-    cli("run", "--method", "tiny", *TINY, "--plugin", plugin, "--results", tmp_path / "other")
-    units = [{p.name for p in root.rglob("tiny/train-*")} for root in (tmp_path / "results", tmp_path / "other")]
-    assert not units[0] & units[1]
+
+
+def _plan(**settings):
+    plugins = settings.pop("plugins", ())
+    return build_plans(RunSettings(datasets=("ndigit_smoke",), **settings), Context("unused", plugins))[0]
+
+
+def test_an_edited_plug_in_is_another_method_and_reuses_nothing(tmp_path):
+    plugin = tmp_path / "tiny.py"
+    templates = []
+    for scale in ("12.0", "13.0", "12.0"):
+        plugin.write_text(PLUGIN.replace("12.0", scale))
+        templates.append(_plan(methods=("tiny",), plugins=(str(plugin),)).template)
+    assert templates[0] == templates[2] != templates[1]
 
 
 def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_path):
@@ -161,51 +194,57 @@ def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
     assert not list(tmp_path.rglob("trial-*.json"))
 
 
-def test_a_file_that_does_not_import_is_listed_with_its_reason(cli, tmp_path):
+def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path):
     plugin = tmp_path / "broken.py"
     plugin.write_text("import not_installed_anywhere\n" + PLUGIN)
-    rows = cli("list", "methods", "--plugin", plugin, "--check", "--json", check=False)
+    rows = inside("list", "methods", "--plugin", plugin, "--check", "--json")
     assert rows.returncode == 1
     row = next(r for r in json.loads(rows.stdout) if r["name"] == "tiny")
     assert "not_installed_anywhere" in row["error"]
-    shown = cli("show", "tiny", "--plugin", plugin, check=False)
+    shown = inside("show", "tiny", "--plugin", plugin)
     assert shown.returncode == 2
     assert "not_installed_anywhere" in shown.stderr
     plugin.write_text("def broken(:\n")
-    done = cli("run", "--method", "cosface", "--plugin", plugin, check=False)
+    done = inside("run", "--method", "cosface", "--plugin", plugin)
     assert done.returncode == 2
     assert "SyntaxError" in done.stderr
     plugin.write_text(PLUGIN.replace('"tiny"', '"cosface"'))
-    assert "defined twice" in cli("list", "methods", "--plugin", plugin, check=False).stderr
+    assert "defined twice" in inside("list", "methods", "--plugin", plugin).stderr
 
 
-def test_settings_from_a_file_are_used_and_labelled(cli, tmp_path):
+def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('[cosface]\n"method.scale" = 20.0\n"optim.lr" = 0.01\n')
-    cli("run", "--method", "cosface", *TINY, "--hparams", file)
-    record = json.loads(next(tmp_path.rglob("test-*/record.json")).read_text())
-    assert record["setting"]["params"]["scale"] == 20.0
-    assert record["setting"]["optim"]["lr"] == 0.01
-    assert record["columns"]["hparams"].startswith("mine.toml#")
-    assert record["columns"]["trials"] == 0
-    file.write_text('[cosface]\n"method.scal" = 20.0\n')
-    assert cli("run", "--method", "cosface", *TINY, "--hparams", file, check=False).returncode == 2
+    plan = _plan(methods=("cosface",), hparams=str(file))
+    assert plan.template["params"]["scale"] == 20.0
+    assert plan.template["optim"]["lr"] == 0.01
+    assert (plan.trials, plan.space) == (0, {})
+    assert plan.hparams.startswith("mine.toml#")
+    labels = {plan.hparams}
+    file.write_text('{"method.scale": 20.0}')
+    other = file.rename(tmp_path / "mine.json")
+    labels.add(_plan(methods=("cosface",), hparams=str(other)).hparams)
+    assert len(labels) == 2
+    other.write_text('{"method.scal": 20.0}')
+    done = inside("run", "--method", "cosface", "--hparams", other)
+    assert done.returncode == 2
+    assert "did you mean 'method.scale'" in done.stderr
 
 
-def test_pinned_settings_leave_the_search(cli):
-    plan = cli("run", "--method", "cosface", "--set", "method.margin=0.3", "--dry-run").stdout
+def test_pinned_settings_leave_the_search(inside):
+    plan = inside("run", "--method", "cosface", "--set", "method.margin=0.3", "--dry-run").stdout
     assert "method.margin" not in plan
     assert "method.scale in [4, 64]" in plan
 
 
 @pytest.mark.parametrize("name", ["pfe", "dul_cls", "ndigit", "reality_check"])
-def test_show_explains(name, cli):
-    assert cli.json("show", name)["name"] == name
-    assert name in cli("show", name).stdout
+def test_show_explains(name, inside):
+    assert json.loads(inside("show", name, "--json").stdout)["name"] == name
+    assert name in inside("show", name).stdout
 
 
 @pytest.mark.parametrize("kind", ["methods", "datasets", "protocols", "scorers"])
-def test_lists_have_names(kind, cli):
-    rows = cli.json("list", kind)
+def test_lists_have_names(kind, inside):
+    rows = json.loads(inside("list", kind, "--json").stdout)
     assert rows
     assert all(row["name"] and row["summary"] for row in rows)

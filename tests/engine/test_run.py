@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from bench.store import Store
 from safetensors.numpy import load_file
 
 ALL = "arcface,cosface,pfe,dul_cls"
@@ -171,10 +172,9 @@ def test_status_counts_what_is_there(tiny_run, cli):
         )
 
 
-def test_workers_and_repetition_change_no_digit(tiny_run, cli, tiny, tmp_path):
-    cli("run", "--method", ALL, *tiny, "--workers", "1")
-    again = tmp_path / "results" / "runs" / "metrics.csv"
-    assert again.read_bytes() == (tiny_run / "metrics.csv").read_bytes()
+def test_workers_and_repetition_change_no_digit(small_table, cli, small, tmp_path):
+    cli("run", *small, "--workers", "1")
+    assert (tmp_path / "results" / "runs" / "metrics.csv").read_bytes() == small_table
 
 
 def test_typing_the_command_again_trains_nothing(tiny_run, cli, tiny, tmp_path):
@@ -191,6 +191,7 @@ def test_typing_the_command_again_trains_nothing(tiny_run, cli, tiny, tmp_path):
     assert "has results" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(cli, tmp_path):
     small = (
         "run",
@@ -215,22 +216,28 @@ def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(cli, tmp_p
     assert trials(tmp_path / "a") == trials(tmp_path / "b")
 
 
-@pytest.mark.parametrize("moment", ["first epoch", "between trials", "a seed"])
-def test_a_killed_run_resumes_to_the_same_table(moment, tiny_run, cli, tiny, tmp_path, killer, alive_in_group):
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "first epoch",
+        pytest.param("between trials", marks=pytest.mark.slow),
+        pytest.param("a seed", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_table(moment, small_table, cli, small, tmp_path, killer, alive_in_group):
     root = tmp_path / "results" / "runs"
-    arguments = ("run", "--method", ALL, *tiny, "--workers", "2")
     reached = {
         "first epoch": lambda: any(root.rglob("checkpoint.pt")),
-        "between trials": lambda: len(list(root.rglob("trial-*.json"))) >= 7,
+        "between trials": lambda: len(list(root.rglob("trial-*.json"))) >= 4,
         "a seed": lambda: any(root.rglob("test-*/record.json")),
     }[moment]
-    process = cli.start(*arguments)
+    process = cli.start("run", *small, "--workers", "2")
     assert killer(process, reached)
     time.sleep(0.5)
     assert not alive_in_group(process.pid), "workers outlived their parent"
     recorded = {p: p.stat().st_mtime_ns for p in root.rglob("train-*/record.json")}
-    cli(*arguments)
-    assert (root / "metrics.csv").read_bytes() == (tiny_run / "metrics.csv").read_bytes()
+    cli("run", *small, "--workers", "2")
+    assert (root / "metrics.csv").read_bytes() == small_table
     for path, stamp in recorded.items():
         assert path.stat().st_mtime_ns == stamp, f"{path} was trained twice"
 
@@ -241,9 +248,9 @@ def _wait_for_training(process, root):
         time.sleep(0.01)
 
 
-def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(tiny_run, cli, tiny, tmp_path):
+def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, small, tmp_path):
     root = tmp_path / "results" / "runs"
-    process = cli.start("run", "--method", ALL, *tiny, "--workers", "2")
+    process = cli.start("run", *small, "--workers", "2")
     _wait_for_training(process, root)
     listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
@@ -252,7 +259,7 @@ def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(tiny_run, cli, tiny,
     os.kill(workers[0], signal.SIGKILL)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
-    assert (root / "metrics.csv").read_bytes() == (tiny_run / "metrics.csv").read_bytes()
+    assert (root / "metrics.csv").read_bytes() == small_table
 
 
 def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp_path, alive_in_group):
@@ -269,13 +276,11 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp
     cli("run", "--method", "arcface", *tiny)
 
 
-def test_two_runs_cannot_write_to_one_folder(cli, tiny, tmp_path):
-    process = cli.start("run", "--method", "arcface", *tiny)
-    try:
-        _wait_for_training(process, tmp_path / "results" / "runs")
-        second = cli("run", "--method", "arcface", *tiny, check=False)
-        assert second.returncode == 2
-        assert "another bench run is writing" in second.stderr
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def test_two_runs_cannot_write_to_one_folder(cli, small, tmp_path):
+    store = Store(tmp_path / "results" / "runs")
+    store.open("reality_check", 1, create=True)
+    store.lock()
+    second = cli("run", *small, check=False)
+    assert second.returncode == 2
+    assert "another bench run is writing" in second.stderr
+    assert not list(store.root.glob("reality_check"))

@@ -1,7 +1,6 @@
 """A study's proposals are a pure function of its records."""
 
 import pytest
-
 from bench.engine.space import clip_to_space, propose
 
 SPACE = {

@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from scipy import stats
-from torch.distributions import kl_divergence
-
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, from_arrays, to_arrays
 from bench.methods.distributions.normal import kl_to_standard_normal
+from scipy import stats
+from torch.distributions import kl_divergence
 
 
 def _iso(n=5, d=4, seed=0):

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from pytorch_metric_learning import losses as pml
-
 from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.losses import ArcFaceLoss, CosFaceLoss, CosineClassifier, arcface_cosines
+from pytorch_metric_learning import losses as pml
 
 
 def _data(n=12, c=7, d=5, seed=0):

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from scipy import stats
-
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.distributions import IsotropicNormal
 from bench.methods.heads import SpreadHead, variance_from_raw
 from bench.registry import Registry
+from scipy import stats
 
 NAMES = [entry.name for entry in Registry("methods")]
 C, D = 6, 16

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from scipy import integrate, stats
-
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass
 from bench.methods.scorers import SCORERS, paired_score, pairwise_score
+from scipy import integrate, stats
 
 
 def _unit(n, d, seed=0):

@@ -5,11 +5,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
-from sklearn.metrics import roc_auc_score
-
 from bench.protocols.confidence import (
     aurc,
     confidence_auroc,
@@ -20,6 +15,10 @@ from bench.protocols.confidence import (
 )
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.statistics import paired_difference, summarise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import roc_auc_score
 
 SMALL = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=6)
 

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from bench.protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
 from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 

@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
+from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-
-from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
 
 KS = (1, 2, 4, 8)
 

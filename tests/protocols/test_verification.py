@@ -3,10 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score, roc_curve
-
 from bench.protocols.verification import (
     accuracy_at,
     auc,
@@ -16,6 +12,9 @@ from bench.protocols.verification import (
     tpr_at_fpr,
     verification_rows,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score, roc_curve
 
 
 @st.composite

@@ -1,0 +1,80 @@
+"""What is tested does not depend on how images were stored or batched; training images never lead to test images."""
+
+import pytest
+import torch
+from bench.datasets import crop_fractions
+from bench.engine.context import Context
+from bench.engine.model import DistributionScorer, embed, load_model, rows_of
+from bench.engine.train import run_training
+from bench.engine.units import RunSettings, build_plans, unit_id
+from bench.methods.distributions import to_arrays
+from bench.protocols.retrieval import retrieval_rows
+from bench.protocols.verification import sample_pairs, verification_rows
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Context(str(tmp_path_factory.mktemp("results")))
+
+
+def _train(method, context, base=None):
+    """A network after two epochs on the smoke data, through the engine."""
+    settings = RunSettings(
+        methods=(method,), datasets=("ndigit_smoke",), hparams="default", sets=(("optim.epochs", "2"),)
+    )
+    plan = next(plan for plan in build_plans(settings, context) if plan.method == method)
+    if plan.base is not None:
+        base = _train(plan.base.method, context)
+    spec = plan.train_spec({}, 0, base)
+    run_training(spec, unit_id(spec), plan.cell, context, lambda event: None)
+    return spec
+
+
+@pytest.fixture(scope="module", params=["cosface", "pfe", "dul_cls"])
+def trained(request, context):
+    spec = _train(request.param, context)
+    model, record = load_model(("reality_check", "ndigit_smoke", request.param), unit_id(spec), context)
+    assert set(record["manifests"]) == {"train", "val"}
+    return model, context.dataset("ndigit_smoke").test()
+
+
+def _values(model, images, order, chunk=256):
+    ids = [images.ids[i] for i in order]
+    labels = images.labels[order]
+    distribution, confidence = embed(model, lambda rows: images.evaluation(order[rows]), len(order), "cpu", chunk)
+    scorer = DistributionScorer(model.method.scorer, distribution)
+    pairs = sample_pairs(labels, ids, 0)
+    scores = scorer.pairs(pairs.left, pairs.right)
+    rows = [*retrieval_rows(scorer, labels), *verification_rows(scores, pairs.same, scores, pairs.same)]
+    return {(r["metric"], r["variant"]): r["value"] for r in rows}, distribution, confidence
+
+
+def test_the_order_of_images_changes_no_value(trained):
+    model, images = trained
+    plain, distribution, confidence = _values(model, images, torch.arange(len(images)))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    mixed, shuffled, other = _values(model, images, order)
+    assert plain == mixed
+    for name, value in to_arrays(rows_of(distribution, order))[1].items():
+        assert torch.equal(value, to_arrays(shuffled)[1][name]), name
+    for name, value in confidence.items():
+        assert torch.equal(value[order], other[name]), name
+
+
+@pytest.mark.parametrize("chunk", [32, 100, 2000])
+def test_the_evaluation_batch_size_changes_values_by_less_than_a_millionth(trained, chunk):
+    model, images = trained
+    order = torch.arange(len(images))
+    plain, distribution, _ = _values(model, images, order)
+    other, again, _ = _values(model, images, order, chunk)
+    assert other == pytest.approx(plain, abs=1e-6)
+    torch.testing.assert_close(again.mean, distribution.mean, rtol=0, atol=1e-5)
+
+
+def test_crops_depend_on_the_image_and_not_on_its_place(trained):
+    _, images = trained
+    fraction = crop_fractions(images.ids, 3)
+    rows = torch.tensor([5, 900, 17])
+    alone = torch.cat([images.corrupted(rows[i : i + 1], fraction[rows[i : i + 1]]) for i in range(3)])
+    assert torch.equal(images.corrupted(rows, fraction[rows]), alone)
