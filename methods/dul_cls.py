@@ -55,6 +55,7 @@ class DulCls(Method):
         "one variance per image and means on the unit sphere, as in PER (the paper: one per dimension, free means)",
         "kl_weight multiplies the KL summed over dimensions (the paper: 0.01, per-dimension reading left open)",
         "variance starts at 2/D (PER's code: 1, where a sample carries no signal at D = 128)",
+        SpreadHead.DEVIATION,
     )
     default_confidence = "method"
 

@@ -48,6 +48,7 @@ class PFE(Method):
         "one variance per image, head on pooled features, as in PER (the paper: one per dimension, last feature map)",
         "pairs of an image with itself are left out, as in the authors' code (PER's code keeps them)",
         "variance starts at 2/D (the authors' code: 9e-4; PER's: 1)",
+        SpreadHead.DEVIATION,
     )
     scorer = "mls"
     on_base = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..protocols.statistics import paired_difference, summarise
 from .frame import SETTING
@@ -25,6 +27,7 @@ class Column:
         of_confidence: Whether it measures the confidence (then the method's own one counts).
         higher: Whether higher is better.
         percent: Whether it is printed in percent.
+        brief: Whether a terminal shows it; the files show every column.
     """
 
     title: str
@@ -34,16 +37,17 @@ class Column:
     of_confidence: bool = False
     higher: bool = True
     percent: bool = True
+    brief: bool = True
 
 
 COMPARED = (
     Column("R@1", "recall_at_1"),
     Column("MAP@R", "map_at_r"),
-    Column("R-Prec", "r_precision"),
+    Column("R-Prec", "r_precision", brief=False),
     Column("Ver. acc.", "verification_accuracy", variant="threshold_val"),
-    Column("Ver. AUC", "verification_auc"),
+    Column("Ver. AUC", "verification_auc", brief=False),
     Column("Crop rho", "spearman_crop", split="test_crop", of_confidence=True, percent=False),
-    Column("P(clean > crop)", "paired_crop", split="test_crop", of_confidence=True),
+    Column("P(clean > crop)", "paired_crop", split="test_crop", of_confidence=True, brief=False),
     Column("AURC crop", "aurc", split="test_crop", variant="recall_at_1", of_confidence=True, higher=False),
 )
 CONTROLS = ("random", "oracle")
@@ -51,20 +55,28 @@ CONTROLS = ("random", "oracle")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the comparison: mean and SD over seeds (SD nan for one seed), and how it stands."""
+    """One cell of the comparison: mean and SD over seeds (SD nan for one seed), and how it stands.
+
+    ``defined`` of ``seeds`` have a value: a rank correlation with a constant confidence has none.
+    """
 
     mean: float
     sd: float
+    defined: int = 0
+    seeds: int = 0
     best: bool = False
     beats_deterministic: bool = False
 
-    def text(self, percent: bool) -> str:
-        """``mean ± SD`` in percent or as it is."""
+    def text(self, percent: bool, brief: bool = False) -> str:
+        """``mean ± SD`` in percent or as it is, with ``[defined/seeds]`` where some seeds have no value."""
         if self.mean != self.mean:
             return "-"
         factor, digits = (100.0, 2) if percent else (1.0, 3)
-        sd = f" ± {self.sd * factor:.{digits}f}" if self.sd == self.sd else ""
-        return f"{self.mean * factor:.{digits}f}{sd}"
+        digits -= brief
+        between = "±" if brief else " ± "
+        sd = f"{between}{self.sd * factor:.{digits}f}" if self.sd == self.sd else ""
+        part = f" [{self.defined}/{self.seeds}]" if self.defined < self.seeds else ""
+        return f"{self.mean * factor:.{digits}f}{sd}{part}"
 
 
 @dataclass(frozen=True)
@@ -104,11 +116,16 @@ def _per_seed(group: pd.DataFrame, column: Column, scorer: str, confidence: str)
     return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
 
 
+def _defined(values: dict[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if value == value}
+
+
 def _cell(values: dict[int, float]) -> Cell:
-    if not values:
-        return Cell(float("nan"), float("nan"))
-    summary = summarise(list(values.values()))
-    return Cell(summary.mean, summary.sd)
+    defined = _defined(values)
+    if not defined:
+        return Cell(float("nan"), float("nan"), 0, len(values))
+    summary = summarise(list(defined.values()))
+    return Cell(summary.mean, summary.sd, len(defined), len(values))
 
 
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Row]]:
@@ -151,7 +168,7 @@ def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]
         for cell, column, top, bar in zip(row.cells, COMPARED, tops, bars):
             sign = 1 if column.higher else -1
             beats = probabilistic and bool(bar) and all(sign * cell.mean > sign * value for value in bar)
-            cells.append(Cell(cell.mean, cell.sd, best=cell.mean == top, beats_deterministic=beats))
+            cells.append(replace(cell, best=cell.mean == top, beats_deterministic=beats))
         rows.append(Row(row.setting, row.seeds, row.trainings, row.confidence, tuple(cells)))
     return sorted(
         rows, key=lambda row: (-row.cells[1].mean if row.cells[1].mean == row.cells[1].mean else 0, row.label)
@@ -165,8 +182,12 @@ def _labels(row: Row) -> list[str]:
     return [row.label, row.tuning, str(row.trainings), str(row.seeds), row.confidence]
 
 
+def _label_columns(rows: list[Row]) -> dict[str, list[str]]:
+    return {name: [_labels(row)[index] for row in rows] for index, name in enumerate(HEAD)}
+
+
 def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
-    """The comparison as a table of numbers: mean and SD of every column."""
+    """The comparison as a table of numbers: mean, SD and number of defined seeds of every column."""
     lines = []
     for dataset, group in rows.items():
         for row in group:
@@ -179,14 +200,15 @@ def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
             }
             for column, cell in zip(COMPARED, row.cells):
                 name = "_".join(filter(None, [column.split, column.metric, column.variant]))
-                line[f"{name}_mean"], line[f"{name}_sd"] = cell.mean, cell.sd
+                line[f"{name}_mean"], line[f"{name}_sd"], line[f"{name}_n"] = cell.mean, cell.sd, cell.defined
             lines.append(line)
     return pd.DataFrame(lines)
 
 
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
-    "AURC: lower is better. `trainings`: tuning trials of the method and of its base."
+    "AURC: lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five seeds gave "
+    "every image the same confidence, which has no rank correlation."
 )
 
 
@@ -242,23 +264,27 @@ def to_latex(rows: dict[str, list[Row]]) -> str:
 
 
 def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
-    """The comparison on the terminal."""
-    # Columns that a narrow terminal would squeeze to dots are given the width they need instead.
-    if console.width < 140:
-        console = Console(width=140, force_terminal=console.is_terminal)
+    """The main columns of the comparison on the terminal."""
     for dataset, group in rows.items():
-        table = Table(title=f"{dataset}: mean ± SD over seeds", title_justify="left")
-        for title in ("method", "tuning", "seeds", "confidence"):
-            table.add_column(title, no_wrap=True)
+        common = {name: labels[0] for name, labels in _label_columns(group).items() if len(set(labels)) == 1}
+        title = f"{dataset}: mean ± SD" + (f" over {common['seeds']} seeds" if "seeds" in common else " over seeds")
+        title += f", {common['tuning']}" if "tuning" in common else ""
+        # What all rows share is said once, in the title: the table has to fit 80 columns.
+        shown = [name for name in ("method", "tuning", "seeds", "confidence") if name not in common or name == "method"]
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name in shown:
+            table.add_column(name, overflow="fold")
         for column in COMPARED:
-            table.add_column(column.title + ("" if column.higher else " (low)"), justify="right")
+            if column.brief:
+                table.add_column(column.title + ("" if column.higher else " (low)"), justify="right", overflow="fold")
         for row in group:
             cells = []
             for column, cell in zip(COMPARED, row.cells):
-                style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
-                text = cell.text(column.percent)
-                cells.append(f"[{style}]{text}[/]" if style else text)
-            table.add_row(row.label, row.tuning, str(row.seeds), row.confidence, *cells)
+                if column.brief:
+                    style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
+                    cells.append(Text(cell.text(column.percent, brief=True), style=style))
+            labels = dict(zip(HEAD, _labels(row)))
+            table.add_row(*(labels[name] for name in shown), *cells)
         console.print(table)
 
 
@@ -275,8 +301,8 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
             continue
         mine, theirs = group.iloc[0], other.iloc[0]
         for column in COMPARED:
-            left = _per_seed(group, column, mine["primary_scorer"], mine["default_confidence"])
-            right = _per_seed(other, column, theirs["primary_scorer"], theirs["default_confidence"])
+            left = _defined(_per_seed(group, column, mine["primary_scorer"], mine["default_confidence"]))
+            right = _defined(_per_seed(other, column, theirs["primary_scorer"], theirs["default_confidence"]))
             if not set(left) & set(right):
                 continue
             difference = paired_difference(left, right)

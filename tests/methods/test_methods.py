@@ -186,6 +186,20 @@ def test_the_variance_starts_near_two_over_d_for_every_image():
     assert variance.std() > 0
 
 
+def test_no_step_however_large_silences_the_variance_head():
+    # A plain ReLU whose inputs are all negative passes no gradient: one confidence for every image, for ever.
+    torch.manual_seed(0)
+    head, features = SpreadHead(64), torch.rand(200, 64)
+    with torch.no_grad():
+        for layer in (head[0], head[2]):
+            layer.weight.copy_(-layer.weight.abs())
+            layer.bias.fill_(-5.0)
+    raw = head(features)
+    raw.square().mean().backward()
+    assert raw.std() > 0
+    assert all(p.grad.abs().sum() > 0 for p in head.parameters())
+
+
 def test_only_a_methods_own_file_tells_methods_apart():
     # One concept, one place: no comparison with a method's name anywhere else.
     root = Path(__file__).parents[2]

@@ -1,0 +1,73 @@
+"""The comparison says what the seeds say, also where a seed has no value."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.report.frame import COLUMNS
+from bench.report.tables import comparison, comparison_frame, paired_with_base, print_comparison, to_markdown
+from rich.console import Console
+
+RHO = {"metric": "spearman_crop", "split": "test_crop"}
+MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
+
+
+def _frame(lines):
+    rows, roles = [], []
+    for method, base, seed, confidence, extra, value in lines:
+        unit = f"{method}{seed}"
+        row = dict.fromkeys(COLUMNS, "") | {"dataset": "d", "hparams": "default", "fraction": np.nan, "trials": 0}
+        row |= {"method": method, "base": base, "seed": seed, "confidence": confidence, "value": value, "unit": unit}
+        rows.append(row | extra)
+        probabilistic = method != "point"
+        roles.append((unit, "cosine", "method" if probabilistic else "norm", probabilistic, 0))
+    names = ["unit", "primary_scorer", "default_confidence", "probabilistic", "trainings"]
+    return pd.DataFrame(rows), pd.DataFrame(roles, columns=names).drop_duplicates()
+
+
+@pytest.fixture
+def data():
+    lines = []
+    for seed, (point, normal) in enumerate(zip([0.5, 0.6, 0.7], [0.9, 0.8, float("nan")])):
+        lines += [("point", "", seed, "norm", RHO, point), ("normal", "point", seed, "method", RHO, normal)]
+        lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5 + 0.01 * seed)]
+    return _frame(lines)
+
+
+def test_a_seed_without_a_value_is_left_out_and_counted(data):
+    rows = comparison(*data)
+    table = comparison_frame(rows).set_index("method")
+    assert table.loc["normal", "test_crop_spearman_crop_mean"] == pytest.approx(0.85)
+    assert table.loc["normal", "test_crop_spearman_crop_sd"] == pytest.approx(np.std([0.9, 0.8], ddof=1))
+    assert table.loc["normal", "test_crop_spearman_crop_n"] == 2
+    assert table.loc["point", "test_crop_spearman_crop_n"] == 3
+    assert "0.850 ± 0.071 [2/3]" in to_markdown(rows)
+    paired = paired_with_base(*data).set_index("metric")
+    assert paired.loc["spearman_crop", "seeds"] == 2
+    assert paired.loc["spearman_crop", "difference_mean"] == pytest.approx((0.4 + 0.2) / 2)
+
+
+def test_best_and_better_than_every_deterministic_method_are_marked(data):
+    (rows,) = comparison(*data).values()
+    normal, point = rows
+    assert (normal.label, point.label) == ("normal (point)", "point")
+    assert normal.cells[1].best
+    assert normal.cells[1].beats_deterministic
+    assert not point.cells[1].best
+    assert not point.cells[1].beats_deterministic
+    assert point.cells[5].mean == pytest.approx(0.6)
+
+
+def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
+    out = io.StringIO()
+    print_comparison(comparison(*data), Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("d: mean ± SD over 3 seeds, default")
+    assert max(map(len, lines)) <= 80
+    body = "\n".join(lines[1:])
+    assert "default" not in body
+    assert "51.0±1.0" in body
+    assert "[2/3]" in body
