@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +125,29 @@ def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
 
 
 class DistributionScorer:
-    """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with."""
+    """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with.
 
-    def __init__(self, name: str, distribution: Distribution) -> None:
+    Args:
+        name: Name of the scorer.
+        distribution: All embeddings, batch shape ``[N]``.
+        options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
+    """
+
+    def __init__(self, name: str, distribution: Distribution, options: Mapping[str, float] | None = None) -> None:
         self.name = name
         self._spec = get_scorer(name)
+        self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
         kind, arrays = to_arrays(distribution)
-        self._distribution = from_arrays(kind, {key: value.double() for key, value in arrays.items()})
+        self._distribution = self._spec.prepare(
+            from_arrays(kind, {key: value.double() for key, value in arrays.items()})
+        )
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between two lists of rows."""
-        return self._spec.matrix(rows_of(self._distribution, queries), rows_of(self._distribution, gallery))
+        return self._spec.matrix(
+            rows_of(self._distribution, queries), rows_of(self._distribution, gallery), **self._options
+        )
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of aligned rows."""
-        return self._spec.pairs(rows_of(self._distribution, left), rows_of(self._distribution, right))
+        return self._spec.pairs(rows_of(self._distribution, left), rows_of(self._distribution, right), **self._options)

@@ -9,11 +9,13 @@ from torch.distributions import Distribution
 
 from .normal import DiagonalNormal, IsotropicNormal
 from .point import PointMass
+from .von_mises_fisher import VonMisesFisher
 
 _KINDS: dict[str, tuple[Callable[..., Distribution], tuple[str, ...]]] = {
     "point": (PointMass, ("loc",)),
     "isotropic_normal": (IsotropicNormal, ("loc", "variance")),
     "diagonal_normal": (DiagonalNormal, ("loc", "variance")),
+    "von_mises_fisher": (VonMisesFisher, ("loc", "concentration")),
 }
 
 

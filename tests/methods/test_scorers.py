@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.scorers import SCORERS, paired_score, pairwise_score
 from scipy import integrate, stats
 
@@ -61,7 +61,7 @@ def test_mls_equals_a_monte_carlo_overlap():
     )
 
 
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize("name", ["cosine", "l2", "mls", "expected_l2"])
 @pytest.mark.parametrize("kind", ["iso", "diag"])
 def test_matrix_equals_loop_and_pairs(name, kind):
     g = torch.Generator().manual_seed(4)
@@ -78,6 +78,7 @@ def test_matrix_equals_loop_and_pairs(name, kind):
             expected = {
                 "cosine": (x @ y / (x.norm() * y.norm())).item(),
                 "l2": -((x - y) ** 2).sum().item(),
+                "expected_l2": -((x - y) ** 2).sum().item() - (variance[i] + variance[j]).sum().item(),
                 "mls": sum(
                     stats.norm(0, math.sqrt(variance[i, k] + variance[j, k])).logpdf(x[k] - y[k]) for k in range(5)
                 ),
@@ -103,7 +104,151 @@ def test_a_diagonal_of_equal_variances_is_the_isotropic_case():
 
 def test_wrong_uses_are_refused():
     points = PointMass(_unit(3, 4))
-    with pytest.raises(ValueError, match="needs a variance"):
+    with pytest.raises(ValueError, match="PointMass does not fit"):
         pairwise_score("mls", points, points)
     with pytest.raises(ValueError, match="did you mean 'cosine'"):
         pairwise_score("cosin", points, points)
+
+
+def _of(kind, n, d, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    loc = torch.randn(n, d, generator=g, dtype=torch.float64)
+    if kind == "diag":
+        return DiagonalNormal(loc, torch.rand(n, d, generator=g, dtype=torch.float64) + 0.05)
+    spread = torch.rand(n, generator=g, dtype=torch.float64)
+    return IsotropicNormal(loc, spread + 0.05) if kind == "iso" else VonMisesFisher(loc, 30 * spread)
+
+
+FITS = [(name, kind) for name in sorted(SCORERS) for kind in ("iso", "diag", "vmf")]
+FITS = [fit for fit in FITS if fit not in (("match", "diag"), ("match", "vmf"))]
+
+
+@pytest.mark.parametrize(("name", "kind"), FITS)
+def test_pairs_are_the_diagonal_and_every_score_is_symmetric(name, kind):
+    a, b = _of(kind, 7, 5, 1), _of(kind, 7, 5, 2)
+    matrix = pairwise_score(name, a, b)
+    torch.testing.assert_close(paired_score(name, a, b), matrix.diagonal(), rtol=1e-10, atol=1e-10)
+    if name != "sampled_cosine":
+        torch.testing.assert_close(pairwise_score(name, b, a), matrix.mT, rtol=1e-10, atol=1e-10)
+    assert torch.isfinite(matrix).all()
+
+
+@pytest.mark.parametrize("kind", ["iso", "diag", "vmf"])
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_expected_scores_equal_the_mean_over_draws(kind, d):
+    torch.manual_seed(0)
+    a, b = _of(kind, 3, d, 1), _of(kind, 3, d, 2)
+    x, y = a.sample((200_000,)), b.sample((200_000,))
+    cosine = torch.nn.functional.cosine_similarity(x, y, dim=-1)
+    squared = (x - y).square().sum(-1)
+    for draws, value in (
+        (cosine, paired_score("expected_cosine", a, b)),
+        (squared, -paired_score("expected_l2", a, b)),
+    ):
+        error = draws.std(0) / math.sqrt(len(draws))
+        assert ((draws.mean(0) - value).abs() < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 64, 1024])
+@pytest.mark.parametrize("ratio", [1e-3, 0.5, 3.0, 40.0, 2000.0])
+def test_the_shrinkage_of_a_projected_normal_is_kummers_function(d, ratio):
+    from mpmath import gamma, hyp1f1, mp
+
+    mp.dps = 30
+    dist = IsotropicNormal(torch.eye(d, dtype=torch.float64)[:1], torch.tensor([ratio**-2], dtype=torch.float64))
+    value = SCORERS["expected_cosine"].prepare(dist).mean[0, 0].item()
+    truth = ratio * gamma((d + 1) / 2) / gamma(d / 2 + 1) / math.sqrt(2) * hyp1f1(0.5, d / 2 + 1, -(ratio**2) / 2)
+    assert value == pytest.approx(float(truth), rel=1e-10)
+
+
+def test_sampling_approaches_the_closed_form_and_leaves_the_random_state_alone():
+    from bench.methods.scorers.expectation import expected_direction, sampled_direction
+
+    dist = _of("vmf", 20, 16)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    many = sampled_direction(dist, 20_000)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (many - expected_direction(dist)).abs().max() < 0.02
+    assert torch.equal(sampled_direction(dist), sampled_direction(dist))
+    # Draws of two batches must not be the same draws: a pair of equal images would score too high.
+    same = paired_score("sampled_cosine", dist, dist)
+    assert (same - paired_score("expected_cosine", dist, dist)).mean().abs() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("k1", "k2", "cosine", "expected"),
+    [
+        (100, 200, 0.5, 144.255515033),
+        (100, 200, 0.9, 167.129058953),
+        (1, 1, 0.5, 127.057361953),
+        (1, 1, -0.5, 127.049550392),
+        (500, 500, 0.5, 114.710152885),
+        (2000, 2000, 0.5, -203.415412118),
+    ],
+)
+def test_mls_golden_values_of_the_von_mises_fisher(k1, k2, cosine, expected):
+    mu = torch.zeros(2, 128, dtype=torch.float64)
+    mu[0, 0] = 1.0
+    mu[1, 0], mu[1, 1] = cosine, math.sqrt(1 - cosine**2)
+    a = VonMisesFisher(mu[:1], torch.tensor([k1], dtype=torch.float64))
+    b = VonMisesFisher(mu[1:], torch.tensor([k2], dtype=torch.float64))
+    assert paired_score("mls", a, b).item() == pytest.approx(expected, abs=2e-9)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_mls_of_the_von_mises_fisher_is_the_log_of_the_overlap_integral(d):
+    a, b = _of("vmf", 2, d, 5), _of("vmf", 2, d, 6)
+    if d == 2:
+        theta = torch.arange(20_000, dtype=torch.float64) * (2 * math.pi / 20_000)
+        z, area = torch.stack([theta.cos(), theta.sin()], -1), torch.full((20_000,), 2 * math.pi / 20_000)
+    else:
+        import numpy as np
+
+        nodes, weights = map(torch.from_numpy, np.polynomial.legendre.leggauss(80))
+        phi = torch.arange(160, dtype=torch.float64) * (2 * math.pi / 160)
+        sine = (1 - nodes**2).sqrt()
+        z = torch.stack(
+            [sine[:, None] * phi.cos(), sine[:, None] * phi.sin(), nodes[:, None].expand(80, 160)], -1
+        ).reshape(-1, 3)
+        area = (weights[:, None] * (2 * math.pi / 160)).expand(80, 160).reshape(-1)
+    for i in range(2):
+        p, q = (VonMisesFisher(x.loc[i], x.concentration[i]) for x in (a, b))
+        total = ((p.log_prob(z) + q.log_prob(z)).exp() * area).sum().log()
+        assert paired_score("mls", a, b)[i].item() == pytest.approx(total.item(), abs=1e-7)
+
+
+@pytest.mark.parametrize("kappa", [0.5, 5.0, 100.0, 1e4])
+def test_equal_concentrations_rank_exactly_like_cosine(kappa):
+    loc = _unit(300, 64)
+    dist = VonMisesFisher(loc, torch.full((300,), kappa, dtype=torch.float64))
+    mls, cosine = pairwise_score("mls", dist, dist), pairwise_score("cosine", dist, dist)
+    assert torch.equal(mls.argsort(dim=1), cosine.argsort(dim=1))
+
+
+@pytest.mark.parametrize("d", [2, 3, 64])
+def test_the_match_probability_is_the_mean_over_draws(d):
+    torch.manual_seed(0)
+    a, b = _of("iso", 4, d, 1), _of("iso", 4, d, 2)
+    distance = (a.sample((100_000,)) - b.sample((100_000,))).norm(dim=-1)
+    draws = torch.sigmoid(1.5 - 0.7 * distance)
+    value = paired_score("match", a, b, scale=0.7, bias=1.5)
+    error = draws.std(0) / math.sqrt(len(draws))
+    assert ((draws.mean(0) - value).abs() < 4.5 * error + 2e-4).all()
+
+
+def test_points_have_the_match_probability_of_their_distance():
+    x, y = PointMass(torch.zeros(1, 3)), PointMass(torch.tensor([[3.0, 4.0, 0.0]]))
+    assert paired_score("match", x, y, scale=2.0, bias=9.0).item() == pytest.approx(1 / (1 + math.e), rel=1e-5)
+    with pytest.raises(ValueError, match="isotropic"):
+        pairwise_score("match", _of("diag", 2, 3), _of("diag", 2, 3))
+
+
+def test_antipodal_certain_embeddings_have_a_finite_score_and_gradient():
+    mu = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    kappa = torch.tensor([1e6, 1e6, 0.0], requires_grad=True)
+    dist = VonMisesFisher(mu, kappa)
+    matrix = pairwise_score("mls", dist, dist)
+    matrix.sum().backward()
+    assert torch.isfinite(matrix).all()
+    assert torch.isfinite(kappa.grad).all()

@@ -1,0 +1,144 @@
+"""The non-isotropic von Mises-Fisher distribution of EL-nivMF (Kirchhof et al., ECCV 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from ._bessel import vmf_log_normalizer
+from .von_mises_fisher import VonMisesFisher, _on_sphere
+
+NORMALIZERS = ("heuristic", "exact", "none")
+LogNormalizer = Callable[[Tensor, int], Tensor]
+
+
+def nivmf_log_prob(
+    points: Tensor,
+    loc: Tensor,
+    concentration: Tensor,
+    normalizer: str = "heuristic",
+    log_normalizer: LogNormalizer = vmf_log_normalizer,
+) -> Tensor:
+    """Log densities of all points under all non-isotropic vMFs, as two matrix products.
+
+    With K = diag(concentration), kt = |K mu| and s the cosine (Kirchhof et al. 2022, Eq. 4):
+
+        log rho(z) = log C(kt) + kt s(K z, K mu) + log D,   kt s(K z, K mu) = (z . K^2 mu) / |K z|
+
+    ``heuristic`` is the paper's log D = sum_m log k_m - log kt, which does not integrate to one. ``exact`` takes the
+    Jacobian of z -> K z / |K z| instead, log D = sum_m log k_m - D log |K z|, and does. ``none`` leaves log D out.
+
+    Args:
+        points: ``[*, N, D]`` unit vectors.
+        loc: ``[C, D]`` unit vectors.
+        concentration: ``[C, D]``, positive.
+        normalizer: ``heuristic``, ``exact`` or ``none``.
+        log_normalizer: log C(k) of the vMF.
+
+    Returns:
+        ``[*, N, C]``.
+
+    Raises:
+        ValueError: If the normaliser is unknown.
+    """
+    if normalizer not in NORMALIZERS:
+        raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+    squared = concentration.square()
+    kt = (squared * loc.square()).sum(-1).sqrt()
+    stretched = points.square() @ squared.mT
+    return _assemble(points @ (squared * loc).mT, stretched, kt, concentration, normalizer, log_normalizer)
+
+
+def _assemble(
+    inner: Tensor, stretched: Tensor, kt: Tensor, concentration: Tensor, normalizer: str, log_normalizer: LogNormalizer
+) -> Tensor:
+    """Log rho from z . K^2 mu, |K z|^2 and |K mu|."""
+    dim = concentration.shape[-1]
+    result = inner * stretched.rsqrt() + log_normalizer(kt, dim)
+    if normalizer == "none":
+        return result
+    result = result + concentration.log().sum(-1)
+    return result - (kt.log() if normalizer == "heuristic" else 0.5 * dim * stretched.log())
+
+
+class NonIsotropicVonMisesFisher(Distribution):
+    """nivMF(loc, concentration): a vMF stretched along the axes, on the unit sphere.
+
+    Args:
+        loc: ``[*B, D]``, D >= 2; normalised here.
+        concentration: ``[*B, D]``, positive: the diagonal of K (not of K squared).
+        normalizer: See :func:`nivmf_log_prob`. Only ``exact`` is a density; only it can be sampled.
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "loc": constraints.real_vector,
+        "concentration": constraints.independent(constraints.positive, 1),
+    }
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(
+        self,
+        loc: Tensor,
+        concentration: Tensor,
+        normalizer: str = "heuristic",
+        validate_args: bool | None = None,
+    ) -> None:
+        if normalizer not in NORMALIZERS:
+            raise ValueError(f"normalizer must be one of {', '.join(NORMALIZERS)}, not {normalizer!r}")
+        if loc.shape[-1] != concentration.shape[-1] or loc.shape[-1] < 2:
+            raise ValueError(
+                f"loc [*, D] and concentration [*, D] must share a D >= 2: {loc.shape[-1]}, {concentration.shape[-1]}"
+            )
+        shape = torch.broadcast_shapes(loc.shape, concentration.shape)
+        self.loc = _on_sphere(loc).expand(shape)
+        self.concentration = concentration.expand(shape)
+        self.normalizer = normalizer
+        super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
+
+    @property
+    def dim(self) -> int:
+        """Dimension D of the space around the sphere."""
+        return self.loc.shape[-1]
+
+    @property
+    def mode(self) -> Tensor:
+        """Mu ``[*B, D]``: where K z points along K mu (the mode of the heuristic form)."""
+        return self.loc
+
+    @property
+    def mean(self) -> Tensor:
+        """Mu ``[*B, D]``, the embedding's direction. E[z] has no closed form and is not what retrieval compares."""
+        return self.loc
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> NonIsotropicVonMisesFisher:
+        """Same distribution with a broadcast batch shape."""
+        shape = (*batch_shape, self.dim)
+        return NonIsotropicVonMisesFisher(
+            self.loc.expand(shape), self.concentration.expand(shape), self.normalizer, validate_args=False
+        )
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of unit vectors ``value [*, D]``, up to what ``normalizer`` leaves out."""
+        squared = self.concentration.square()
+        kt = (squared * self.loc.square()).sum(-1).sqrt()
+        stretched = (value.square() * squared).sum(-1)
+        return _assemble(
+            (value * squared * self.loc).sum(-1), stretched, kt, self.concentration, self.normalizer, vmf_log_normalizer
+        )
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draws ``[*sample_shape, *B, D]`` of the exact density: K^-1 y / |K^-1 y|, y ~ vMF(K mu / |K mu|, |K mu|).
+
+        Raises:
+            NotImplementedError: If ``normalizer`` is not ``exact``: the others are no densities.
+        """
+        if self.normalizer != "exact":
+            raise NotImplementedError(f"normalizer={self.normalizer!r} gives no density to draw from; use 'exact'")
+        stretched = self.concentration * self.loc
+        y = VonMisesFisher(stretched, stretched.square().sum(-1).sqrt(), validate_args=False).rsample(sample_shape)
+        return _on_sphere(y / self.concentration)
