@@ -208,6 +208,27 @@ def show(
         typer.echo(text)
 
 
+@app.command("test")
+def check_methods(
+    method: Annotated[list[str], typer.Option("--method", help="Methods, comma-separated, or all.")],
+    as_json: Json = False,
+    plugin: Plugins = None,
+) -> None:
+    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts."""
+    from .commands import test_command
+
+    rows = test_command(tuple(method), tuple(plugin or ()))
+    if as_json:
+        _print_json(rows)
+    else:
+        for row in rows:
+            outcome = "ok  " if row["passed"] else "FAIL"
+            typer.echo(f"{outcome}  {row['method']:<22} {row['check']:<14} {row['reason']}".rstrip())
+    failed = sum(not row["passed"] for row in rows)
+    if failed:
+        raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")
+
+
 @app.command()
 def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
     """Say what a results folder holds: trials, trained and tested seeds of every cell."""
@@ -260,10 +281,18 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A folder that cannot be written, a disk that is full: the path and the reason are what helps.
+        sys.stderr.write(f"bench: {error.filename}: {error.strerror}\n")
+        return 2
     except Exception as error:
         if isinstance(error, _CLICK_ERROR):
             message = error.format_message()  # type: ignore[attr-defined]
-            if message:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                sys.stderr.write(f"{message}\n")
+            elif message:
                 sys.stderr.write(f"bench: {' '.join(message.split())} (see `bench --help`)\n")
             return int(getattr(error, "exit_code", 2))
         raise
@@ -271,4 +300,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """Console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without the plus-minus sign is no reason to stop
     sys.exit(main())

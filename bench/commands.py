@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import sys
@@ -84,6 +85,8 @@ def run_command(
     if on_existing == "error":
         check_existing([plan for plan in plans if plan.cell in requested], store)
     count = workers or default_workers(context.device)
+    if count > 4 * (os.cpu_count() or 1):
+        raise UserError(f"--workers {count}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
 
     async def execute(display: Display) -> Any:
         pool = Pool(count)
@@ -98,7 +101,7 @@ def run_command(
             await pool.stop()
 
     console.print(
-        f"[bold]{len(plans)}[/] method x data set, up to {_trainings(plans, asked.seeds)} trainings,"
+        f"[bold]{len(plans)}[/] x (method, data set), up to {_trainings(plans, asked.seeds)} trainings,"
         f" {count} worker{'s' if count > 1 else ''} on {context.device}; results in {results}",
         highlight=False,
     )
@@ -119,6 +122,7 @@ def run_command(
     if not frame.empty:
         written = write_report(store, store.root / "report")
         print_comparison(comparison(*collect(store)), Console())
+    _say_what_was_left_out(store, console)
     console.print(
         f"{outcome.trained} trainings done, {outcome.reused} found done; tidy table {results / 'metrics.csv'},"
         f" {len(written)} tables and figures in {results / 'report'}",
@@ -227,6 +231,8 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
         "trains": list(cls.trains),
         "default_confidence": cls.default_confidence,
         "fidelities": list(cls.fidelities),
+        "released_behaviour": list(cls.released_behaviour),
+        "published": _published(cls.name),
     }
     lines = [f"{cls.name}: {cls.summary}", "", document, ""]
     if paper:
@@ -247,7 +253,51 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
         lines.append(f"  method.{key} = {info['default']}{tuned}")
     if cls.deviations:
         lines += ["differs from the paper"] + [f"  - {text}" for text in cls.deviations]
+    if cls.released_behaviour:
+        lines += ["with --fidelity released, as in the public code"] + [f"  - {t}" for t in cls.released_behaviour]
+    if value["published"]:
+        lines += ["published settings (PER)"]
+        lines += [
+            f"  {dataset}: {', '.join(f'{k}={v:g}' for k, v in found.items())}"
+            for dataset, found in value["published"].items()
+        ]
     return value, "\n".join(lines)
+
+
+def _published(method: str) -> dict[str, dict[str, float]]:
+    """Best hyper-parameters that PER published for a method, by data set and configuration."""
+    import csv
+    from importlib.resources import files
+
+    table = files("bench.results.published").joinpath("pe_revisited_best_hparams.csv").read_text()
+    found: dict[str, dict[str, float]] = {}
+    hyphened = {"scf": "scl"}.get(method, method).replace("_", "-")
+    bases = [entry.name for entry in Registry("methods")]
+    mains = {hyphened, *(f"{hyphened}{part}-{base}" for part in ("", "-cont") for base in bases)}
+    for row in csv.DictReader(table.splitlines()):
+        if row["variant"] in mains:
+            with contextlib.suppress(ValueError):
+                found.setdefault(f"{row['dataset']} ({row['variant']})", {})[row["hparam"]] = float(row["value"])
+    return found
+
+
+def test_command(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
+    """``bench test``: every check of every method; returns one row each."""
+    from .engine.units import expand
+    from .testing import CHECKS
+
+    registry = Registry("methods", plugins)
+    rows = []
+    for name in expand(methods, [entry.name for entry in registry]):
+        cls = registry.get(name).load()
+        for label, run in CHECKS.items():
+            reason = ""
+            try:
+                run(cls)
+            except Exception as error:  # whatever a method raises is what the suite reports
+                reason = f"{type(error).__name__}: {error}"
+            rows.append({"method": name, "check": label, "passed": not reason, "reason": reason})
+    return rows
 
 
 def _show_dataset(cls: Any) -> tuple[dict[str, Any], str]:
@@ -303,6 +353,23 @@ def _open_for_reading(store: Store) -> None:
     store.open(reality_check.NAME, reality_check.VERSION, create=False)
 
 
+def _say_what_was_left_out(store: Store, console: Any) -> None:
+    from .report.frame import superseded
+
+    older, damaged = superseded(store), store.damaged("test")
+    if older:
+        results = "result" if older == 1 else "results"
+        console.print(
+            f"{older} older {results} of the same setting, made by other code, left out: the latest stands",
+            highlight=False,
+        )
+    if damaged:
+        console.print(
+            f"[red]{len(damaged)} damaged record(s) left out[/], such as {damaged[0]}; run the command again to mend",
+            highlight=False,
+        )
+
+
 def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
     """``bench report``; returns the files written."""
     from rich.console import Console
@@ -317,6 +384,7 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
     if frame.empty:
         raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
     written = write_report(store, out or results / "report")
+    _say_what_was_left_out(store, Console(stderr=True))
     if not quiet:
         print_comparison(comparison(*collect(store)), Console())
         for path in written:

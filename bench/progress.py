@@ -83,7 +83,7 @@ class Display:
         seeds = self._seeds.setdefault(cell, set())
         seeds.add(seed)
         tuning = self._notes.get(cell, "").split("; ")[0]
-        self.note(cell, "; ".join(filter(None, [tuning, f"{len(seeds)} seeds tested"])))
+        self.note(cell, "; ".join(filter(None, [tuning, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} tested"])))
 
     def log(self, text: str) -> None:
         """One line above the bars."""

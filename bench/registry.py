@@ -15,11 +15,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .errors import UserError, unknown
+from .seeds import content_id
 
 PACKAGES = {"methods": "bench.methods", "datasets": "bench.datasets"}
 
@@ -57,8 +59,50 @@ class Entry:
             raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
 
     def source_hash(self) -> str:
-        """SHA-256 of a plug-in's file, so that an edited plug-in never reuses old results; empty for built-ins."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16] if self.plugin and self.path else ""
+        """Identity of the code behind this entry, so that edited code never reuses old results.
+
+        A built-in's file and the modules it shares with its folder; a plug-in's file; an entry point's module.
+        """
+        path = self.path
+        if self.entry_point is not None:
+            spec = importlib.util.find_spec(self.entry_point.module)
+            path = Path(spec.origin) if spec is not None and spec.origin else None
+        own = code_digest(path) if path is not None else ""
+        return content_id([own, shared_digest(PACKAGES[self.kind])])
+
+
+def code_digest(path: Path) -> str:
+    """Digest of what a Python file does: comments, docstrings and layout do not count."""
+    return _code_digest(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _code_digest(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            value = body[0].value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                body[0] = ast.Pass()
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+@cache
+def shared_digest(package: str) -> str:
+    """Digest of a folder's modules that are not registered classes of their own: adding a method changes nothing."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    parts = []
+    for path in sorted(folder.rglob("*.py")):
+        try:
+            if path.parent != folder or not any(_registered_classes(path)):
+                parts.append([path.relative_to(folder).as_posix(), code_digest(path)])
+        except (SyntaxError, UnicodeDecodeError, ValueError):
+            continue  # a contributed file that does not parse; `list --check` says so
+    return content_id(parts)
 
 
 class Registry:

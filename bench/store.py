@@ -130,6 +130,11 @@ class Store:
             if isinstance(value, dict):
                 yield value
 
+    def damaged(self, kind: str) -> list[Path]:
+        """Records of one kind that cannot be read."""
+        paths = sorted(self.root.glob(f"*/*/*/{kind}-*/{RECORD}"))
+        return [path for path in paths if not isinstance(read_json(path), dict)]
+
     def remove(self, cell: tuple[str, str, str], kind: str, unit: str) -> None:
         """Forget a unit."""
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .distributions import PointMass
+
+if TYPE_CHECKING:
+    from ._model import EmbeddingModel
 
 PARTS = ("backbone", "mean", "spread", "objective")
 """Parts of a model that a method can train; what it does not train stays as its base left it."""
@@ -73,6 +76,8 @@ class Method:
         trains: The :data:`PARTS` this method trains.
         default_confidence: The confidence quoted for this method when only one is.
         fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
+        released_behaviour: What ``released`` does differently, one entry each.
+        warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
     """
 
     name: ClassVar[str]
@@ -84,14 +89,29 @@ class Method:
     trains: ClassVar[tuple[str, ...]] = PARTS
     default_confidence: ClassVar[str] = "max_cosine"
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
+    released_behaviour: ClassVar[tuple[str, ...]] = ()
+    warm_start: ClassVar[bool] = False
 
     class Params(MethodParams):
         """No hyper-parameters."""
 
     params: Any
 
-    def __init__(self, params: MethodParams | None = None) -> None:
+    def __init__(self, params: MethodParams | None = None, fidelity: str = "corrected") -> None:
+        if fidelity not in self.fidelities:
+            raise ValueError(f"method {self.name!r} offers {', '.join(self.fidelities)}, not {fidelity!r}")
         self.params = self.Params() if params is None else params
+        self.fidelity = fidelity
+
+    @property
+    def released(self) -> bool:
+        """Whether to reproduce what the paper's public code computes rather than what its equations say."""
+        return self.fidelity == "released"
+
+    @property
+    def trained_parts(self) -> tuple[str, ...]:
+        """The :data:`PARTS` that are trained; :attr:`trains` unless a parameter says otherwise."""
+        return self.trains
 
     @property
     def probabilistic(self) -> bool:
@@ -101,7 +121,7 @@ class Method:
     @property
     def means_frozen(self) -> bool:
         """Whether training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
-        return not {"backbone", "mean"} & set(self.trains)
+        return not {"backbone", "mean"} & set(self.trained_parts)
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
         """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""
@@ -125,6 +145,15 @@ class Method:
             base: Trained objective of the base method (two-stage methods), else None.
         """
         raise TypeError(f"method {self.name!r} defines no objective")
+
+    def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
+        """Set what depends on the data before the first step; called only if :attr:`warm_start` is true.
+
+        Args:
+            model: The untrained network, whose parts may be changed in place.
+            raw: ``[N, D]``, raw embeddings of one pass of training batches.
+            labels: ``[N]``, their classes.
+        """
 
     def confidence(self, distribution: Distribution) -> Tensor | None:
         """Confidence ``[B]`` of a probabilistic embedding, higher = more certain; None for a point."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,8 @@ class EmbeddingModel(nn.Module):
         dim: Embedding size.
         base_objective: Objective of the trained base (two-stage methods); it is kept, frozen, because it gives the
             classifier confidences of the base and some methods train towards its class weights.
+        seed: Called with the name of each part before it is made, so that a part starts the same whatever others a
+            method has.
     """
 
     def __init__(
@@ -39,14 +42,18 @@ class EmbeddingModel(nn.Module):
         num_classes: int,
         dim: int,
         base_objective: nn.Module | None = None,
+        seed: Callable[[str], None] = lambda part: None,
     ) -> None:
         super().__init__()
         self.method = method
         self.backbone = backbone
         features = int(backbone.out_features)  # type: ignore[arg-type]
+        seed("mean")
         self.mean = MeanHead(features, dim)
+        seed("spread")
         self.spread = method.spread_head(features, dim)
         self.base_objective = base_objective
+        seed("objective")
         self.objective = method.objective(num_classes, dim, base_objective)
         for part in self._frozen_parts():
             no_grad_parameters(part)
@@ -58,7 +65,7 @@ class EmbeddingModel(nn.Module):
             "spread": self.spread,
             "objective": self.objective,
         }
-        frozen = [part for name in PARTS if name not in self.method.trains and (part := parts[name]) is not None]
+        frozen = [part for name in PARTS if name not in self.method.trained_parts and (part := parts[name]) is not None]
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
     def train(self, mode: bool = True) -> EmbeddingModel:
@@ -71,7 +78,7 @@ class EmbeddingModel(nn.Module):
     @property
     def backbone_frozen(self) -> bool:
         """Whether features of the backbone can be computed once and reused."""
-        return "backbone" not in self.method.trains
+        return "backbone" not in self.method.trained_parts
 
     def embed_features(self, features: Tensor) -> Embedding:
         """Embeddings from pooled features ``[B, F]``."""
@@ -84,6 +91,11 @@ class EmbeddingModel(nn.Module):
     def forward(self, images: Tensor) -> Embedding:
         """Embeddings from normalised images ``[B, C, H, W]``."""
         return self.embed_features(self.backbone(images))
+
+    def scorer_options(self) -> dict[str, float]:
+        """Trained parameters of the method's scorer, such as HIB's scale and bias."""
+        options = getattr(self.objective, "scorer_options", None)
+        return {} if options is None else dict(options())
 
     @torch.no_grad()
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:

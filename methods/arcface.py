@@ -34,7 +34,7 @@ class ArcFace(Method):
         """Scale s and margin m."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
-        margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=3.1)
+        margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=1.57)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """ArcFace cross-entropy over the training classes."""

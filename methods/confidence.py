@@ -15,8 +15,9 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
         distribution: Batch of B embeddings.
 
     Returns:
-        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (largest softmax probability of the
-        scaled cosines, no margin) and ``neg_entropy`` (negative entropy of that softmax, nats), each ``[B]``.
+        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest softmax
+        probability of the scaled cosines, no margin) and ``neg_entropy`` (negative entropy of that softmax, nats),
+        each ``[B]``.
     """
     class_cosines = getattr(objective, "class_cosines", None)
     if class_cosines is None:
@@ -26,7 +27,7 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     log_p = torch.log_softmax(scale * cosines.double(), dim=-1)
     return {
         "max_cosine": cosines.amax(-1),
-        "max_probability": log_p.amax(-1).exp(),
+        "max_probability": log_p.amax(-1),
         "neg_entropy": (log_p.exp() * log_p).sum(-1),
     }
 

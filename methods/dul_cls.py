@@ -11,36 +11,55 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
-from .distributions import IsotropicNormal
+from ._base import Paper, register, tuned
+from ._spread import SpreadMethod, SpreadParams
+from .distributions import IsotropicNormal, PointMass, VonMisesFisher, vmf_log_normalizer_ratio
 from .distributions.normal import kl_to_standard_normal
-from .heads import SpreadHead, variance_from_raw
+from .distributions.von_mises_fisher import released_rsample
+from .heads import SpreadHead
 from .losses import ArcFaceLoss, CosFaceLoss
 
 
-class _SampledClassification(nn.Module):
-    """Margin softmax of one sample plus the weighted KL to the standard normal."""
+class SampledClassification(nn.Module):
+    """Margin softmax of one sample plus a weighted KL: to N(0, I) for a normal, to the uniform for a vMF.
 
-    def __init__(self, classifier: CosFaceLoss | ArcFaceLoss, kl_weight: float) -> None:
+    Args:
+        classifier: Margin softmax.
+        kl_weight: Weight of the KL.
+        released: Use the public code's vMF sampler and its prior term.
+    """
+
+    def __init__(self, classifier: CosFaceLoss | ArcFaceLoss, kl_weight: float, released: bool = False) -> None:
         super().__init__()
         self.classifier = classifier
         self.kl_weight = kl_weight
+        self.released = released
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+        """Cosines of the means to the class weights, and the scale."""
         return self.classifier.class_cosines(distribution)
 
-    def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        loss: Tensor = self.classifier(distribution, labels)
-        return loss + self.kl_weight * kl_to_standard_normal(distribution).mean()
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        if isinstance(distribution, IsotropicNormal):
+            sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
+        else:
+            assert isinstance(distribution, VonMisesFisher)
+            k = distribution.concentration
+            if self.released:
+                sample = released_rsample(distribution)
+                prior = k + vmf_log_normalizer_ratio(k, distribution.dim)
+            else:
+                sample, prior = distribution.rsample(), distribution.kl_to_uniform()
+        loss: Tensor = self.classifier(PointMass(sample, validate_args=False), labels)
+        return loss + self.kl_weight * prior.mean()
 
 
 @register
-class DulCls(Method):
+class DulCls(SpreadMethod):
     """Isotropic normal embedding trained end to end with a sampled margin softmax."""
 
     name = "dul_cls"
@@ -57,9 +76,13 @@ class DulCls(Method):
         "variance starts at 2/D (PER's code: 1, where a sample carries no signal at D = 128)",
         SpreadHead.DEVIATION,
     )
-    default_confidence = "method"
+    fidelities = ("corrected", "released")
+    released_behaviour = (
+        "the head is linear, and the spread starts at s2 = 1 or k = 1",
+        "distribution=vmf: draws come from the faulty sampler, and the prior term is k + log C(k) - log C(0), no KL",
+    )
 
-    class Params(MethodParams):
+    class Params(SpreadParams):
         """Classifier s and m, weight of the KL, which margin."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
@@ -67,23 +90,8 @@ class DulCls(Method):
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
 
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head, one number per image."""
-        return SpreadHead(in_features)
-
-    def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """N(raw / |raw|, variance I)."""
-        assert spread is not None
-        variance = variance_from_raw(spread.squeeze(-1), raw.shape[-1])
-        return IsotropicNormal(F.normalize(raw, dim=-1), variance, validate_args=False)
-
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""
         margin_loss = ArcFaceLoss if self.params.classifier == "arcface" else CosFaceLoss
         classifier = margin_loss(num_classes, dim, self.params.scale, self.params.margin)
-        return _SampledClassification(classifier, self.params.kl_weight)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Negative log variance (monotone in the negative entropy)."""
-        assert isinstance(distribution, IsotropicNormal)
-        return -torch.log(distribution.variance)
+        return SampledClassification(classifier, self.params.kl_weight, self.released)

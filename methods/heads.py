@@ -23,29 +23,41 @@ class SpreadHead(nn.Sequential):
     PER's public code leaves the ReLUs out, its text and SCF have plain ones. Those die under the larger learning rates
     of the search range: every image gets the same confidence and nothing can bring it back (on ``ndigit``, one of five
     seeds of a tuned DUL-cls). A slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the
-    spread starts near its initial value for every image while its gradient is not zero.
+    spread starts near its initial value for every image while its gradient is not zero. ``linear`` leaves activations
+    and the small start out, as PER's public code does.
     """
 
     DEVIATION = "the variance head has leaky ReLUs (slope 0.01): plain ones die (the papers: ReLU; PER's code: none)"
 
-    def __init__(self, in_features: int, out: int = 1) -> None:
+    def __init__(self, in_features: int, out: int = 1, *, linear: bool = False) -> None:
         wide, narrow = max(8, in_features // 2), max(8, in_features // 4)
         super().__init__(
             nn.Linear(in_features, wide),
-            nn.LeakyReLU(0.01),
+            nn.Identity() if linear else nn.LeakyReLU(0.01),
             nn.Linear(wide, narrow),
-            nn.LeakyReLU(0.01),
+            nn.Identity() if linear else nn.LeakyReLU(0.01),
             nn.Linear(narrow, out),
         )
         last = self[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
-            last.weight.mul_(0.1)
+            if not linear:
+                last.weight.mul_(0.1)
             last.bias.zero_()
 
 
+def positive_from_raw(raw: Tensor) -> Tensor:
+    """PER's map phi(r) = 1 / (1 - r) for r < 0 and 1 + r for r >= 0: positive, with a continuous slope.
+
+    Example:
+        >>> positive_from_raw(torch.tensor([-3.0, 0.0, 3.0]))
+        tensor([0.2500, 1.0000, 4.0000])
+    """
+    return torch.where(raw < 0, 1.0 / (1.0 + raw.clamp(max=0).abs()), 1.0 + raw)
+
+
 def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
-    """Variance ``(2 / dim) * phi(raw)`` with PER's map phi(r) = 1 / (1 - r) for r < 0 and 1 + r for r >= 0.
+    """Variance ``(2 / dim) * phi(raw)`` with PER's map phi (:func:`positive_from_raw`).
 
     The map has a continuous slope and needs no clamp: however far one large step throws a raw value out, its gradient
     stays of the order of 1/r and a regulariser can bring it back. An exponential with a clamp cannot promise that:
@@ -62,4 +74,4 @@ def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
         >>> variance_from_raw(torch.tensor([-3.0, 0.0, 3.0]), dim=2)
         tensor([0.2500, 1.0000, 4.0000])
     """
-    return (2.0 / dim) * torch.where(raw < 0, 1.0 / (1.0 + raw.clamp(max=0).abs()), 1.0 + raw.clamp(min=0))
+    return (2.0 / dim) * positive_from_raw(raw)

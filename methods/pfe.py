@@ -8,32 +8,39 @@ trained, to maximise the mutual likelihood score of genuine pairs:
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register
-from .distributions import IsotropicNormal
-from .heads import SpreadHead, variance_from_raw
+from ._base import Paper, register
+from ._spread import SpreadMethod, SpreadParams
+from .heads import SpreadHead
 from .scorers import pairwise_score
 
 
 class MutualLikelihood(nn.Module):
-    """Negative mean mutual likelihood score of the genuine pairs of a batch (PFE, Eq. 5)."""
+    """Negative mean mutual likelihood score of the genuine pairs of a batch (PFE, Eq. 5).
+
+    Args:
+        with_self: Whether an image is a genuine pair with itself.
+    """
+
+    def __init__(self, with_self: bool = False) -> None:
+        super().__init__()
+        self.with_self = with_self
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least one genuine pair."""
         genuine = labels[:, None] == labels[None, :]
-        # A pair of an image with itself has no data term: it would only pull the variance to its floor.
-        genuine.fill_diagonal_(False)
+        # A pair of an image with itself has no data term: it would only pull the variance to its floor. (Where a batch
+        # repeats an image because its class has fewer than K, the two views still count as a pair.)
+        genuine.fill_diagonal_(self.with_self)
         if not genuine.any():
             raise ValueError("PFE needs batches with at least two images of some class")
         return -pairwise_score("mls", distribution, distribution)[genuine].mean()
 
 
 @register
-class PFE(Method):
+class PFE(SpreadMethod):
     """Variance head on a frozen deterministic base."""
 
     name = "pfe"
@@ -53,26 +60,15 @@ class PFE(Method):
     scorer = "mls"
     on_base = True
     trains = ("spread",)
-    default_confidence = "method"
+    fidelities = ("corrected", "released")
+    released_behaviour = (
+        "pairs of an image with itself count, which pulls variances to their floor",
+        "the head is linear, and the variance starts at 1",
+    )
 
-    class Params(MethodParams):
+    class Params(SpreadParams):
         """None of its own: what is tuned is the optimiser of the head."""
-
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head, one number per image."""
-        return SpreadHead(in_features)
-
-    def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """N(raw / |raw|, variance I)."""
-        assert spread is not None
-        variance = variance_from_raw(spread.squeeze(-1), raw.shape[-1])
-        return IsotropicNormal(F.normalize(raw, dim=-1), variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Mutual likelihood of genuine pairs."""
-        return MutualLikelihood()
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Negative log variance (monotone in the negative entropy)."""
-        assert isinstance(distribution, IsotropicNormal)
-        return -torch.log(distribution.variance)
+        return MutualLikelihood(with_self=self.released)

@@ -38,9 +38,9 @@ def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
     return _uniform(ids, seed, "random confidence")
 
 
-def oracle_confidence(map_at_r: Tensor) -> Tensor:
-    """The best confidence there could be: each query's own MAP@R ``[N]``, lone queries last."""
-    return torch.where(map_at_r.isnan(), -1.0, map_at_r)
+def oracle_confidence(values: Tensor) -> Tensor:
+    """The best confidence there could be for a metric: each query's own value ``[N]``, lone queries last."""
+    return torch.where(values.isnan(), -1.0, values)
 
 
 def filter_out_rows(
@@ -49,6 +49,7 @@ def filter_out_rows(
     ids: Sequence[str],
     confidences: Mapping[str, Tensor],
     *,
+    oracle: bool = False,
     fractions: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     seed: int = 0,
 ) -> Iterator[Row]:
@@ -62,6 +63,7 @@ def filter_out_rows(
         labels: Classes ``[N]``.
         ids: Identities of the N images.
         confidences: Confidences ``[N]`` by name.
+        oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
         fractions: Shares removed, in [0, 1).
         seed: Of the order among equal confidences.
 
@@ -83,7 +85,12 @@ def filter_out_rows(
     deep = rank(scorer, labels, depth=min(4 * full_depth(labels) + 8, count))
     whole = per_query(deep)
     tie_break = _uniform(ids, seed, "confidence ties").numpy()
-    for name, confidence in confidences.items():
+    jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
+        (name, confidence, METRICS) for name, confidence in confidences.items()
+    ]
+    if oracle:
+        jobs += [("oracle", oracle_confidence(whole[metric]), (metric,)) for metric in METRICS]
+    for name, confidence, metrics in jobs:
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
@@ -96,7 +103,7 @@ def filter_out_rows(
                 "query_and_gallery": _on_subset(scorer, labels, keep, deep),
             }
             for variant, values in by_variant.items():
-                for metric in METRICS:
+                for metric in metrics:
                     lone = int(values[metric].isnan().sum())
                     yield row(
                         f"filter_out_{metric}",

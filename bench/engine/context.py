@@ -56,10 +56,10 @@ class Context:
         """All data sets."""
         return Registry("datasets", tuple(map(Path, self.plugins)))
 
-    def method(self, name: str, params: dict[str, Any]) -> Any:
-        """A method with its parameters."""
+    def method(self, name: str, params: dict[str, Any], fidelity: str = "corrected") -> Any:
+        """A method with its parameters; one without a released form is what it is in either."""
         cls = self.methods.get(name).load()
-        return cls(cls.Params(**params))
+        return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
     def dataset(self, name: str) -> Any:
         """A data set, built once per process."""

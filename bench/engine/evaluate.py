@@ -68,8 +68,8 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
         ("test_crop", crop, crop_confidence),
     ):
         for scorer_name in scorers:
-            scorer = DistributionScorer(scorer_name, distribution)
-            val_scorer = DistributionScorer(scorer_name, val)
+            scorer = DistributionScorer(scorer_name, distribution, model.scorer_options())
+            val_scorer = DistributionScorer(scorer_name, val, model.scorer_options())
             found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"])))
             found += verification_rows(
                 scorer.pairs(pairs.left, pairs.right),
@@ -104,15 +104,21 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
             "fidelity": train_spec["fidelity"],
             "hparams": spec["hparams"],
             "trials": spec["trials"],
+            "pinned": spec["pinned"],
             "backbone": train_spec["backbone"],
             "dim": train_spec["dim"],
             "seed": train_spec["replicate"],
         },
         "role": {
             "primary_scorer": method.scorer,
-            "default_confidence": method.default_confidence,
+            # A plug-in's objective need not be a classifier; the norm is what every embedding has.
+            "default_confidence": method.default_confidence
+            if method.default_confidence in clean_confidence
+            else "norm",
             "probabilistic": method.probabilistic,
             "trainings": spec["trials"] + spec["base_trials"],
+            "train": spec["train"],
+            "base_train": (train_spec["base"] or {}).get("unit", ""),
         },
         "rows": [{"split": "test_crop", **_json_safe(item)} for item in rows],
         "crop_curve": _crop_curve({**crop_confidence, "random": noise}, fractions, tests),
@@ -123,6 +129,7 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
         },
         "manifests": {**trained["manifests"], "test": test_images.manifest_sha256()},
         "environment": environment(context, started),
+        "finished": time.time(),
     }
     write_json(context.store.unit_dir(cell, "test", unit) / RECORD, record)
     return {"unit": unit}
@@ -141,25 +148,27 @@ def _confidence_rows(
     most = int(torch.bincount(labels).max()) - 1
     values = per_query(rank(scorer, labels, depth=max(1, most)), ks=(1,))
     lone = values["map_at_r"].isnan()
-    every = {**confidence, "random": noise, "oracle": oracle_confidence(values["map_at_r"])}
+    every = {**confidence, "random": noise}
     found: list[dict[str, Any]] = list(
         filter_out_rows(
             scorer,
             labels,
             ids,
             every,
+            oracle=True,
             fractions=tuple(tests["filter_fractions"]),
             seed=seed_for("ties", name),
         )
     )
     counted, lone_count = int((~lone).sum()), int(lone.sum())
     extra: dict[str, Any] = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
-    for kind, value in every.items():
-        kept = value[~lone]
+    for kind, value in [*every.items(), ("oracle", None)]:
         for metric in ("recall_at_1", "map_at_r"):
             risk = 1.0 - values[metric][~lone]
+            kept = oracle_confidence(values[metric])[~lone] if value is None else value[~lone]
             found.append(row("aurc", aurc(kept, risk), confidence=kind, variant=metric, **extra))
             found.append(row("e_aurc", e_aurc(kept, risk), confidence=kind, variant=metric, **extra))
+        kept = oracle_confidence(values["recall_at_1"])[~lone] if value is None else value[~lone]
         auroc = confidence_auroc(kept, values["recall_at_1"][~lone])
         found.append(row("confidence_auroc", auroc, confidence=kind, **extra))
     return found

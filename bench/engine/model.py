@@ -31,7 +31,7 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
 
     Parts that two methods share (backbone, mean head) start equal for equal data set and replicate.
     """
-    method = context.method(spec["method"], spec["params"])
+    method = context.method(spec["method"], spec["params"], spec["fidelity"])
 
     def seeded(part: str) -> None:
         torch.manual_seed(seed_for("init", spec["dataset"], spec["replicate"], part))
@@ -41,10 +41,9 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
     backbone = build_backbone(spec["backbone"], channels, weights)
     base_objective = None
     if spec["base"] is not None:
-        base = context.method(spec["base"]["method"], spec["base"]["params"])
+        base = context.method(spec["base"]["method"], spec["base"]["params"], spec["fidelity"])
         base_objective = base.objective(num_classes, spec["dim"])
-    seeded("heads")
-    model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective)
+    model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective, seeded)
     return model.to(context.device, memory_format=torch.channels_last)
 
 

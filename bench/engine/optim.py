@@ -28,22 +28,32 @@ def check_names(optim: dict[str, Any]) -> None:
 def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any]) -> torch.optim.Optimizer:
     """Optimiser with two learning rates: ``lr_objective`` for the objective's own parameters, ``lr`` for the rest.
 
+    An objective may have a ``learning_rates`` mapping from prefixes of its parameter names to ``(rate, factor)``, the
+    rate being ``lr`` or ``lr_objective``: those parameters learn at factor times that rate and without weight decay,
+    which would pull a logarithm or a flow towards nothing in particular.
+
     Raises:
         UnitFailed: If nothing is trainable.
     """
-    own = [p for p in objective.parameters() if p.requires_grad]
-    taken = {id(p) for p in own}
+    special = dict(getattr(objective, "learning_rates", {}))
+    decay = optim["weight_decay"]
+    grouped: dict[tuple[float, float], list[nn.Parameter]] = {}
+    taken = set()
+    for name, parameter in objective.named_parameters():
+        taken.add(id(parameter))
+        prefix = next((p for p in special if name.startswith(p)), None)
+        rate, factor = special[prefix] if prefix is not None else ("lr_objective", 1.0)
+        key = (optim[rate] * factor, decay if prefix is None else 0.0)
+        if parameter.requires_grad:
+            grouped.setdefault(key, []).append(parameter)
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
-    groups = [
-        {"params": params, "lr": lr, "max_lr": lr}
-        for params, lr in ((rest, optim["lr"]), (own, optim["lr_objective"]))
-        if params
-    ]
+    groups = [{"params": rest, "lr": optim["lr"], "max_lr": optim["lr"], "weight_decay": decay}] if rest else []
+    groups += [{"params": params, "lr": lr, "max_lr": lr, "weight_decay": wd} for (lr, wd), params in grouped.items()]
     if not groups:
         raise UnitFailed("nothing to train: every part of the model is frozen")
     if optim["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, weight_decay=optim["weight_decay"])
-    return torch.optim.AdamW(groups, weight_decay=optim["weight_decay"], fused=True)
+        return torch.optim.SGD(groups, momentum=0.9)
+    return torch.optim.AdamW(groups, fused=True)
 
 
 def learning_rate_factor(step: int, total: int, schedule: str, warmup: float) -> float:

@@ -84,7 +84,9 @@ class _CachedFeatures:
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float:
         """The stage's loss on validation classes, the same views in every epoch, trial and method."""
         model.eval()
-        losses = [model.objective(model.embed_features(view).distribution, labels) for view in self.features["val"]]
+        # An objective that stands on the training classes says itself what its loss on other classes is.
+        loss = getattr(model.objective, "validation_loss", model.objective)
+        losses = [loss(model.embed_features(view).distribution, labels) for view in self.features["val"]]
         return float(torch.stack(losses).double().mean())
 
 
@@ -136,6 +138,8 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
     steps = max(1, len(labels) // (spec["classes_per_batch"] * spec["images_per_class"]))
     trainable = [p for p in model.parameters() if p.requires_grad]
     progress = _load_checkpoint(folder / CHECKPOINT, model, optimizer)
+    if model.method.warm_start and progress["epoch"] == 0:
+        _warm_start(model, inputs, labels, spec, steps, context.device)
     by_loss = selection["metric"] == "stage_loss"
 
     while progress["epoch"] < optim["epochs"] and not progress["stopped"]:
@@ -163,7 +167,8 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             total += loss.detach().double().cpu()
         distribution, _ = embed(model, data.val.evaluation, len(data.val), context.device)
         try:
-            val = map_at_r(DistributionScorer(model.method.scorer, distribution), data.val.labels)
+            scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options())
+            val = map_at_r(scorer, data.val.labels)
         except ValueError as error:
             raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
         row = {"epoch": epoch + 1, "loss": float(total) / steps, "val_map_at_r": val}
@@ -193,6 +198,24 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
     write_json(folder / RECORD, record)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return record
+
+
+@torch.no_grad()
+def _warm_start(
+    model: EmbeddingModel, inputs: Any, labels: Tensor, spec: dict[str, Any], steps: int, device: str
+) -> None:
+    """Show the method the raw embeddings of one pass of training batches, then forget that they were computed."""
+    axes = ("warm start", spec["dataset"], spec["replicate"])
+    order, augment = generator("order", *axes), generator("augment", *axes)
+    # Batch statistics, as in the first training step; running ones are at their initial values or frozen.
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.train()
+    raw, seen = [], []
+    for rows in class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps):
+        raw.append(inputs.embed_batch(model, inputs.batch(rows, augment)).raw)
+        seen.append(labels[rows])
+    model.load_state_dict(before)
+    model.method.initialise(model, torch.cat(raw), torch.cat(seen).to(device))
 
 
 def _advance(

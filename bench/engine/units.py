@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,12 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UserError, unknown
 from ..protocols.recipes import Optim, Recipe, get_recipe
+from ..registry import code_digest, shared_digest
 from ..seeds import content_id
 from .context import Cell, Context
 from .space import Space, clip_to_space
 
-ENGINE_REVISION = 1
-"""Raised when a change of the engine alters results: old records are then not reused."""
+
+def engine_digest(*names: str) -> str:
+    """Identity of engine and protocol code: results of other code are not reused, comments and docstrings aside."""
+    root = Path(__file__).parents[1]
+    paths = [root / "seeds.py", *(root / "engine" / f"{name}.py" for name in names)]
+    return content_id([[code_digest(path) for path in paths], shared_digest("bench.protocols")])
+
 
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
@@ -68,6 +75,7 @@ class Plan:
         tests: What the tests measure.
         preset: Name of the protocol's preset.
         version: Version of the protocol.
+        pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
     """
 
     cell: Cell
@@ -81,6 +89,7 @@ class Plan:
     tests: dict[str, Any]
     preset: str
     version: int
+    pinned: str = ""
 
     @property
     def method(self) -> str:
@@ -123,7 +132,8 @@ class Plan:
         """Specification of the tests of one trained unit."""
         return {
             "kind": "test",
-            "engine": ENGINE_REVISION,
+            "engine": engine_digest("evaluate", "model"),
+            "pinned": self.pinned,
             "train": train_unit,
             "hparams": self.hparams,
             "trials": self.trials,
@@ -179,6 +189,8 @@ def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
 def expand(asked: tuple[str, ...], known: list[str]) -> list[str]:
     """Names from comma-separated lists; ``all`` is every known one."""
     names = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    if not names:
+        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
     if "all" in names:
         return known
     return list(dict.fromkeys(names))
@@ -209,16 +221,21 @@ def _plan(
         base_name = settings.base or recipe.base
         if context.methods.get(base_name).load().on_base:
             raise UserError(f"--base {base_name}: {base_name!r} stands on a base itself; name a one-stage method")
-        base = _plan(settings, context, preset, dataset, base_name, plans, used)
-    frozen = "backbone" not in method.trains
+        # What is pinned for a method is not pinned for a base that only serves it.
+        named = base_name in expand(settings.methods, [entry.name for entry in context.methods])
+        shared = tuple(item for item in settings.sets if named or item[0].split(".")[0] in ("data", "augment"))
+        base_settings = settings.model_copy(update={"sets": shared})
+        base = _plan(base_settings, context, preset, dataset, base_name, plans, used)
     overrides = _overrides(settings, method, recipe, used)
+    recipe_params = dict(recipe.methods.get(name, {}))
+    params = _validated(method, {**recipe_params, **overrides["method"]}, name)
+    instance = method(method.Params(**params))
+    frozen = "backbone" not in instance.trained_parts
     optim_defaults = asdict(recipe.frozen if frozen else recipe.end_to_end)
     optim_space = optim_defaults.pop("search")
     optim = {**optim_defaults, **overrides["optim"]}
-    recipe_params = dict(recipe.methods.get(name, {}))
-    params = _validated(method, {**recipe_params, **overrides["method"]}, name)
     selection = asdict(preset.selection)
-    if method(method.Params(**params)).means_frozen:
+    if instance.means_frozen:
         selection["metric"] = "stage_loss"
     _check(context, preset, dataset, settings.backbone or recipe.backbone, optim, recipe, overrides)
     trained = {"lr", "weight_decay"} | ({"lr_objective"} if not frozen else set())
@@ -232,7 +249,7 @@ def _plan(
             space[f"optim.{key}"] = dict(bounds)
     template: dict[str, Any] = {
         "kind": "train",
-        "engine": ENGINE_REVISION,
+        "engine": engine_digest("train", "model", "optim"),
         "protocol": [settings.protocol, _version(settings.protocol)],
         "dataset": dataset,
         "dataset_source": context.datasets.get(dataset).source_hash(),
@@ -259,7 +276,8 @@ def _plan(
         if settings.hparams == "published":
             raise _no_published(dataset, name)
         if settings.hparams != "default":
-            hparams = _apply_file(Path(settings.hparams), name, template, method)
+            known = [entry.name for entry in context.methods]
+            hparams = _apply_file(Path(settings.hparams), name, template, method, known)
     elif not space:
         trials = 1
     plan = Plan(
@@ -274,9 +292,24 @@ def _plan(
         tests=asdict(preset.tests),
         preset=settings.preset,
         version=_version(settings.protocol),
+        pinned=_pinned(settings, overrides, template, entry.plugin and entry.source_hash()),
     )
     plans[cell] = plan
     return plan
+
+
+def _pinned(
+    settings: RunSettings, overrides: dict[str, dict[str, Any]], template: dict[str, Any], plugin: str | bool
+) -> str:
+    """What sets this run apart from one with the same method, data set and budget."""
+    parts = [f"{group}.{key}={value}" for group, values in overrides.items() for key, value in sorted(values.items())]
+    if settings.sampler != "gp" and settings.hparams == "tuned":
+        parts.append(f"sampler={settings.sampler}")
+    if template["weights"]:
+        parts.append(f"weights={template['weights'][:8]}")
+    if plugin:
+        parts.append(f"plugin={str(plugin)[:8]}")
+    return "; ".join(parts)
 
 
 def _check(
@@ -359,7 +392,7 @@ def _like(default: Any, key: str, text: str) -> Any:
         value = type(default)(text)
     except ValueError:
         raise UserError(f"--set {key}={text}: expected {type(default).__name__}, like {default!r}") from None
-    if value != value or value < 0 or (isinstance(value, int) and value < 1):
+    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < 1):
         raise UserError(f"--set {key}={text}: out of range")
     return value
 
@@ -391,7 +424,7 @@ def _validated(method: Any, params: dict[str, Any], name: str) -> dict[str, Any]
         ) from None
 
 
-def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any) -> str:
+def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any, methods: list[str]) -> str:
     """Settings from a JSON or TOML file: ``{"method.scale": ..}`` for all methods, or ``{"cosface": {..}}``."""
     try:
         text = path.read_bytes()
@@ -402,13 +435,16 @@ def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any) ->
         raise UserError(
             f"--hparams {path}: not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}"
         ) from None
-    mine = held.get(name, held) if isinstance(held, dict) else None
-    if not isinstance(mine, dict):
+    if not isinstance(held, dict):
         raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
+    tables = {key: value for key, value in held.items() if isinstance(value, dict)}
+    for key in tables:
+        if key not in methods:
+            raise unknown(f"method in {path}:", key, methods)
+    # What stands at the top is for every method; a method's own table comes on top of it.
+    mine = {key: value for key, value in held.items() if key not in tables} | tables.get(name, {})
     params = dict(template["params"])
     for key, value in mine.items():
-        if isinstance(value, dict):
-            continue
         group, _, field = key.partition(".")
         if group == "method":
             params[field] = value

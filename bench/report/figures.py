@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ..store import Store, read_json, write_atomic
+from .frame import latest_tests
 
 STYLE: Any = {
     "font.size": 9.0,
@@ -45,13 +46,16 @@ def _colour(index: int) -> Any:
 
 
 def _label(row: pd.Series[Any]) -> str:
-    extra = "" if row["hparams"] == "tuned" else f", {row['hparams']}"
-    return f"{row['method']}{extra}"
+    extra = [row["hparams"]] if row["hparams"] != "tuned" else []
+    extra += [row["fidelity"]] if row["fidelity"] != "corrected" else []
+    extra += [row["pinned"]] if row["pinned"] else []
+    return ", ".join([row["method"], *extra])
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
     """(index, label, rows) of each method at each setting; a budget is named where two of them meet."""
-    grouped = list(frame.groupby(["method", "base", "hparams", "trials", "backbone", "dim"], sort=True, dropna=False))
+    names = ["method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim"]
+    grouped = list(frame.groupby(names, sort=True, dropna=False))
     labels = [_label(group.iloc[0]) for _, group in grouped]
     for index, (_, group) in enumerate(grouped):
         label = labels[index]
@@ -103,7 +107,7 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
 def crop_figure(store: Store, roles: pd.DataFrame, dataset: str) -> Figure | None:
     """Mean confidence rank against the side of the centre crop, one line per method, band over seeds."""
     lines = []
-    for record in store.records("test"):
+    for record in latest_tests(store):
         if record["columns"]["dataset"] == dataset:
             curve = record["crop_curve"]
             role = roles[roles["unit"] == record["unit"]].iloc[0]

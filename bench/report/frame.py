@@ -17,6 +17,7 @@ KEYS = (
     "fidelity",
     "hparams",
     "trials",
+    "pinned",
     "backbone",
     "dim",
     "seed",
@@ -26,22 +27,21 @@ COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 SETTING = tuple(key for key in KEYS if key != "seed")
 """What a group of seeds has in common: one row of a comparison."""
 
-ROLE_COLUMNS = ("unit", "primary_scorer", "default_confidence", "probabilistic", "trainings")
+ROLE_COLUMNS = ("unit", "primary_scorer", "default_confidence", "probabilistic", "trainings", "train", "base_train")
 
 
 def collect(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every value of every finished test, and what role it plays.
 
+    Where a setting was run again with other code, the later results stand for it (:func:`superseded` counts).
+
     Returns:
         The tidy table in a fixed order, and one row per test unit: its method's own scorer and confidence, whether
         it is probabilistic, and how many trainings its tuning cost, base included.
-
-    Raises:
-        ValueError: If two rows share every column but the value.
     """
     rows: list[dict[str, Any]] = []
     roles: list[dict[str, Any]] = []
-    for record in store.records("test"):
+    for record in latest_tests(store):
         context = {key: record["columns"][key] for key in KEYS}
         rows += [{**context, **row, "unit": record["unit"]} for row in record["rows"]]
         roles.append({"unit": record["unit"], **record["role"]})
@@ -49,14 +49,26 @@ def collect(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     frame["value"] = frame["value"].astype(float)
     frame["fraction"] = frame["fraction"].astype(float)
     keys = [*KEYS, *ROW_KEYS]
-    frame = frame.sort_values([*keys, "unit"], kind="stable", ignore_index=True)
-    doubled = frame.duplicated(keys, keep=False)
-    if doubled.any():
-        first = frame[doubled].iloc[0]
-        raise ValueError(
-            f"two values for one row: {first[keys].to_dict()} (units {sorted(set(frame[doubled]['unit']))})"
-        )
-    return frame, pd.DataFrame(roles, columns=list(ROLE_COLUMNS))
+    return frame.sort_values(keys, kind="stable", ignore_index=True), pd.DataFrame(roles, columns=list(ROLE_COLUMNS))
+
+
+def superseded(store: Store) -> int:
+    """Number of test records that a later one of the same setting, made by other code, stands in for."""
+    return sum(1 for _ in store.records("test")) - len(_chosen(store))
+
+
+def latest_tests(store: Store) -> list[dict[str, Any]]:
+    """Test records that count: of each setting the latest."""
+    return list(_chosen(store).values())
+
+
+def _chosen(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
+    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in store.records("test"):
+        key = tuple(record["columns"][name] for name in KEYS)
+        if key not in chosen or record["finished"] > chosen[key]["finished"]:
+            chosen[key] = record
+    return chosen
 
 
 def write_metrics(store: Store) -> pd.DataFrame:

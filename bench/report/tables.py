@@ -28,6 +28,7 @@ class Column:
         higher: Whether higher is better.
         percent: Whether it is printed in percent.
         brief: Whether a terminal shows it; the files show every column.
+        wide: Whether only a terminal of 100 columns shows it.
     """
 
     title: str
@@ -38,17 +39,18 @@ class Column:
     higher: bool = True
     percent: bool = True
     brief: bool = True
+    wide: bool = False
 
 
 COMPARED = (
     Column("R@1", "recall_at_1"),
     Column("MAP@R", "map_at_r"),
     Column("R-Prec", "r_precision", brief=False),
-    Column("Ver. acc.", "verification_accuracy", variant="threshold_val"),
+    Column("Ver. acc.", "verification_accuracy", variant="threshold_val", wide=True),
     Column("Ver. AUC", "verification_auc", brief=False),
     Column("Crop rho", "spearman_crop", split="test_crop", of_confidence=True, percent=False),
     Column("P(clean > crop)", "paired_crop", split="test_crop", of_confidence=True, brief=False),
-    Column("AURC crop", "aurc", split="test_crop", variant="recall_at_1", of_confidence=True, higher=False),
+    Column("AURC", "aurc", split="test_crop", variant="recall_at_1", of_confidence=True, higher=False),
 )
 CONTROLS = ("random", "oracle")
 
@@ -66,6 +68,11 @@ class Cell:
     seeds: int = 0
     best: bool = False
     beats_deterministic: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has a value."""
+        return 0 < self.defined == self.seeds
 
     def text(self, percent: bool, brief: bool = False) -> str:
         """``mean ± SD`` in percent or as it is, with ``[defined/seeds]`` where some seeds have no value."""
@@ -93,14 +100,15 @@ class Row:
     def label(self) -> str:
         """Method, with its base."""
         base = self.setting["base"]
-        return f"{self.setting['method']} ({base})" if base else str(self.setting["method"])
+        label = f"{self.setting['method']} ({base})" if base else str(self.setting["method"])
+        return label if self.setting["fidelity"] == "corrected" else f"{label} [{self.setting['fidelity']}]"
 
     @property
     def tuning(self) -> str:
         """Where its setting comes from."""
-        return (
-            f"tuned, {self.setting['trials']} trials" if self.setting["hparams"] == "tuned" else self.setting["hparams"]
-        )
+        tuned = self.setting["hparams"] == "tuned"
+        source = f"tuned, {self.setting['trials']} trials" if tuned else str(self.setting["hparams"])
+        return f"{source} ({self.setting['pinned']})" if self.setting["pinned"] else source
 
 
 def _per_seed(group: pd.DataFrame, column: Column, scorer: str, confidence: str) -> dict[int, float]:
@@ -158,17 +166,19 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Row]]
 
 
 def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]:
-    tops = []
+    tops: list[float | None] = []
     for index, column in enumerate(COMPARED):
-        means = [row.cells[index].mean for row, _ in found if row.cells[index].mean == row.cells[index].mean]
-        tops.append((max if column.higher else min)(means) if means else None)
+        # A mean over the seeds that happen to have a value is shown, but it does not compete.
+        means = [row.cells[index].mean for row, _ in found if row.cells[index].complete]
+        # One row is not the best of anything.
+        tops.append((max if column.higher else min)(means) if means and len(found) > 1 else None)
     rows = []
     for row, probabilistic in found:
         cells = []
         for cell, column, top, bar in zip(row.cells, COMPARED, tops, bars):
             sign = 1 if column.higher else -1
-            beats = probabilistic and bool(bar) and all(sign * cell.mean > sign * value for value in bar)
-            cells.append(replace(cell, best=cell.mean == top, beats_deterministic=beats))
+            beats = cell.complete and probabilistic and bool(bar) and all(sign * cell.mean > sign * v for v in bar)
+            cells.append(replace(cell, best=cell.complete and cell.mean == top, beats_deterministic=beats))
         rows.append(Row(row.setting, row.seeds, row.trainings, row.confidence, tuple(cells)))
     return sorted(
         rows, key=lambda row: (-row.cells[1].mean if row.cells[1].mean == row.cells[1].mean else 0, row.label)
@@ -207,8 +217,8 @@ def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
 
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
-    "AURC: lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five seeds gave "
-    "every image the same confidence, which has no rank correlation."
+    "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
+    "seeds gave every image the same confidence, which has no rank correlation."
 )
 
 
@@ -273,14 +283,15 @@ def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
         shown = [name for name in ("method", "tuning", "seeds", "confidence") if name not in common or name == "method"]
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in shown:
-            table.add_column(name, overflow="fold")
-        for column in COMPARED:
-            if column.brief:
-                table.add_column(column.title + ("" if column.higher else " (low)"), justify="right", overflow="fold")
+            table.add_column(name, no_wrap=name != "tuning")
+        visible = [c.brief and (console.width >= 100 or not c.wide) for c in COMPARED]
+        for column, shows in zip(COMPARED, visible):
+            if shows:
+                table.add_column(column.title + ("" if column.higher else " (low)"), justify="right", no_wrap=True)
         for row in group:
             cells = []
-            for column, cell in zip(COMPARED, row.cells):
-                if column.brief:
+            for column, cell, shows in zip(COMPARED, row.cells, visible):
+                if shows:
                     style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
                     cells.append(Text(cell.text(column.percent, brief=True), style=style))
             labels = dict(zip(HEAD, _labels(row)))
@@ -295,8 +306,8 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     heads = merged[merged["base"] != ""]
     for values, group in heads.groupby(list(SETTING), sort=True, dropna=False):
         setting = dict(zip(SETTING, values))
-        same = {key: setting[key] for key in SETTING if key not in ("method", "base")} | {"method": setting["base"]}
-        other = merged[(merged["base"] == "") & (merged[list(same)] == pd.Series(same)).all(axis=1)]
+        # By the very networks the heads stand on: budgets and pinned values of head and base may differ.
+        other = merged[merged["train"].isin(set(group["base_train"]))]
         if other.empty:
             continue
         mine, theirs = group.iloc[0], other.iloc[0]

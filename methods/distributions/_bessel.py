@@ -25,6 +25,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 _LEAST_ORDER = {torch.float64: 30.0, torch.float32: 12.0}
+_LOST = {torch.float64: 1 / 8, torch.float32: 2.0}
+"""A term of the expansion below this many roundings is left out."""
 _CHUNK = 1 << 15
 """Elements worked on at a time: the intermediates of one chunk stay in the processor's cache."""
 
@@ -63,7 +65,10 @@ def _expansion(dim: int, dtype: torch.dtype) -> _Expansion:
     order = nu + steps
     # u_j is at most about (j - 1)! / (2 pi 2^j) on [0, 1]: stop where the next one is lost in rounding.
     count = 1
-    while math.gamma(count + 1) / (2 * math.pi * 2 ** (count + 1)) / order ** (count + 1) > torch.finfo(dtype).eps / 8:
+    while (
+        math.gamma(count + 1) / (2 * math.pi * 2 ** (count + 1)) / order ** (count + 1)
+        > torch.finfo(dtype).eps * _LOST[dtype]
+    ):
         count += 1
     total: list[Fraction] = [Fraction(0)] * (3 * count + 1)
     exact_order = Fraction(dim, 2) - 1 + steps
@@ -94,28 +99,39 @@ def _horner(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
     return value
 
 
-def _evaluate_chunk(k: Tensor, dim: int, want_log: bool) -> tuple[Tensor | None, Tensor]:
-    """L(k) (if wanted) and A(k)/k of a float32 or float64 chunk."""
-    e = _expansion(dim, k.dtype)
+def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor | None, Tensor]:
+    """L(k) (if wanted) and A(k)/k of a float32 or float64 chunk of squared concentrations."""
+    e = _expansion(dim, squared.dtype)
     n = e.order
-    squared = k.square()
     radius = (squared + n * n).sqrt_()
     inverse = radius.reciprocal()
     t = inverse * n
-    gap = squared / (radius + n)  # radius - n without its cancellation
+    gap = squared / radius.add_(n)  # sqrt(k^2 + n^2) - n without its cancellation
     series = _horner(e.quotient, t).mul_(gap).mul_(inverse).div_(-e.at_one)  # S(t)/S(1) - 1
-    slope = _horner(e.slope, t).div_(series + 1.0).div_(e.at_one)  # S'(t)/S(t)
-    squared_inverse = inverse.square()
-    ratio = (radius + n).reciprocal_() - squared_inverse * (0.5 + t * slope)
+    slope = _horner(e.slope, t).div_(series + 1.0).mul_(t).div_(e.at_one).add_(0.5)  # t S'(t)/S(t) + 1/2
+    ratio = radius.reciprocal_() - inverse.square_().mul_(slope)
     log = None
     if want_log:
-        log = gap - n * torch.log1p(gap / (2 * n)) - 0.25 * torch.log1p(squared / (n * n)) + torch.log1p(series)
+        log = torch.log1p(gap / (2 * n)).mul_(-n).add_(gap)
+        log.sub_(gap.div_(n).log1p_(), alpha=0.5).add_(series.log1p_())
     for step in range(e.steps):
         twice = 2.0 * (n - step)  # 2 (j + 1) with j = n - step - 1
         shift = squared * ratio
         if log is not None:
             log += torch.log1p(shift / twice)
         ratio = (shift + twice).reciprocal_()
+    return log, ratio
+
+
+def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Log C(0) - log C(k) and A(k)/k from k^2 in one pass, without a gradient, for losses that write their own.
+
+    Args:
+        squared: Any shape, k^2 >= 0, float32 or float64.
+        dim: Dimension D >= 2.
+    """
+    log, ratio = _evaluate_squared(squared, _check_dim(dim), True)
+    assert log is not None
     return log, ratio
 
 
@@ -129,7 +145,7 @@ def _evaluate(k: Tensor, dim: int, want_log: bool) -> tuple[Tensor, Tensor]:
     log = torch.empty_like(flat) if want_log else mean
     for start in range(0, flat.numel(), _CHUNK):
         chunk = flat[start : start + _CHUNK]
-        value, ratio = _evaluate_chunk(chunk, dim, want_log)
+        value, ratio = _evaluate_squared(chunk.square(), dim, want_log)
         torch.mul(ratio, chunk, out=mean[start : start + _CHUNK])
         if value is not None:
             log[start : start + _CHUNK] = value
@@ -143,8 +159,8 @@ def _mean_derivative(k: Tensor, dim: int) -> Tensor:
     out = torch.empty_like(flat)
     for start in range(0, flat.numel(), _CHUNK):
         chunk = flat[start : start + _CHUNK]
-        _, low = _evaluate_chunk(chunk, dim, False)
-        _, high = _evaluate_chunk(chunk, dim + 2, False)
+        _, low = _evaluate_squared(chunk.square(), dim, False)
+        _, high = _evaluate_squared(chunk.square(), dim + 2, False)
         exact = low * (1.0 - chunk.square() * (low - high))
         # Where nothing is left of the bracket the asymptote (d-1)/(2 k^2) is exact to rounding.
         large = chunk > 1e4 * dim + 1e6

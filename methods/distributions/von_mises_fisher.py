@@ -195,6 +195,44 @@ def _accepted_proposal(k: Tensor, dim: int) -> Tensor:
     raise RuntimeError(f"vMF sampling did not end in {_ROUNDS} rounds")
 
 
+def released_rsample(distribution: VonMisesFisher) -> Tensor:
+    """One draw ``[*B, D]`` by the faulty sampler of the public vMF code, kept to reproduce its results.
+
+    From s-vae-pytorch through google-research/vmf_embeddings into PER and EL-nivMF: above k = 11 the envelope
+    parameter b becomes its limit for k >> D, (D-1)/(4k), while the acceptance test keeps the constants of the exact
+    b. For k between 10 and about 2 D draws point away from the mode. Gradients flow through b only.
+    """
+    k = distribution.concentration.double()
+    dim = distribution.dim
+    m = dim - 1.0
+    root = (4.0 * k.square() + m * m).sqrt()
+    ramp = (k - 10.0).clamp(0.0, 1.0)
+    limit = m / (4.0 * k.clamp_min(1e-12))
+    b = limit * ramp + (root - 2.0 * k) / m * (1.0 - ramp)
+    a = (m + 2.0 * k + root) / 4.0
+    d = 4.0 * a * b / (1.0 + b) - m * math.log(m)
+    with torch.no_grad():
+        proposal = torch.empty_like(k).reshape(-1)
+        flat_a, flat_b, flat_d = a.reshape(-1), b.reshape(-1), d.reshape(-1)
+        waiting = torch.arange(proposal.numel(), device=k.device)
+        half = torch.full_like(proposal, m / 2)
+        for _ in range(_ROUNDS):
+            if not len(waiting):
+                break
+            e = torch.distributions.Beta(half[waiting], half[waiting], validate_args=False).sample()
+            t = 2.0 * flat_a[waiting] * flat_b[waiting] / (1.0 - (1.0 - flat_b[waiting]) * e)
+            accept = m * t.log() - t + flat_d[waiting] >= torch.log(torch.rand_like(e))
+            proposal[waiting[accept]] = e[accept]
+            waiting = waiting[~accept]
+        else:
+            raise RuntimeError(f"vMF sampling did not end in {_ROUNDS} rounds")
+        proposal = proposal.reshape(k.shape)
+    w = (1.0 - (1.0 + b) * proposal) / (1.0 - (1.0 - b) * proposal)
+    loc = distribution.loc
+    sine = (1.0 - w.square()).clamp_min(1e-10).sqrt()
+    return w.to(loc.dtype).unsqueeze(-1) * loc + sine.to(loc.dtype).unsqueeze(-1) * _random_tangent(loc)
+
+
 @lru_cache(maxsize=2)
 def _legendre(count: int) -> tuple[Tensor, Tensor]:
     import numpy as np

@@ -7,6 +7,8 @@ import pytest
 from bench.cli import main
 from bench.engine.context import Context
 from bench.engine.units import RunSettings, build_plans
+from bench.errors import UserError
+from bench.registry import code_digest, shared_digest
 
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
 
@@ -100,6 +102,10 @@ class Diverges(Method):
         (("show", "dulcls"), "did you mean 'dul_cls'"),
         (("list", "method"), "'method'"),
         (("rum",), "run"),
+        (("run", "--method", ""), "no method"),
+        (("run", "--method", "cosface", "--set", "optim.lr=inf"), "out of range"),
+        (("run", "--method", "cosface", "--workers", "999"), "cores"),
+        (("run", "--method", "cosface", "--results", "/proc/nowhere"), "/proc/nowhere"),
         (("status",), "holds no results"),
         (("report", "--results", "nowhere"), "holds no results"),
     ],
@@ -162,6 +168,36 @@ def test_an_edited_plug_in_is_another_method_and_reuses_nothing(tmp_path):
         plugin.write_text(PLUGIN.replace("12.0", scale))
         templates.append(_plan(methods=("tiny",), plugins=(str(plugin),)).template)
     assert templates[0] == templates[2] != templates[1]
+
+
+def test_edited_code_reuses_nothing_but_comments_do_not_count(tmp_path):
+    source = 'def f():\n    """Doc."""\n    return 1  # one\n'
+    texts = (source, source.replace("Doc.", "Docs.").replace("# one", ""), source.replace("1", "2"))
+    paths = [tmp_path / name for name in "abc"]
+    for path, text in zip(paths, texts):
+        path.write_text(text)
+    same, commented, other = map(code_digest, paths)
+    assert same == commented != other
+    assert shared_digest("bench.methods") != shared_digest("bench.datasets")
+
+
+def test_pinned_values_are_the_method_s_own_and_not_its_base_s():
+    sets = (("optim.lr", "0.002"),)
+    base, head = build_plans(RunSettings(methods=("pfe",), datasets=("ndigit_smoke",), sets=sets), Context("unused"))
+    assert (base.method, head.method) == ("cosface", "pfe")
+    assert "optim.lr" in base.space
+    assert "optim.lr" not in head.space
+    assert (base.pinned, head.pinned) == ("", "optim.lr=0.002")
+
+
+def test_a_settings_file_with_an_unknown_method_is_refused(tmp_path):
+    path = tmp_path / "h.json"
+    path.write_text('{"cosfase": {"method.scale": 50}}')
+    with pytest.raises(UserError, match="did you mean 'cosface'"):
+        _plan(methods=("cosface",), hparams=str(path))
+    path.write_text('{"cosface": {"method.scale": 50}, "method.margin": 0.5}')
+    params = _plan(methods=("cosface",), hparams=str(path)).template["params"]
+    assert (params["scale"], params["margin"]) == (50, 0.5)
 
 
 def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_path):

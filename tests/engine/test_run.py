@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 
 ALL = "arcface,cosface,pfe,dul_cls"
 KEYS = [
-    "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "backbone", "dim", "seed",
-    "split", "scorer", "confidence", "variant", "metric", "fraction",
+    "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
+    "seed", "split", "scorer", "confidence", "variant", "metric", "fraction",
 ]  # fmt: skip
 
 
@@ -284,3 +284,27 @@ def test_two_runs_cannot_write_to_one_folder(cli, small, tmp_path):
     assert second.returncode == 2
     assert "another bench run is writing" in second.stderr
     assert not list(store.root.glob("reality_check"))
+
+
+def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
+    """Where one setting was run again with other code, the later result stands for it: nothing is averaged."""
+    folder = cli.cwd / "results" / "runs"
+    for epochs in (1, 2):
+        pins = ("--set", f"optim.epochs={epochs}")
+        cli("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", *pins)
+    frame = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
+    assert set(frame["pinned"]) == {"optim.epochs=1", "optim.epochs=2"}
+    assert not frame.duplicated(KEYS).any()
+    assert (folder / "report" / "comparison.md").read_text().count("| cosface |") == 2
+    old = next(folder.glob("*/*/cosface/test-*/record.json"))
+    record = json.loads(old.read_text())
+    clone = old.parents[1] / "test-0123456789abcdef" / "record.json"
+    clone.parent.mkdir()
+    clone.write_text(json.dumps(record | {"unit": "0123456789abcdef", "finished": record["finished"] + 1}))
+    assert "1 older result" in cli("report").stderr
+    again = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
+    assert len(again) == len(frame)
+    assert "0123456789abcdef" in set(again["unit"])
+    assert record["unit"] not in set(again["unit"])
+    old.write_text("{")
+    assert "1 damaged record(s) left out" in cli("report").stderr

@@ -91,6 +91,20 @@ def test_the_oracle_bounds_every_query_only_map_curve():
             assert r["value"] <= top + 1e-12
 
 
+def test_each_metric_has_the_oracle_that_bounds_it():
+    scores, labels, ids = _data(7, n=200, classes=30)
+    g = torch.Generator().manual_seed(0)
+    confidences = {str(i): torch.randn(200, generator=g) for i in range(5)}
+    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, confidences, oracle=True))
+    for metric in ("map_at_r", "recall_at_1"):
+        best = [r["value"] for r in _curve(rows, metric, "query_only", "oracle")]
+        assert len(best) == 10
+        assert best == sorted(best)
+        for i in range(5):
+            for r, top in zip(_curve(rows, metric, "query_only", str(i)), best):
+                assert r["value"] <= top + 1e-12
+
+
 def test_random_confidence_is_uniform_and_per_identity():
     ids = [f"id{i}" for i in range(5000)]
     values = random_confidence(ids, 3)
