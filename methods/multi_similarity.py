@@ -1,0 +1,77 @@
+"""Multi-Similarity (Wang et al., CVPR 2019).
+
+For anchor i with kept positives P (s < max negative + eps) and kept negatives N (s > min positive - eps):
+
+    L = 1/B sum_i [ 1/a log(1 + sum_P exp(-a (s - t))) + 1/b log(1 + sum_N exp(b (s - t))) ]
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register, tuned
+
+_FAR = -1e30
+
+
+def multi_similarity_loss(
+    cosines: Tensor, labels: Tensor, alpha: float, beta: float, threshold: float, epsilon: float
+) -> Tensor:
+    """Multi-Similarity loss of cosines ``[B, B]``, averaged over all anchors (Eq. 15 with the mining of Eq. 11-12)."""
+    same = labels[:, None] == labels[None, :]
+    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    hardest = cosines.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+    nearest = cosines.masked_fill(same, -torch.inf).amax(1, keepdim=True)
+    keep_negative = ~same & (cosines + epsilon > hardest)
+    keep_positive = positive & (cosines - epsilon < nearest)
+
+    def part(logits: Tensor, keep: Tensor, factor: float) -> Tensor:
+        return F.softplus(torch.logsumexp(torch.where(keep, logits, _FAR), 1)) / factor
+
+    pull = part(-alpha * (cosines - threshold), keep_positive, alpha)
+    push = part(beta * (cosines - threshold), keep_negative, beta)
+    return (pull + push).mean()
+
+
+class MultiSimilarityLoss(nn.Module):
+    """Multi-Similarity of the pairs in a batch."""
+
+    def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float) -> None:
+        super().__init__()
+        self.constants = (alpha, beta, threshold, epsilon)
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        unit = F.normalize(distribution.mean, dim=-1)
+        return multi_similarity_loss(unit @ unit.mT, labels, *self.constants)
+
+
+@register
+class MultiSimilarity(Method):
+    """Deterministic embedding, weighted pairs, no proxies."""
+
+    name = "multi_similarity"
+    summary = "deterministic; pairs weighted by self and relative similarity"
+    paper = Paper(
+        title="Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning",
+        venue="CVPR 2019",
+        arxiv="1904.06627",
+        equations="Eq. 11-15",
+    )
+    default_confidence = "norm"
+
+    class Params(MethodParams):
+        """Scales of positives and negatives, threshold, mining slack."""
+
+        alpha: float = tuned(2.0, 1.0, 64.0, log=True, gt=0)
+        beta: float = tuned(40.0, 1.0, 64.0, log=True, gt=0)
+        threshold: float = tuned(0.5, 0.0, 1.0, ge=-1, le=1)
+        epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Pair loss."""
+        p = self.params
+        return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon)

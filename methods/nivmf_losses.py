@@ -1,0 +1,116 @@
+"""Logits of the EL-nivMF paper (Kirchhof et al., ECCV 2022): similarities of images and proxy distributions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .distributions import nivmf_log_prob, vmf_log_normalizer, vmf_mean_resultant_length
+
+DISTANCES = ("cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
+
+
+def quadratic_log_normalizer(k: Tensor, dim: int) -> Tensor:
+    """The paper's fit of log C(k), made for k in [10, 50] and D = 128 and 512; any other D gets 512's."""
+    if dim == 128:
+        return 127.0 - 0.01909 * k - 0.003355 * k.square()
+    return 868.0 - 0.0002662 * k - 0.0009685 * k.square()
+
+
+def _quadratic_512(k: Tensor, dim: int) -> Tensor:
+    return quadratic_log_normalizer(k, 512)
+
+
+def el_nivmf_logits(
+    draws: Tensor,
+    loc: Tensor,
+    concentration: Tensor,
+    temperature: Tensor | float,
+    *,
+    normalizer: str = "heuristic",
+    temperature_inside: bool = False,
+    released: bool = False,
+) -> Tensor:
+    """Log mean_n rho_c(z_n) / t, the expected likelihood of draws under non-isotropic vMF proxies (Eq. 4-6).
+
+    Args:
+        draws: ``[N, B, D]``, unit.
+        loc: ``[C, D]``, unit.
+        concentration: ``[C, D]``, positive: the diagonal of K.
+        temperature: t.
+        normalizer: Of the proxies' densities, see :func:`nivmf_log_prob`.
+        temperature_inside: log mean_n rho^{1/t} (Algorithm 1 and the public code): in effect the best draw.
+        released: The public code: K is not applied to the draws, which leaves isotropic vMFs; quadratic normaliser;
+            temperature inside.
+
+    Returns:
+        ``[B, C]``.
+    """
+    if released:
+        stretched = concentration * loc
+        kt = stretched.square().sum(-1).sqrt()
+        log_rho = draws @ stretched.mT + quadratic_log_normalizer(kt, loc.shape[-1])
+        log_rho = log_rho + concentration.log().sum(-1) - kt.log()
+    else:
+        log_rho = nivmf_log_prob(draws, loc, concentration, normalizer)
+    count = math.log(len(draws))
+    if temperature_inside or released:
+        return torch.logsumexp(log_rho / temperature, 0) - count
+    return (torch.logsumexp(log_rho, 0) - count) / temperature
+
+
+def distance_logits(
+    distance: str,
+    raw: Tensor,
+    loc: Tensor,
+    concentration: Tensor,
+    temperature: Tensor | float,
+    *,
+    normalizer: str = "heuristic",
+    released: bool = False,
+) -> Tensor:
+    """-d / t for the six closed-form distances of the paper (section 4 and supplement).
+
+    Args:
+        distance: One of :data:`DISTANCES`.
+        raw: ``[B, D]``, raw embeddings; their norm is the concentration of the image.
+        loc: ``[C, D]``, unit.
+        concentration: ``[C]``, or ``[C, D]`` for ``nivmf``.
+        temperature: t.
+        normalizer: Of ``nivmf``.
+        released: Quadratic normaliser; KL with its sign turned and the mean resultant length left out.
+
+    Returns:
+        ``[B, C]``.
+
+    Raises:
+        ValueError: If the distance is unknown.
+    """
+    if distance not in DISTANCES:
+        raise ValueError(f"distance must be one of {', '.join(DISTANCES)}, not {distance!r}")
+    dim = raw.shape[-1]
+    unit = F.normalize(raw, dim=-1)
+    cosine = unit @ loc.mT
+    if distance == "cosine":
+        return cosine / temperature
+    if distance == "nivmf":
+        log_c = _quadratic_512 if released else vmf_log_normalizer
+        return nivmf_log_prob(unit, loc, concentration, normalizer, log_c) / temperature
+    k_image = raw.square().sum(-1).clamp_min(1e-24).sqrt().unsqueeze(1)
+    if distance == "l2":
+        return -(concentration.square() + k_image.square() - 2.0 * concentration * k_image * cosine) / temperature
+    if distance == "kl_vmf":
+        if released:
+            log_ratio = _quadratic_512(k_image, dim) - _quadratic_512(concentration, dim)
+            return (log_ratio + k_image - concentration * cosine) / temperature
+        log_ratio = vmf_log_normalizer(k_image, dim) - vmf_log_normalizer(concentration, dim)
+        kl = log_ratio + vmf_mean_resultant_length(k_image, dim) * (k_image - concentration * cosine)
+        return -kl / temperature
+    log_c = quadratic_log_normalizer if released else vmf_log_normalizer
+    order = 1.0 if distance == "el_vmf" else 0.5
+    squared = k_image.square() + concentration.square() + 2.0 * k_image * concentration * cosine
+    joint = log_c(order * squared.clamp_min(1e-24).sqrt(), dim)
+    return -(joint - order * (log_c(k_image, dim) + log_c(concentration, dim))) / temperature

@@ -1,0 +1,68 @@
+"""EL-nivMF guided by Proxy-Anchor on shared proxy directions (Kirchhof et al., ECCV 2022, Eq. 7).
+
+L = L_EL-nivMF + omega L_ProxyAnchor(mu_c, mu_z)
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._base import Paper, register, tuned
+from .distributions import VonMisesFisher
+from .el_nivmf import DEVIATIONS, RELEASED, ElNivmf, ElNivmfLoss, NormConcentrationMethod
+from .proxies import proxy_anchor_loss
+
+
+class GuidedElNivmfLoss(ElNivmfLoss):
+    """EL-nivMF plus a weighted Proxy-Anchor on the same directions."""
+
+    def __init__(self, *args: object, omega: float, alpha: float, delta: float) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.omega, self.alpha, self.delta = omega, alpha, delta
+
+    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        cosines = distribution.loc @ self.directions().mT
+        guide = proxy_anchor_loss(cosines, labels, self.alpha, self.delta, over_samples=self.released)
+        return F.cross_entropy(self.logits(distribution), labels) + self.omega * guide
+
+
+@register
+class ProxyAnchorElNivmf(NormConcentrationMethod):
+    """EL-nivMF with Proxy-Anchor guidance."""
+
+    name = "proxy_anchor_el_nivmf"
+    summary = "EL-nivMF plus Proxy-Anchor on the same proxy directions; end to end"
+    paper = Paper(
+        title="A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning",
+        venue="ECCV 2022",
+        arxiv="2207.03784",
+        equations="Eq. 7",
+    )
+    deviations = DEVIATIONS
+    fidelities = ("corrected", "released")
+    released_behaviour = (*RELEASED, "Proxy-Anchor's positive term is averaged over samples")
+
+    class Params(ElNivmf.Params):
+        """Weight, scale and margin of Proxy-Anchor."""
+
+        omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)
+        alpha: float = 32.0
+        delta: float = 0.1
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Proxies and loss."""
+        p = self.params
+        return GuidedElNivmfLoss(
+            num_classes,
+            dim,
+            p.concentration,
+            p.temperature,
+            p.samples,
+            p.normalizer,
+            self.released,
+            omega=p.omega,
+            alpha=p.alpha,
+            delta=p.delta,
+        )

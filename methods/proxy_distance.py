@@ -1,0 +1,81 @@
+"""The six closed-form distances between images and proxy distributions of the EL-nivMF paper (its Fig. 5).
+
+Cross-entropy of -d / t with d one of: cosine, l2, nivmf (point against nivMF), el_vmf (expected likelihood of two
+vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Paper, register
+from .distributions import VonMisesFisher
+from .el_nivmf import DEVIATIONS, DistributionProxies, NormConcentrationMethod, NormConcentrationParams
+from .nivmf_losses import distance_logits
+
+
+class DistanceLoss(DistributionProxies):
+    """Cross-entropy of one of the distances."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        concentration: float,
+        temperature: float,
+        distance: str,
+        normalizer: str,
+        released: bool,
+    ) -> None:
+        super().__init__(num_classes, dim, concentration, temperature, vector=distance == "nivmf", released=released)
+        self.distance, self.normalizer = distance, normalizer
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        assert isinstance(distribution, VonMisesFisher)
+        logits = distance_logits(
+            self.distance,
+            distribution.loc * distribution.concentration.unsqueeze(-1),
+            self.directions(),
+            self.concentration(),
+            self.temperature(),
+            normalizer=self.normalizer,
+            released=self.released,
+        )
+        return F.cross_entropy(logits, labels)
+
+
+@register
+class ProxyDistance(NormConcentrationMethod):
+    """vMF images against proxies by a closed-form distance."""
+
+    name = "proxy_distance"
+    summary = "von Mises-Fisher images against proxies by cosine, L2, nivMF, EL-vMF, B-vMF or KL-vMF distance"
+    paper = Paper(
+        title="A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning",
+        venue="ECCV 2022",
+        arxiv="2207.03784",
+        equations="Section 4, Eq. 29-39",
+    )
+    deviations = DEVIATIONS
+    fidelities = ("corrected", "released")
+    released_behaviour = (
+        "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",
+        "kl_vmf: the sign is turned, so that the loss pushes images away from their class, and A(k) is left out",
+        "concentrations and temperature are raw numbers",
+    )
+
+    class Params(NormConcentrationParams):
+        """Which distance, and the normaliser of ``nivmf``."""
+
+        distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
+        normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Proxies and loss."""
+        p = self.params
+        return DistanceLoss(num_classes, dim, p.concentration, p.temperature, p.distance, p.normalizer, self.released)

@@ -1,0 +1,66 @@
+"""ProxyNCA, ProxyNCA++ and the form the NIR paper calls ProxyNCA.
+
+With unit embeddings and unit proxies, d_c = |z - p_c|^2 and s_c = cos(z, p_c):
+
+    original   L = -log exp(-s d_y) / sum_{c != y} exp(-s d_c)
+    plusplus   L = -log exp(-s d_y) / sum_c exp(-s d_c)
+    softplus   L = log(1 + exp(-a (s_y - m))) + log(1 + sum_{c != y} exp(a (s_c + m)))
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register, tuned
+from .proxies import Proxies, proxy_nca_loss, proxy_nca_softplus_loss
+
+
+class ProxyNCALoss(Proxies):
+    """ProxyNCA in one of its forms."""
+
+    def __init__(self, num_classes: int, dim: int, scale: float, form: str, margin: float, released: bool) -> None:
+        super().__init__(num_classes, dim, scale)
+        self.form, self.margin, self.released = form, margin, released
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        if self.form == "softplus":
+            cosines = self.cosines(distribution.mean)
+            return proxy_nca_softplus_loss(cosines, labels, self.scale, self.margin, count_samples=self.released)
+        return proxy_nca_loss(
+            distribution.mean, self.weight, labels, self.scale / 2, with_positive=self.form == "plusplus"
+        )
+
+
+@register
+class ProxyNCA(Method):
+    """Deterministic embedding, one proxy per class."""
+
+    name = "proxy_nca"
+    summary = "deterministic; neighbourhood components with one proxy per class (original, ++ or NIR's form)"
+    paper = Paper(
+        title="ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis",
+        venue="ECCV 2020",
+        arxiv="2004.01113",
+        equations="Eq. 4; original: Movshovitz-Attias et al., ICCV 2017; softplus: Roth et al., CVPR 2022, Eq. 6",
+    )
+    deviations = (
+        "scale is the inverse temperature of the cosine, tuned; ProxyNCA++'s 1/9 on squared distances is scale 18",
+    )
+    fidelities = ("corrected", "released")
+    released_behaviour = ("form=softplus: the own proxy counts once per sample of its class in the batch",)
+
+    class Params(MethodParams):
+        """Form, scale and (softplus only) margin."""
+
+        form: Literal["plusplus", "original", "softplus"] = "plusplus"
+        scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
+        margin: float = 0.1
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Proxies and loss."""
+        p = self.params
+        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released)

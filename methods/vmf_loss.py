@@ -1,0 +1,215 @@
+"""vMF-loss (Scott et al., ICCV 2021, "von Mises-Fisher Loss: An Exploration of Embedding Geometries").
+
+Image x: vMF(mu_x, k_x) with k_x = alpha |a| of its raw embedding a. Class c: vMF(mu_c, k_c) of a free vector
+v_c = k_c mu_c. With z ~ vMF(mu_x, k_x) and the class softmax at inverse temperature beta,
+
+    L = E_z log sum_c E_{w ~ vMF_c} exp(beta w.z) - beta A(k_x) A(k_y) mu_x.mu_y,
+    E_{w ~ vMF_c} exp(beta w.z) = C(k_c) / C(|v_c + beta z|),
+
+an upper bound (Jensen) on the expected cross-entropy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register, tuned
+from ._spread import spread_confidence
+from .distributions import VonMisesFisher, vmf_log_normalizer_ratio, vmf_mean_resultant_length
+from .distributions._bessel import log_and_ratio
+from .distributions.von_mises_fisher import released_rsample
+
+if TYPE_CHECKING:
+    from ._model import EmbeddingModel
+
+
+def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
+    """The authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
+    low = ((dim - 1) / 2) ** 2 + k.square()
+    high = ((dim + 1) / 2) ** 2 + k.square()
+    r_low, r_high = low.sqrt(), high.sqrt()
+    half = (dim - 1) / 2
+    return (dim - 1) / 4 * ((half + r_low).log() + (half + r_high).log()) - 0.5 * (r_low + r_high)
+
+
+class ScaledNorm(nn.Module):
+    """The constant alpha between the norm of a raw embedding and its concentration; features do not matter."""
+
+    alpha: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("alpha", torch.ones(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """alpha, ``[B, 1]``."""
+        return self.alpha.expand(len(features), 1)
+
+
+_BLOCK_ELEMENTS = 1 << 18
+
+
+class _MeanLogSum(torch.autograd.Function):
+    """mean over draws z of log sum_c C(k_c) / C(|v_c + beta z|), with its closed-form gradients.
+
+    Draws go through in blocks that stay in the cache and leave nothing behind: autograd would keep half a dozen
+    [draws, C] tensors, 0.5 GB on SOP, and walk over them again. With p the softmax over classes and
+    q = p A(|v_c + beta z|) / |v_c + beta z|, the gradients are beta q V for z, q^T (V + beta z) - p A(k_c)/k_c V for V
+    and q (beta + z.V) for beta.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, draws: Tensor, weight: Tensor, beta: Tensor) -> Tensor:
+        dim = weight.shape[-1]
+        b = float(beta)
+        k_squared = weight.square().sum(-1)
+        log_class, ratio_class = log_and_ratio(k_squared, dim)
+        grad_draws = torch.empty_like(draws)
+        grad_weight = torch.zeros_like(weight)
+        share, pull = torch.zeros_like(k_squared), torch.zeros_like(k_squared)
+        total, grad_beta = draws.new_zeros((), dtype=torch.float64), draws.new_zeros((), dtype=torch.float64)
+        constant = k_squared + b * b
+        for rows in torch.arange(len(draws), device=draws.device).split(max(1, _BLOCK_ELEMENTS // len(weight))):
+            z = draws[rows]
+            inner = z @ weight.mT
+            log, ratio = log_and_ratio(torch.add(constant, inner, alpha=2.0 * b).clamp_min_(0.0), dim)
+            log -= log_class
+            top = torch.logsumexp(log, 1, keepdim=True)
+            total += top.sum()
+            p = log.sub_(top).exp_()
+            share += p.sum(0)
+            q = p.mul_(ratio)
+            pull += q.sum(0)
+            grad_draws[rows] = q @ weight
+            grad_weight.addmm_(q.mT, z)
+            grad_beta += (inner.add_(b).mul_(q)).sum()
+        count = len(draws)
+        grad_weight.mul_(b).add_((pull - share * ratio_class).unsqueeze(1) * weight)
+        ctx.save_for_backward(grad_draws.mul_(b / count), grad_weight.div_(count), (grad_beta / count).to(beta.dtype))
+        return (total / count).to(draws.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return tuple(grads[0] * saved for saved in ctx.saved_tensors)
+
+
+class VmfLoss(nn.Module):
+    """vMF-loss with its class distributions.
+
+    Args:
+        num_classes: C.
+        dim: D.
+        temperature: Inverse temperature beta at the start (trained).
+        class_length: Mean resultant length of the class distributions at the start.
+        samples: Draws per image; 0 replaces the draw by the image's mean direction scaled by A(k_x).
+        released: The authors' normaliser, PER's sampler and its offset.
+    """
+
+    learning_rates = {"log_temperature": ("lr_objective", 0.1)}  # noqa: RUF012
+
+    def __init__(
+        self, num_classes: int, dim: int, temperature: float, class_length: float, samples: int, released: bool
+    ) -> None:
+        super().__init__()
+        self.samples, self.released = samples, released
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        norm = class_length * (dim - 1) / (1 - class_length**2)
+        self.weight = nn.Parameter(torch.randn(num_classes, dim) * (norm / math.sqrt(dim)))
+
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+        """Cosines of the modes to the class modes, and the inverse temperature."""
+        assert isinstance(distribution, VonMisesFisher)
+        return distribution.loc @ F.normalize(self.weight, dim=-1).mT, float(self.log_temperature.detach().exp())
+
+    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        dim, beta = distribution.dim, self.log_temperature.exp()
+        k_class = self.weight.square().sum(-1).clamp_min(1e-12).sqrt()
+        if self.released:
+            draws = torch.stack([released_rsample(distribution) for _ in range(self.samples)])
+        else:
+            draws = distribution.rsample((self.samples,))
+        if self.released:
+            # |v_c + beta z| from one matrix product; [K, B, C, D] would not fit in memory.
+            squared = k_class.square() + beta.square() + 2.0 * beta * (draws @ self.weight.mT)
+            joint = squared.clamp_min(1e-12).sqrt()
+            closed = surrogate_log_normalizer
+            log_sum = torch.logsumexp(closed(k_class, dim) - closed(joint, dim), -1).mean()
+        else:
+            log_sum = _MeanLogSum.apply(draws.reshape(-1, dim), self.weight, beta)
+        unit = F.normalize(self.weight, dim=-1)[labels]
+        length = distribution.mean_resultant_length * vmf_mean_resultant_length(k_class, dim)[labels]
+        loss = log_sum - (beta * length * (distribution.loc * unit).sum(-1)).mean()
+        if self.released:
+            loss = loss + surrogate_log_normalizer(beta, dim) - vmf_log_normalizer_ratio(beta, dim)
+        return loss
+
+
+@register
+class VmfLossMethod(Method):
+    """vMF embedding with vMF classes, concentration from the norm."""
+
+    name = "vmf_loss"
+    summary = "von Mises-Fisher images and classes, the concentration is the norm; end to end"
+    paper = Paper(
+        title="von Mises-Fisher Loss: An Exploration of Embedding Geometries for Supervised Learning",
+        venue="ICCV 2021",
+        arxiv="2103.15718",
+        equations="Eq. 5-8",
+    )
+    deviations = (
+        "image_length and class_length set the initial concentrations by their mean resultant lengths (the paper: one"
+        " for both); the norm of class vectors is exact, so k starts where it is meant to",
+        "the exact normaliser in place of the authors' closed form",
+    )
+    default_confidence = "method"
+    warm_start = True
+    fidelities = ("corrected", "released")
+    released_behaviour = (
+        "draws come from the faulty sampler, the closed form stands for the normaliser",
+        "an offset of log-normalisers of the temperature leaks a small gradient into it",
+    )
+
+    class Params(MethodParams):
+        """Inverse temperature, initial mean resultant lengths of images and classes, draws."""
+
+        temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
+        image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
+        class_length: float = tuned(0.4, 0.05, 0.9, gt=0, lt=1)
+        samples: int = 10
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """The constant alpha."""
+        return ScaledNorm()
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
+        """vMF(raw/|raw|, alpha |raw|)."""
+        assert spread is not None
+        k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
+        return VonMisesFisher(raw, k, validate_args=False)
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Class distributions and loss."""
+        p = self.params
+        return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released)
+
+    def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
+        """Alpha such that the mean concentration has the mean resultant length ``image_length``."""
+        spread, dim = model.spread, raw.shape[-1]
+        assert isinstance(spread, ScaledNorm)
+        length = self.params.image_length
+        wanted = length * (dim - 1) / (1 - length**2)
+        norm = raw.abs().mean() * math.sqrt(dim) if self.released else raw.square().sum(-1).sqrt().mean()
+        spread.alpha.fill_(wanted / norm)
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Log concentration."""
+        return spread_confidence(distribution)
