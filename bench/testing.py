@@ -1,0 +1,259 @@
+"""Conformance: what any method must do to be benchmarked, ours or a plug-in's. ``bench test --method NAME`` runs it.
+
+In a test file::
+
+    from bench.testing import CHECKS, check
+
+    @pytest.mark.parametrize("name", CHECKS)
+    def test_my_method(name):
+        check(name, MyMethod)
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
+
+
+class ConformanceError(AssertionError):
+    """A method does not do what every method must do."""
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise ConformanceError(what)
+
+
+def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images ``[B, 1, 20, 20]`` of a few classes that differ by a fixed pattern, and labels."""
+    g = torch.Generator().manual_seed(seed)
+    patterns = torch.randn(CLASSES, 1, SIDE, SIDE, generator=g)
+    labels = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
+    images = patterns[labels] + 0.3 * torch.randn(len(labels), 1, SIDE, SIDE, generator=g)
+    return images, labels
+
+
+def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
+    """A small network of a method, on a small base if it needs one, initialised on a batch; in training mode."""
+    from .methods import EmbeddingModel
+    from .methods.backbones import build_backbone
+    from .methods.cosface import CosFace
+
+    method: Any = cls(cls.Params(**params), fidelity)  # type: ignore[attr-defined]
+    torch.manual_seed(0)
+    backbone = build_backbone("convnet", 1, None)
+    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
+    model = EmbeddingModel(method, backbone, CLASSES, DIM, base)
+    model.train()
+    if method.warm_start:
+        images, labels = _batch()
+        with torch.no_grad():
+            method.initialise(model, model(images).raw, labels)
+    return model
+
+
+def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
+    torch.manual_seed(1)
+    loss: Tensor = model.objective(model(images).distribution, labels)
+    return loss
+
+
+def metadata(cls: Any) -> None:
+    """Name, summary, parameters with ranges that hold their defaults, fidelities, scorer."""
+    from .methods.scorers import get_scorer
+
+    _require(bool(cls.name and cls.summary), "name and summary must not be empty")
+    _require(cls.__doc__ is not None, "a class needs a docstring")
+    get_scorer(cls.scorer)
+    _require("corrected" in cls.fidelities, "every method has a corrected form")
+    released = "released" in cls.fidelities
+    _require(released == bool(cls.released_behaviour), "released_behaviour must say what fidelity=released does")
+    defaults = cls.Params().model_dump()
+    for name, field in cls.Params.model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and "search" in extra:
+            search: Any = extra["search"]
+            inside = search["low"] <= defaults[name] <= search["high"]
+            _require(inside, f"default of {name} is outside its search range")
+            for end in ("low", "high"):
+                cls.Params(**{name: search[end]})
+
+
+def shapes(cls: Any) -> None:
+    """Batch shape [B], event shape [D], a scalar loss."""
+    model = build(cls)
+    images, labels = _batch()
+    embedding = model(images)
+    _require(embedding.raw.shape == (len(labels), DIM), "raw embeddings must be [B, D]")
+    distribution = embedding.distribution
+    shape = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
+    _require(shape == ((len(labels),), (DIM,)), f"batch and event shape are {shape}")
+    _require(_loss(model, images, labels).shape == (), "the objective must return a scalar")
+
+
+def finite(cls: Any) -> None:
+    """Finite loss and gradients, also for zero, equal and opposite raw embeddings and a batch of one class."""
+    for fidelity in cls.fidelities:
+        model = build(cls, fidelity)
+        images, labels = _batch()
+        loss = _loss(model, images, labels)
+        loss.backward()
+        _require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                _require(p.grad is not None, f"{fidelity}: {name} is trained but has no gradient")
+                _require(bool(torch.isfinite(p.grad).all()), f"{fidelity}: gradient of {name} is not finite")
+        if fidelity == "corrected":
+            _extremes(model, labels)
+
+
+def _extremes(model: Any, labels: Tensor) -> None:
+    features = torch.rand(len(labels), model.mean.in_features)
+    direction = torch.nn.functional.normalize(torch.randn(DIM), dim=0)
+    cases = {
+        "zero": torch.zeros(len(labels), DIM),
+        "equal": direction.expand(len(labels), DIM),
+        "opposite": direction * (1.0 - 2.0 * (torch.arange(len(labels)) % 2))[:, None],
+        "huge": 1e4 * torch.randn(len(labels), DIM),
+        "tiny": 1e-6 * torch.randn(len(labels), DIM),
+        "one class": torch.randn(len(labels), DIM),
+    }
+    for name, raw in cases.items():
+        raw = raw.clone().requires_grad_()
+        spread = None if model.spread is None else model.spread(features)
+        y = torch.zeros_like(labels) if name == "one class" else labels
+        try:
+            loss = model.objective(model.method.distribution(raw, spread), y)
+        except ValueError:
+            continue  # a clear refusal is as good as a value
+        (gradient,) = torch.autograd.grad(loss, raw, allow_unused=True)
+        _require(bool(torch.isfinite(loss)), f"{name} embeddings: the loss is {loss.item()}")
+        if gradient is not None:
+            _require(bool(torch.isfinite(gradient).all()), f"{name} embeddings: the gradient is not finite")
+
+
+def learns(cls: Any) -> None:
+    """The loss falls on a fixed batch."""
+    model = build(cls)
+    images, labels = _batch()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=3e-3)
+
+    def measure() -> float:
+        with torch.no_grad():
+            values = []
+            for seed in range(5):
+                torch.manual_seed(100 + seed)
+                values.append(model.objective(model(images).distribution, labels))
+        return float(torch.stack(values).mean())
+
+    before = measure()
+    for _ in range(25):
+        optimizer.zero_grad()
+        model.objective(model(images).distribution, labels).backward()
+        optimizer.step()
+    after = measure()
+    _require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+
+
+def confidence(cls: Any) -> None:
+    """Confidences are finite, one per image; a probabilistic method has its own, and it varies."""
+    model = build(cls).eval()
+    images, labels = _batch()
+    found = model.confidences(model(images))
+    for name, values in found.items():
+        _require(values.shape == (len(labels),), f"confidence {name} must be [B]")
+        _require(bool(torch.isfinite(values).all()), f"confidence {name} is not finite")
+    _require(("method" in found) == model.method.probabilistic, "a distribution of one's own needs confidence()")
+    if "method" in found:
+        _require(float(found["method"].std()) > 0, "the confidence is the same for every image")
+
+
+def scores(cls: Any) -> None:
+    """The method's own scorer gives finite, symmetric scores of its embeddings."""
+    from .methods.scorers import pairwise_score
+
+    model = build(cls).eval()
+    with torch.no_grad():
+        distribution = model(_batch()[0]).distribution
+        options = {key: value for key, value in model.scorer_options().items()}
+        matrix = pairwise_score(cls.scorer, distribution, distribution, **options)
+    _require(bool(torch.isfinite(matrix).all()), "scores are not finite")
+    _require(bool(torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4)), "scores are not symmetric")
+
+
+def round_trip(cls: Any) -> None:
+    """State dict and arrays restore embeddings and loss exactly."""
+    from .methods.distributions import from_arrays, to_arrays
+
+    model = build(cls)
+    images, labels = _batch()
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    other = build(cls)
+    for p in other.parameters():
+        nn.init.normal_(p.data)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    model.eval(), other.eval()
+    first, second = model(images), other(images)
+    _require(torch.equal(first.raw, second.raw), "a reloaded network embeds differently")
+    _require(torch.equal(_loss(model, images, labels), _loss(other, images, labels)), "a reloaded loss differs")
+    kind, arrays = to_arrays(first.distribution)
+    again = from_arrays(kind, arrays)
+    # Spherical distributions normalise again on the way back, which may move the last digit.
+    same = torch.allclose(again.mean, first.distribution.mean, rtol=1e-5, atol=1e-6)
+    _require(same, "arrays do not restore the distribution")
+
+
+def deterministic(cls: Any) -> None:
+    """The same seeds give the same loss and gradients."""
+    images, labels = _batch()
+    found = []
+    for _ in range(2):
+        model = build(cls)
+        loss = _loss(model, images, labels)
+        loss.backward()
+        found.append((loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
+    same = all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1]))
+    _require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
+
+
+def frozen(cls: Any) -> None:
+    """Parts that are not trained do not move in a step, batch-norm statistics included."""
+    model = build(cls)
+    method = model.method
+    parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
+    held = {n: p for n, p in parts.items() if p is not None and n not in method.trained_parts}
+    before = {n: {k: v.clone() for k, v in p.state_dict().items()} for n, p in held.items()}
+    images, labels = _batch()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
+    model.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        _loss(model, images, labels).backward()
+        optimizer.step()
+    for name, part in held.items():
+        for key, value in part.state_dict().items():
+            _require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
+
+
+CHECKS: dict[str, Callable[[Any], None]] = {
+    f.__name__: f for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, frozen)
+}
+"""Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
+
+
+def check(name: str, cls: Any) -> None:
+    """Run one check.
+
+    Raises:
+        ConformanceError: With what is wrong.
+    """
+    CHECKS[name](cls)

@@ -1,0 +1,76 @@
+"""Every method passes the suite that ``bench.testing`` ships, and the suite fails what it should fail."""
+
+from __future__ import annotations
+
+import pytest
+from bench.methods import CosineClassifier, Method
+from bench.registry import Registry
+from bench.testing import CHECKS, ConformanceError, check
+from torch import nn
+
+METHODS = Registry("methods")
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("method", [entry.name for entry in METHODS])
+def test_conformance(method, name):
+    check(name, METHODS.get(method).load())
+
+
+class _Good(Method):
+    """A method."""
+
+    name, summary = "good", "softmax"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, 12.0)
+
+
+class _NoLoss(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, distribution, labels):
+        return self.value * distribution.mean.square().sum()
+
+
+def _with(objective):
+    class Bad(_Good):
+        """Bad."""
+
+        def objective(self, num_classes, dim, base=None):
+            return objective(num_classes, dim)
+
+    return Bad
+
+
+class _Drifting(CosineClassifier):
+    made = 0
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        _Drifting.made += 1
+
+    def forward(self, distribution, labels):
+        return super().forward(distribution, labels) * _Drifting.made
+
+
+class _Dead(CosineClassifier):
+    def forward(self, distribution, labels):
+        return super().forward(type(distribution)(distribution.mean.detach()), labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("finite", _with(lambda c, d: _NoLoss(float("nan")))),
+        ("finite", _with(lambda c, d: _Dead(c, d, 12.0))),
+        ("learns", _with(lambda c, d: _NoLoss(-0.0))),
+        ("deterministic", _with(lambda c, d: _Drifting(c, d, 12.0))),
+    ],
+)
+def test_the_suite_fails_what_it_should(name, method):
+    check(name, _Good)
+    with pytest.raises(ConformanceError):
+        check(name, method)
