@@ -191,7 +191,7 @@ def test_draws_are_uniform_around_the_mode():
 )
 def test_the_gradient_of_draws_has_the_mean_of_the_truth(dim, kappa):
     torch.manual_seed(0)
-    n = 40_000
+    n = 20_000
     k = torch.tensor(kappa, dtype=F64, requires_grad=True)
     (truth,) = torch.autograd.grad(vmf_mean_resultant_length(k, dim), k)
 
@@ -208,7 +208,7 @@ def test_the_gradient_of_draws_has_the_mean_of_the_truth(dim, kappa):
         assert abs(mean - truth.item()) < tolerance
     if dim == 3:  # why small dimensions do not use the pathwise gradient: it is a third too small here
         mean, error = mean_slope("pathwise")
-        assert mean / truth.item() == pytest.approx(0.69, abs=0.02)
+        assert mean / truth.item() == pytest.approx(0.69, abs=0.03)
 
 
 def test_the_implicit_gradient_is_that_of_the_inverse_cdf():
