@@ -34,6 +34,8 @@ class Cli:
         return subprocess.Popen(
             [BENCH, *map(str, arguments)], cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
+            # A shell's background jobs ignore Ctrl-C, and so would what the tests start from one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
 
