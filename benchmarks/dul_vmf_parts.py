@@ -1,7 +1,7 @@
 """Which part of the public code makes DUL-cls collapse with a vMF? A plug-in with one change per method.
 
     uv run bench run --method dul_faulty_sampler,dul_start_at_one,dul_both --plugin benchmarks/dul_vmf_parts.py \
-        --dataset ndigit --hparams default --seeds 3 --results results/dul_vmf
+        --dataset ndigit --hparams default --seeds 1 --set method.distribution=vmf --results results/dul_vmf
 
 * ``dul_faulty_sampler``: corrected, but draws come from the public sampler;
 * ``dul_start_at_one``: corrected, but the concentration starts at 1 (PER's code) instead of D;
