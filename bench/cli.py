@@ -116,6 +116,13 @@ def run(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
     device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
     plugin: Plugins = None,
+    scorers: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorers to test with besides a method's own and the cosine, comma separated, or `all`.",
+            metavar="S[,S..]",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -157,6 +164,7 @@ def run(
             "backbone": backbone,
             "weights": None if weights is None else str(weights),
             "dim": dim,
+            "scorers": tuple(scorers or ()),
             "sets": tuple(pins),
         },
         results=results,

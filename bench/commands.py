@@ -114,14 +114,14 @@ def run_command(
         console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
         return 130
     from .report.frame import collect, write_metrics
-    from .report.tables import comparison, print_comparison
+    from .report.tables import print_tables
     from .report.write import write_report
 
     frame = write_metrics(store)
     written: list[Path] = []
     if not frame.empty:
         written = write_report(store, store.root / "report")
-        print_comparison(comparison(*collect(store)), Console())
+        print_tables(*collect(store), Console())
     _say_what_was_left_out(store, console)
     console.print(
         f"{outcome.trained} trainings done, {outcome.reused} found done; tidy table {results / 'metrics.csv'},"
@@ -360,7 +360,7 @@ def _say_what_was_left_out(store: Store, console: Any) -> None:
     if older:
         results = "result" if older == 1 else "results"
         console.print(
-            f"{older} older {results} of the same setting, made by other code, left out: the latest stands",
+            f"{older} older {results} of the same setting (other code or other tests) left out: the latest stands",
             highlight=False,
         )
     if damaged:
@@ -375,7 +375,7 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
     from rich.console import Console
 
     from .report.frame import collect, write_metrics
-    from .report.tables import comparison, print_comparison
+    from .report.tables import print_tables
     from .report.write import write_report
 
     store = Store(results)
@@ -386,7 +386,7 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
     written = write_report(store, out or results / "report")
     _say_what_was_left_out(store, Console(stderr=True))
     if not quiet:
-        print_comparison(comparison(*collect(store)), Console())
+        print_tables(*collect(store), Console())
         for path in written:
             print(path)
     return written

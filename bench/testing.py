@@ -124,6 +124,13 @@ def _extremes(model: Any, labels: Tensor) -> None:
         "tiny": 1e-6 * torch.randn(len(labels), DIM),
         "one class": torch.randn(len(labels), DIM),
     }
+    half = {"float16 features": features.half(), "largest float16 features": 6.5e4 * features.half()}
+    for name, pooled in half.items():
+        try:
+            loss = model.objective(model.embed_features(pooled).distribution, labels)
+        except ValueError:
+            continue
+        _require(bool(torch.isfinite(loss)), f"{name}: the loss is {loss.item()}")
     for name, raw in cases.items():
         raw = raw.clone().requires_grad_()
         spread = None if model.spread is None else model.spread(features)

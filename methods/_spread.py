@@ -16,6 +16,8 @@ from .heads import SpreadHead, positive_from_raw, variance_from_raw
 RELEASED_SPREAD = 4.54e-5
 """PER's code adds it to the positive map: exp(-10)."""
 
+RERANKED = "tests rank, beside the whole gallery, only the nearest means by the score, as PER's code (variant=reranked)"
+
 
 class SpreadParams(MethodParams):
     """Which distribution an image has: as in PER's Table 3, any of these methods can have either."""

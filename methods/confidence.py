@@ -11,7 +11,8 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     """Confidences from the training classifier, for test images of classes it never saw.
 
     Args:
-        objective: A module with ``class_cosines(distribution) -> ([B, C], scale)``; anything else gives nothing.
+        objective: A module with ``class_cosines(distribution) -> ([B, C], scale)``, the scale a number or ``[B, 1]``;
+            anything else gives nothing.
         distribution: Batch of B embeddings.
 
     Returns:

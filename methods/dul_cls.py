@@ -38,7 +38,7 @@ class SampledClassification(nn.Module):
         self.kl_weight = kl_weight
         self.released = released
 
-    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
         """Cosines of the means to the class weights, and the scale."""
         return self.classifier.class_cosines(distribution)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from ._spread import RELEASED_SPREAD, spread_confidence
+from ._spread import RELEASED_SPREAD, RERANKED, spread_confidence
 from .distributions import IsotropicNormal
 from .distributions.normal import kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
@@ -98,6 +98,7 @@ class HIB(Method):
     released_behaviour = (
         "pairs of an image with itself count as genuine",
         "the head is linear, and the variance starts at 1",
+        RERANKED,
     )
 
     class Params(MethodParams):

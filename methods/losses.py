@@ -52,7 +52,7 @@ class CosineClassifier(nn.Module):
         """Margin applied to the target cosines ``[B]``; none here."""
         return target
 
-    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
         """Cosines ``[B, C]`` of the means without margin, and the scale: what classifier confidences are made of."""
         return self.cosines(distribution.mean), self.scale
 

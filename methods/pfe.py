@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
-from ._spread import SpreadMethod, SpreadParams
+from ._spread import RERANKED, SpreadMethod, SpreadParams
 from .heads import SpreadHead
 from .scorers import pairwise_score
 
@@ -64,6 +64,7 @@ class PFE(SpreadMethod):
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
         "the head is linear, and the variance starts at 1",
+        RERANKED,
     )
 
     class Params(SpreadParams):

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import nn
 
 from ._base import Paper, register
-from ._spread import SpreadMethod, SpreadParams
+from ._spread import RERANKED, SpreadMethod, SpreadParams
 from .dul_reg import ClassLikelihood
 from .heads import SpreadHead
 
@@ -39,7 +39,7 @@ class SCF(SpreadMethod):
     on_base = True
     trains = ("spread",)
     fidelities = ("corrected", "released")
-    released_behaviour = ("the head is linear, and the concentration starts at 1",)
+    released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)
 
     class Params(SpreadParams):
         """Which distribution."""

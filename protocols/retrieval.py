@@ -59,6 +59,43 @@ class ScoreMatrix:
         return self.scores[left, right]
 
 
+class Reranked:
+    """What PER's public code ranks with: only the nearest ``candidates`` of another scorer get the scores of this one.
+
+    The others follow in the order of the first scorer, so an image that a likelihood score would put first is missed
+    if its mean is not near. Here to reproduce published numbers; every other ranking is over the whole gallery.
+
+    Args:
+        scorer: Scorer of the candidates.
+        first: Scorer that chooses them.
+        candidates: How many, the query itself included; candidates tied with the last one are all taken.
+
+    Example:
+        >>> near = ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0]]))
+        >>> likely = ScoreMatrix(torch.tensor([[0.0, 3.0, 7.0]]))
+        >>> Reranked(likely, near, candidates=2).matrix(torch.tensor([0]), torch.arange(3)).argsort().tolist()
+        [[2, 0, 1]]
+    """
+
+    def __init__(self, scorer: Scorer, first: Scorer, candidates: int) -> None:
+        self.name = scorer.name
+        self._scorer, self._first, self._candidates = scorer, first, candidates
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]``: candidates at 0 and above, the rest below."""
+        first = self._first.matrix(queries, gallery).double()
+        last = first.topk(min(self._candidates, len(gallery)), dim=1).values[:, -1:]
+        chosen = first >= last
+        score = self._scorer.matrix(queries, gallery).double()
+        low = score.masked_fill(~chosen, math.inf).amin(1, keepdim=True)
+        high = first.masked_fill(chosen, -math.inf).amax(1, keepdim=True)
+        return torch.where(chosen, score - low, first - high - 1.0)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows: pairs are not ranked, so nothing is chosen."""
+        return self._scorer.pairs(left, right)
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The nearest neighbours of some queries, with their groups of tied scores.

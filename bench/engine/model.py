@@ -41,7 +41,7 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
     backbone = build_backbone(spec["backbone"], channels, weights)
     base_objective = None
     if spec["base"] is not None:
-        base = context.method(spec["base"]["method"], spec["base"]["params"], spec["fidelity"])
+        base = context.method(spec["base"]["method"], spec["base"]["params"], spec["base"]["fidelity"])
         base_objective = base.objective(num_classes, spec["dim"])
     model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective, seeded)
     return model.to(context.device, memory_format=torch.channels_last)

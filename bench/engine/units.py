@@ -6,6 +6,7 @@ units are shared: a base serves all two-stage methods on it, and a setting that 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -56,6 +57,7 @@ class RunSettings(BaseModel):
     backbone: str | None = None
     weights: str | None = None
     dim: int | None = Field(None, ge=2)
+    scorers: tuple[str, ...] = ()
     sets: tuple[tuple[str, str], ...] = ()
 
 
@@ -146,7 +148,12 @@ class Plan:
 
 def base_reference(spec: dict[str, Any]) -> dict[str, Any]:
     """What a two-stage unit says of its base: enough to find its weights and to build its objective again."""
-    return {"method": spec["method"], "params": spec["params"], "unit": unit_id(spec)}
+    return {
+        "method": spec["method"],
+        "params": spec["params"],
+        "fidelity": spec["fidelity"],
+        "unit": unit_id(spec),
+    }
 
 
 def unit_id(spec: dict[str, Any]) -> str:
@@ -160,6 +167,7 @@ def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
     Raises:
         UserError: If a name or a value is not known, with what to do.
     """
+    from ..methods.scorers import SCORERS
     from ..protocols import reality_check
 
     if settings.protocol not in PROTOCOLS:
@@ -169,10 +177,20 @@ def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
     preset = reality_check.PRESETS[settings.preset]
     if settings.folds != 1:
         raise UserError(f"--folds {settings.folds}: preset {settings.preset!r} validates on one fold; use --folds 1")
+    scorers = tuple(expand(settings.scorers, list(SCORERS))) if settings.scorers else ()
+    for name in scorers:
+        if name not in SCORERS:
+            raise unknown("scorer", name, SCORERS)
+    settings = settings.model_copy(update={"scorers": scorers})
     names = expand(settings.methods, [entry.name for entry in context.methods])
     datasets = expand(settings.datasets, [entry.name for entry in context.datasets])
-    for name in names:
-        context.methods.get(name)
+    if settings.fidelity not in ("corrected", "released"):
+        raise unknown("fidelity", settings.fidelity, ("corrected", "released"))
+    if not any(settings.fidelity in context.methods.get(name).load().fidelities for name in names):
+        raise UserError(
+            f"--fidelity {settings.fidelity}: {', '.join(names)} {'has' if len(names) == 1 else 'have'} one form only,"
+            " the corrected one (`bench show METHOD` says where a public code differs)"
+        )
     for name in datasets:
         context.datasets.get(name)
     used: set[str] = set()
@@ -180,6 +198,9 @@ def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
     for dataset in datasets:
         for name in names:
             _plan(settings, context, preset, dataset, name, plans, used)
+    for name in settings.scorers:
+        if not any(name in plan.tests["scorers"] for plan in plans.values()):
+            raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(names)}")
     unused = [key for key, _ in settings.sets if key not in used]
     if unused:
         raise _unknown_key(unused[0], settings, context, names, datasets)
@@ -210,11 +231,8 @@ def _plan(
         return plans[cell]
     entry = context.methods.get(name)
     method = entry.load()
-    if settings.fidelity not in method.fidelities:
-        raise UserError(
-            f"--fidelity {settings.fidelity}: method {name!r} offers {', '.join(method.fidelities)}"
-            " (see `bench show " + name + "`)"
-        )
+    # A method whose public code computes what its paper says has one form, which is both.
+    fidelity = settings.fidelity if settings.fidelity in method.fidelities else "corrected"
     recipe = get_recipe(dataset)
     base = None
     if method.on_base:
@@ -229,7 +247,7 @@ def _plan(
     overrides = _overrides(settings, method, recipe, used)
     recipe_params = dict(recipe.methods.get(name, {}))
     params = _validated(method, {**recipe_params, **overrides["method"]}, name)
-    instance = method(method.Params(**params))
+    instance = method(method.Params(**params), fidelity)
     frozen = "backbone" not in instance.trained_parts
     optim_defaults = asdict(recipe.frozen if frozen else recipe.end_to_end)
     optim_space = optim_defaults.pop("search")
@@ -257,7 +275,7 @@ def _plan(
         "fold": preset.fold,
         "method": name,
         "method_source": entry.source_hash(),
-        "fidelity": settings.fidelity,
+        "fidelity": fidelity,
         "params": params,
         "backbone": settings.backbone or recipe.backbone,
         "weights": _file_hash(context.weights),
@@ -289,13 +307,30 @@ def _plan(
         sampler=settings.sampler,
         trial_batch=preset.trial_batch,
         base=base,
-        tests=asdict(preset.tests),
+        tests={**asdict(preset.tests), "scorers": _fitting(settings.scorers, instance, template["dim"])},
         preset=settings.preset,
         version=_version(settings.protocol),
         pinned=_pinned(settings, overrides, template, entry.plugin and entry.source_hash()),
     )
     plans[cell] = plan
     return plan
+
+
+def _fitting(names: tuple[str, ...], method: Any, dim: int) -> list[str]:
+    """Those of some scorers that are defined for the distributions of a method."""
+    import torch
+
+    from ..methods.scorers import paired_score
+
+    head = method.spread_head(8, dim)
+    spread = None if head is None else head(torch.zeros(1, 8))
+    distribution = method.distribution(torch.ones(1, dim), spread)
+    fitting = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            paired_score(name, distribution, distribution)
+            fitting.append(name)
+    return fitting
 
 
 def _pinned(

@@ -299,6 +299,12 @@ def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
         console.print(table)
 
 
+def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """What a run and a report print: the comparison, and the scorers if more were asked for."""
+    print_comparison(comparison(frame, roles), console)
+    print_scorers(frame, roles, console)
+
+
 def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Each two-stage method against its own base, seed by seed: mean difference and its 95 % t-interval."""
     merged = frame.merge(roles, on="unit")
@@ -331,6 +337,42 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
+
+
+def scorers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Retrieval and verification of every method under every scorer it was tested with: mean and SD over seeds."""
+    chosen = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
+    keys = [*SETTING, "split", "scorer", "variant", "metric"]
+    grouped = chosen.groupby(keys, sort=True, dropna=False)["value"]
+    return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()
+
+
+def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """MAP@R by scorer on the terminal, where a method was tested with more than its own and the cosine."""
+    found = frame[(frame["metric"] == "map_at_r") & (frame["split"] == "test") & (frame["variant"] == "")]
+    for dataset, part in found[found["fraction"].isna()].merge(roles, on="unit").groupby("dataset", sort=True):
+        names = sorted(set(part["scorer"]))
+        if not set(names) - {"cosine", *part["primary_scorer"]}:
+            continue
+        table = Table(
+            title=f"{dataset}: MAP@R by scorer (own scorer in bold)",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        table.add_column("method", no_wrap=True)
+        for name in names:
+            table.add_column(name, justify="right")
+        for values, group in part.groupby(list(SETTING), sort=True, dropna=False):
+            label = Row(dict(zip(SETTING, values)), 0, 0, "", ()).label
+            cells = []
+            for name in names:
+                mine = group[group["scorer"] == name]
+                cell = _cell(dict(zip(mine["seed"], mine["value"])))
+                own = name == group.iloc[0]["primary_scorer"]
+                cells.append(Text(cell.text(True, brief=True), style="bold" if own else ""))
+            table.add_row(label, *cells)
+        console.print(table)
 
 
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:

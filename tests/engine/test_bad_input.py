@@ -75,7 +75,7 @@ class Diverges(Method):
         (("run", "--method", "pfe", "--dataset", "ndigits"), "did you mean 'ndigit'"),
         (("run", "--method", "pfe", "--protocol", "realty_check"), "did you mean 'reality_check'"),
         (("run", "--method", "pfe", "--preset", "stric"), "did you mean 'strict'"),
-        (("run", "--method", "pfe", "--fidelity", "released"), "offers corrected"),
+        (("run", "--method", "cosface", "--fidelity", "released"), "one form only"),
         (("run", "--method", "pfe", "--base", "cosfase"), "did you mean 'cosface'"),
         (("run", "--method", "pfe", "--base", "pfe"), "stands on a base itself"),
         (("run", "--method", "pfe", "--sampler", "gpp"), "'gpp'"),
@@ -110,7 +110,11 @@ class Diverges(Method):
         (("report", "--results", "nowhere"), "holds no results"),
     ],
 )
-def test_one_line_that_says_what_to_do(arguments, message, inside):
+def test_one_line_that_says_what_to_do(arguments, message, inside, monkeypatch):
+    def started(*_):
+        raise AssertionError("accepted: work would have started")
+
+    monkeypatch.setattr("bench.engine.pool.Pool.start", started)
     if "cuda" in arguments:
         import torch
 

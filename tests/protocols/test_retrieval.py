@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from bench.protocols.retrieval import ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
+from bench.protocols.retrieval import Reranked, ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -175,3 +175,27 @@ def test_bad_input_is_refused():
     x, labels = _embeddings("random")
     with pytest.raises(ValueError, match="metrics need"):
         per_query(rank(ScoreMatrix(x @ x.T), labels, depth=1))
+
+
+def test_reranking_orders_the_nearest_by_the_score_and_the_rest_by_nearness():
+    torch.manual_seed(0)
+    near, likely = torch.randn(9, 9).double(), torch.randn(9, 9).double()
+    near.fill_diagonal_(50.0)
+    rows = torch.arange(9)
+    found = Reranked(ScoreMatrix(likely), ScoreMatrix(near), candidates=4).matrix(rows, rows)
+    for q in range(9):
+        by_near = sorted(range(9), key=lambda g: -near[q, g])
+        expected = sorted(by_near[:4], key=lambda g: -likely[q, g]) + by_near[4:]
+        assert found[q].argsort(descending=True).tolist() == expected
+
+
+def test_reranking_everything_is_the_full_ranking_and_ties_at_the_border_come_in():
+    torch.manual_seed(0)
+    labels = torch.arange(12) % 4
+    near, likely = ScoreMatrix(torch.randn(12, 12)), ScoreMatrix(torch.randn(12, 12))
+    full, all_of_them = list(retrieval_rows(likely, labels)), list(retrieval_rows(Reranked(likely, near, 99), labels))
+    assert [r["value"] for r in full] == pytest.approx([r["value"] for r in all_of_them])
+    fewer = list(retrieval_rows(Reranked(likely, near, 4), labels))
+    assert [r["value"] for r in full] != pytest.approx([r["value"] for r in fewer])
+    flat = Reranked(likely, ScoreMatrix(torch.zeros(12, 12)), 2)
+    assert [r["value"] for r in retrieval_rows(flat, labels)] == pytest.approx([r["value"] for r in full])

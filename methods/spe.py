@@ -1,0 +1,162 @@
+"""SPE: stochastic prototype embeddings (Scott, Ridgeway and Mozer, 2019).
+
+The batch is cut into two halves with images of every class in both; one half makes a prototype of each class, the
+other is classified by them, then the roles change. With N(mu_i, v_i I) an image, v_i = s2_i + eps, a prototype is the
+normalised product of its class's densities, and the loss is the expected softmax over prototypes:
+
+    prototype c: N(m_c, u_c I),  1/u_c = sum_i 1/v_i,  m_c = u_c sum_i mu_i / v_i
+    p(y | x) = E_{z ~ N(mu, v I)} [ p_y(z) / sum_c p_c(z) ]
+             = exp MLS(x, prototype y) * E_{z ~ normalised product of x and prototype y} [ 1 / sum_c p_c(z) ]
+    L = -mean log p(y | x)
+
+The second form draws where the two densities meet, so that few draws do even if the classes are far apart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register, tuned
+from ._spread import spread_confidence
+from .distributions import IsotropicNormal
+from .heads import SpreadHead, positive_from_raw
+from .scorers import paired_score
+
+if TYPE_CHECKING:
+    from ._model import EmbeddingModel
+
+
+def halves(labels: Tensor) -> Tensor:
+    """Which half ``[B]`` (False or True) each image is in: the images of a class take turns.
+
+    Example:
+        >>> halves(torch.tensor([7, 7, 3, 7, 3])).tolist()
+        [False, True, False, False, True]
+    """
+    same = labels[:, None] == labels[None, :]
+    return same.tril(-1).sum(1) % 2 == 1
+
+
+def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, IsotropicNormal]:
+    """Normalised product of the densities of each class.
+
+    Args:
+        loc: ``[S, D]``.
+        variance: ``[S]``, positive.
+        labels: ``[S]``.
+
+    Returns:
+        The classes in ascending order ``[C]``, and their prototypes, batch shape ``[C]``.
+    """
+    classes, place = labels.unique(return_inverse=True)
+    precision = variance.reciprocal()
+    total = precision.new_zeros(len(classes)).index_add(0, place, precision)
+    weighted = loc.new_zeros(len(classes), loc.shape[1]).index_add(0, place, precision.unsqueeze(1) * loc)
+    return classes, IsotropicNormal(weighted / total.unsqueeze(1), total.reciprocal(), validate_args=False)
+
+
+def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
+    """Estimate of log E_{z ~ query} [p_target(z) / sum_c p_c(z)], ``[Q]``.
+
+    Args:
+        query: Batch shape ``[Q]``.
+        prototype: Batch shape ``[C]``.
+        target: Place of each query's class among the prototypes, ``[Q]``.
+        samples: Draws from the normalised product of query and target prototype.
+    """
+    own = IsotropicNormal(prototype.loc[target], prototype.variance[target], validate_args=False)
+    u, v = query.variance, own.variance
+    meeting = IsotropicNormal(
+        (query.loc * v.unsqueeze(1) + own.loc * u.unsqueeze(1)) / (u + v).unsqueeze(1),
+        u * v / (u + v),
+        validate_args=False,
+    )
+    z = meeting.rsample((samples,))
+    squared = torch.cdist(z, prototype.loc, compute_mode="donot_use_mm_for_euclid_dist").square()
+    log_density = -0.5 * (squared / prototype.variance + query.dim * (2 * math.pi * prototype.variance).log())
+    log_inverse = -torch.logsumexp(log_density, -1)
+    return paired_score("mls", query, own) + torch.logsumexp(log_inverse, 0) - math.log(samples)
+
+
+class PrototypeLoss(nn.Module):
+    """Expected softmax over the prototypes of the batch's other half, with a trained noise variance."""
+
+    learning_rates = {"log_noise": ("lr_objective", 0.2)}  # noqa: RUF012
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        self.samples = samples
+        self.log_noise = nn.Parameter(torch.zeros(()))
+
+    def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch with at least two images of some class."""
+        side = halves(labels)
+        variance = distribution.variance + self.log_noise.exp()
+        losses = []
+        for queries, support in ((~side, side), (side, ~side)):
+            classes, prototype = prototypes(distribution.loc[support], variance[support], labels[support])
+            queries = queries & torch.isin(labels, classes)
+            if len(classes) < 2 or not queries.any():
+                continue
+            query = IsotropicNormal(distribution.loc[queries], variance[queries], validate_args=False)
+            target = torch.searchsorted(classes, labels[queries])
+            losses.append(-log_expected_softmax(query, prototype, target, self.samples))
+        if not losses:
+            raise ValueError("SPE needs batches of at least two classes with two images each")
+        return torch.cat(losses).mean()
+
+
+@register
+class SPE(Method):
+    """Normal embedding classified by prototypes of the batch, without a classifier."""
+
+    name = "spe"
+    summary = "normal embedding; expected softmax over the batch's own class prototypes, end to end"
+    paper = Paper(
+        title="Stochastic Prototype Embeddings",
+        venue="arXiv 2019",
+        arxiv="1909.11702",
+        equations="Section 2",
+    )
+    deviations = (
+        "one variance per image, as in PER (the paper: one per dimension)",
+        "embeddings start at unit variance per dimension, the variance and the noise eps at 1 (PER's"
+        " code takes the exponential of a value meant as eps, and adds it twice)",
+        SpreadHead.DEVIATION,
+    )
+    scorer = "mls"
+    default_confidence = "method"
+    warm_start = True
+
+    class Params(MethodParams):
+        """Size of the embeddings at the start, draws per query."""
+
+        spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
+        samples: int = 16
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """Variance head, one number per image."""
+        return SpreadHead(in_features)
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
+        """N(raw, s2 I)."""
+        assert spread is not None
+        return IsotropicNormal(raw, positive_from_raw(spread.squeeze(-1)), validate_args=False)
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Expected softmax over prototypes."""
+        return PrototypeLoss(self.params.samples)
+
+    def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
+        """Embeddings of the wanted standard deviation per dimension."""
+        with torch.no_grad():
+            model.mean.weight.mul_(self.params.spread / raw.std())
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Negative log variance."""
+        return spread_confidence(distribution)

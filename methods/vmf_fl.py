@@ -1,0 +1,66 @@
+"""vMF-FL: a softmax whose temperature is the image's own (PER's public code, "vmfmm"; not in its paper).
+
+Class c with unit weight w_c is as likely as the image's distribution says, p(w_c | x), and the loss is the
+cross-entropy over the classes. In that softmax the normaliser cancels, so
+
+    L = -log softmax_y(k mu.w_c)                 for vMF(mu, k)
+    L = -log softmax_y(-|mu - w_c|^2 / (2 s2))   for N(mu, s2 I), that is a temperature of s2 on the sphere
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Paper, register
+from ._spread import SpreadMethod, SpreadParams
+from .distributions import IsotropicNormal, VonMisesFisher
+from .heads import SpreadHead
+from .losses import CosineClassifier
+
+
+class LikelihoodClassifier(CosineClassifier):
+    """Cross-entropy over the likelihoods of unit class weights under the image's distribution."""
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        super().__init__(num_classes, dim, scale=1.0)
+
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, Tensor]:
+        """Cosines ``[B, C]`` of the modes to the class weights, and each image's own scale ``[B, 1]``."""
+        if isinstance(distribution, IsotropicNormal):
+            return self.cosines(distribution.loc), distribution.variance.reciprocal().unsqueeze(-1)
+        assert isinstance(distribution, VonMisesFisher)
+        return self.cosines(distribution.loc), distribution.concentration.unsqueeze(-1)
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Mean cross-entropy, scalar."""
+        cosine, scale = self.class_cosines(distribution)
+        return F.cross_entropy(scale * cosine, labels)
+
+
+@register
+class VmfFl(SpreadMethod):
+    """Concentration as the inverse temperature of a softmax, end to end."""
+
+    name = "vmf_fl"
+    summary = "vMF (or normal) embedding; softmax over classes with the image's concentration as its scale"
+    paper = Paper(
+        title="Probabilistic Embeddings Revisited (the public code; not in the paper)",
+        venue="2022",
+        arxiv="2202.06768",
+    )
+    deviations = ("the concentration starts at D, the variance at 2/D (PER's code: 1)", SpreadHead.DEVIATION)
+    fidelities = ("corrected", "released")
+    released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
+
+    class Params(SpreadParams):
+        """Which distribution; there is no scale to tune, the network predicts it."""
+
+        distribution: Literal["normal", "vmf"] = "vmf"
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Softmax over class likelihoods."""
+        return LikelihoodClassifier(num_classes, dim)
