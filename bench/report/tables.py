@@ -355,14 +355,14 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
         if not set(names) - {"cosine", *part["primary_scorer"]}:
             continue
         table = Table(
-            title=f"{dataset}: MAP@R by scorer (own scorer in bold)",
+            title=f"{dataset}: mean MAP@R by scorer (own scorer in bold)",
             title_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )
         table.add_column("method", no_wrap=True)
         for name in names:
-            table.add_column(name, justify="right")
+            table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
         for values, group in part.groupby(list(SETTING), sort=True, dropna=False):
             label = Row(dict(zip(SETTING, values)), 0, 0, "", ()).label
             cells = []
@@ -370,7 +370,9 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
                 mine = group[group["scorer"] == name]
                 cell = _cell(dict(zip(mine["seed"], mine["value"])))
                 own = name == group.iloc[0]["primary_scorer"]
-                cells.append(Text(cell.text(True, brief=True), style="bold" if own else ""))
+                # Without the SD, which scorers.csv has: all scorers have to fit 80 columns.
+                text = f"{100 * cell.mean:.1f}" if cell.defined else "-"
+                cells.append(Text(text, style="bold" if own else ""))
             table.add_row(label, *cells)
         console.print(table)
 

@@ -14,7 +14,7 @@ def test_scorers_are_tested_where_they_fit_and_refused_where_they_never_do(cli):
     assert own["arcface"] == {"cosine", "expected_cosine", "match"}
     keys = [c for c in frame.columns if c not in ("value", "n_queries", "n_lone", "unit")]
     assert not frame.duplicated(keys).any()
-    assert "MAP@R by scorer" in done.stdout
+    assert "mean MAP@R by scorer" in done.stdout
     table = pd.read_csv(cli.cwd / "results/runs/report/scorers.csv")
     assert {"mls", "match"} <= set(table["scorer"])
 
