@@ -108,10 +108,18 @@ def run(
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME")] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Backbone weights to start from (safetensors).", metavar="FILE")
+        str | None,
+        typer.Option(
+            help="Backbone weights to start from (.safetensors or .pth), or `none`; those cached on this machine if not"
+            " given.",
+            metavar="FILE",
+        ),
     ] = None,
     dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
+    ] = False,
     results: Results = DEFAULT_RESULTS,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
     device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
@@ -162,13 +170,14 @@ def run(
             "hparams": hparams,
             "base": base,
             "backbone": backbone,
-            "weights": None if weights is None else str(weights),
+            "weights": weights,
             "dim": dim,
             "scorers": tuple(scorers or ()),
             "sets": tuple(pins),
         },
         results=results,
         data_root=data_root,
+        allow_partial=allow_partial,
         workers=workers,
         device=device.value,
         plugins=tuple(plugin or ()),
@@ -214,6 +223,65 @@ def show(
         _print_json(value)
     else:
         typer.echo(text)
+
+
+data_app = typer.Typer(
+    help="Bring the data sets of image files to where `bench run` finds them, and check them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data_app, name="data")
+DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False, plugin: Plugins = None) -> None:
+    """List data sets, what each needs and where its owners publish it."""
+    from .commands import data_rows
+
+    rows = data_rows(tuple(plugin or ()))
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        typer.echo(f"{row['name']:<15} {row['summary']}")
+        if not row["embedded"]:
+            typer.echo(f"{'':<15} needs {row['needs']}; from {row['source']}")
+
+
+@data_app.command("verify")
+def data_verify(
+    name: Annotated[str, typer.Argument(help="Data set.")],
+    data_root: DataRoot,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")
+    ] = False,
+    as_json: Json = False,
+    plugin: Plugins = None,
+) -> None:
+    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged."""
+    from .commands import data_verify_command
+
+    found = data_verify_command(name, data_root, allow_partial, tuple(plugin or ()), quiet=as_json)
+    if as_json:
+        _print_json(found)
+    if found["damaged"]:
+        raise typer.Exit(1)
+
+
+@data_app.command("import")
+def data_import(
+    name: Annotated[str, typer.Argument(help="Data set.")],
+    source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
+    data_root: DataRoot,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")
+    ] = False,
+) -> None:
+    """Unpack or copy a download below the data root and check that it is the release it should be."""
+    from .commands import data_import_command
+
+    typer.echo(data_import_command(name, source, data_root, allow_partial))
 
 
 @app.command("test")

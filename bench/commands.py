@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +37,54 @@ def pick_device(device: str) -> str:
 
 def default_workers(device: str) -> int:
     """One process per core this one may run on; one alone on a GPU, which they would have to share."""
-    if device == "cuda":
-        return 1
+    return 1 if device == "cuda" else cores()
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _progress(console: Any) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for work on images; nothing where the output is no terminal, but a line at the end of each part."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[tuple[str, int], Any] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            key = (what, total)
+            if key not in tasks:
+                tasks[key] = bars.add_task(what, total=total)
+            bars.update(tasks[key], completed=done)
+
+        yield advance
+
+
+def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
+    """Decode what the plans will read, so that a damaged image stops the command and not an epoch."""
+    from .datasets import DataError
+
+    seen = set()
+    for plan in plans:
+        name, view = plan.cell[1], plan.template["view"]
+        if not view or (name, repr(view)) in seen:
+            continue
+        seen.add((name, repr(view)))
+        try:
+            with _progress(console) as progress:
+                context.dataset(name, view).prepare(plan.template["fold"], plan.template["folds"], progress)
+        except DataError as error:
+            raise UserError(str(error)) from None
 
 
 def run_command(
     settings: dict[str, Any],
     results: Path,
     data_root: Path | None,
+    allow_partial: bool,
     workers: int | None,
     device: str,
     plugins: tuple[Path, ...],
@@ -66,14 +107,24 @@ def run_command(
         str(results.resolve()),
         tuple(str(path.resolve()) for path in plugins),
         None if data_root is None else str(data_root.resolve()),
-        asked.weights,
+        asked.weights if asked.weights in (None, "none") else str(Path(asked.weights).resolve()),
+        allow_partial=allow_partial,
+        threads=cores(),
     )
-    plans = build_plans(asked, context)
+    left_out: list[str] = []
+    plans = build_plans(asked, context, left_out)
+    for line in left_out:
+        console.print(f"left out: {line}", highlight=False, soft_wrap=True)
     requested = frozenset(plan.cell for plan in plans if plan.method in _names(asked, context))
     if dry_run:
         _print_plan(plans, requested, asked.seeds, results)
+        count = workers or default_workers(pick_device(device))
+        _print_estimate(plans, asked.seeds, dataclasses.replace(context, device=pick_device(device)), count)
         return 0
-    context = Context(**{**context.as_dict(), "device": pick_device(device)})
+    device = pick_device(device)
+    count = workers or default_workers(device)
+    if count > 4 * (os.cpu_count() or 1):
+        raise UserError(f"--workers {count}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
 
     from .engine.pool import Pool
     from .engine.run import Run, check_existing
@@ -84,9 +135,8 @@ def run_command(
     store.lock()
     if on_existing == "error":
         check_existing([plan for plan in plans if plan.cell in requested], store)
-    count = workers or default_workers(context.device)
-    if count > 4 * (os.cpu_count() or 1):
-        raise UserError(f"--workers {count}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
+    _prepare_data(plans, context, console)
+    context = dataclasses.replace(context, device=device, threads=max(1, cores() // count))
 
     async def execute(display: Display) -> Any:
         pool = Pool(count)
@@ -152,10 +202,140 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], seeds: int, results
             f"{plan.method}{base} on {plan.cell[1]}: {plan.trials} trials ({plan.hparams}) + {seeds} seeds,"
             f" at most {optim['epochs']} epochs each{role}"
         )
+        if plan.trials == 0:
+            params = {f"method.{key}": value for key, value in plan.template["params"].items()}
+            chosen = {f"optim.{key}": optim[key] for key in ("lr", "lr_objective", "weight_decay", "schedule")}
+            shown = {**params, **chosen, **({"optim.gamma": optim["gamma"]} if optim["schedule"] == "step" else {})}
+            print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
         for name, bounds in plan.space.items():
             scale = "log" if bounds["log"] else "linear"
             print(f"    {name} in [{bounds['low']:g}, {bounds['high']:g}] {scale}, default {plan.defaults()[name]:g}")
     print(f"at most {_trainings(plans, seeds)} trainings, {len(plans) * seeds} tests; results in {results}")
+
+
+def data_rows(plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
+    """Rows of ``bench data list``."""
+    rows = []
+    for entry in Registry("datasets", plugins):
+        cls = entry.load()
+        held = {key: getattr(cls, key, "") for key in ("official", "needs", "source")}
+        rows.append({"name": entry.name, "summary": entry.summary, "embedded": cls.embedded, **held})
+    return rows
+
+
+def _photo_dataset(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> Any:
+    from .datasets import DataError
+
+    cls = Registry("datasets", plugins).get(name).load()
+    if not hasattr(cls, "verify"):
+        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
+    try:
+        return cls(root, allow_partial=allow_partial, threads=cores())
+    except DataError as error:
+        raise UserError(str(error)) from None
+
+
+def data_verify_command(
+    name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...], quiet: bool
+) -> dict[str, Any]:
+    """``bench data verify``: what is there, printed unless quiet."""
+    from rich.console import Console
+
+    from .datasets import DataError
+
+    dataset = _photo_dataset(name, root, allow_partial, plugins)
+    try:
+        with _progress(Console(stderr=True)) as progress:
+            found: dict[str, Any] = dataset.verify(progress)
+    except DataError as error:
+        raise UserError(str(error)) from None
+    if quiet:
+        return found
+    print(f"{found['release']} at {found['folder']}: {found['images']} images, {found['classes']} classes")
+    if found["partial"]:
+        print(f"  incomplete: {found['partial']}")
+    for part, numbers in found["splits"].items():
+        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
+        print(
+            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
+            f"  sha256 {numbers['manifest_sha256'][:16]}"
+        )
+    if found["converted_to_rgb"]:
+        kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(found["converted_to_rgb"].items()))
+        print(f"  read as RGB: {kinds}")
+    for line in found["damaged"]:
+        print(f"  damaged: {line}")
+    return found
+
+
+def data_import_command(name: str, source: Path, root: Path, allow_partial: bool) -> str:
+    """``bench data import``: unpack or copy, then check; returns what was found."""
+    import shutil
+    import tempfile
+
+    if not source.exists():
+        raise UserError(f"{source}: no such file or folder")
+    target = root / name
+    if target.exists():
+        raise UserError(f"{target} is there already; remove it first, or check it with `bench data verify {name}`")
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
+        inside = Path(staging) / name
+        if source.is_dir():
+            shutil.copytree(source, inside)
+        else:
+            try:
+                options = {"filter": "data"} if not source.name.lower().endswith(".zip") else {}
+                shutil.unpack_archive(source, inside, **options)  # type: ignore[arg-type]
+            except (shutil.ReadError, OSError, ValueError, EOFError) as error:
+                raise UserError(f"{source}: not an archive that can be unpacked ({error})") from None
+            _unpack_nested(inside)
+        # Checked before it is in place: a wrong download must not look like a data set afterwards.
+        dataset = _photo_dataset(name, inside, allow_partial, ())
+        images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
+        inside.rename(target)
+    note = f"; incomplete: {partial}" if partial else ""
+    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}"
+
+
+def _unpack_nested(folder: Path) -> None:
+    """Archives inside a release (In-shop's img.zip) are unpacked where they are."""
+    import shutil
+
+    for suffix in (".zip", ".tgz", ".tar.gz", ".tar"):
+        for archive in sorted(folder.rglob(f"*{suffix}")):
+            with contextlib.suppress(shutil.ReadError, ValueError):
+                shutil.unpack_archive(archive, archive.parent)
+
+
+def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) -> None:
+    """Time and disk, from a few timed steps on this machine."""
+    from .datasets import DataError
+    from .engine.estimate import estimate, readable
+
+    seconds, disk, decode = 0.0, {}, {}
+    for plan in plans:
+        try:
+            found = estimate(plan, context)
+        except DataError as error:
+            raise UserError(str(error)) from None
+        mine = found.total(plan.trials + seeds, seeds) - found.decode
+        seconds += mine
+        key = (plan.cell[1], repr(plan.template["view"]))
+        disk[key], decode[key] = found.cache_bytes, found.decode
+        print(
+            f"{plan.method} on {plan.cell[1]}: {1000 * found.step:.0f} ms per step, {readable(found.training)} per"
+            f" training, {readable(mine)} in one process"
+        )
+    total = sum(decode.values()) / max(1, cores()) + seconds / workers
+    print(
+        f"about {readable(total)} at most with {workers} workers on {context.device}, from timed steps; early stopping"
+    )
+    print("shortens it, results that are there already are not done again")
+    if sum(disk.values()):
+        from .datasets.photographs import cache_folder
+
+        print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")
 
 
 def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[str, Any]]:
@@ -232,7 +412,7 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
         "default_confidence": cls.default_confidence,
         "fidelities": list(cls.fidelities),
         "released_behaviour": list(cls.released_behaviour),
-        "published": _published(cls.name),
+        "published": _published(cls),
     }
     lines = [f"{cls.name}: {cls.summary}", "", document, ""]
     if paper:
@@ -264,20 +444,16 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
     return value, "\n".join(lines)
 
 
-def _published(method: str) -> dict[str, dict[str, float]]:
-    """Best hyper-parameters that PER published for a method, by data set and configuration."""
-    import csv
-    from importlib.resources import files
+def _published(method: Any) -> dict[str, dict[str, float]]:
+    """Settings that PER published for a method, by data set and configuration."""
+    from .engine.published import EPOCHS, published_rows, published_variant
+    from .protocols.recipes import get_recipe
 
-    table = files("bench.results.published").joinpath("pe_revisited_best_hparams.csv").read_text()
-    found: dict[str, dict[str, float]] = {}
-    hyphened = {"scf": "scl"}.get(method, method).replace("_", "-")
-    bases = [entry.name for entry in Registry("methods")]
-    mains = {hyphened, *(f"{hyphened}{part}-{base}" for part in ("", "-cont") for base in bases)}
-    for row in csv.DictReader(table.splitlines()):
-        if row["variant"] in mains:
-            with contextlib.suppress(ValueError):
-                found.setdefault(f"{row['dataset']} ({row['variant']})", {})[row["hparam"]] = float(row["value"])
+    found = {}
+    for dataset in EPOCHS:
+        variant = published_variant(method, dataset, get_recipe(dataset).base)
+        if variant is not None:
+            found[f"{dataset} ({variant})"] = published_rows()[variant, dataset]
     return found
 
 

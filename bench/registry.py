@@ -153,7 +153,7 @@ class Registry:
             return
         for base, class_name, name, summary in found:
             # A plug-in file may hold both kinds; a folder file can only hold its own.
-            if not plugin or (base == "Dataset") == (self.kind == "datasets"):
+            if not plugin or base.endswith("Dataset") == (self.kind == "datasets"):
                 self._add(Entry(self.kind, name, summary, origin, class_name, path, plugin=plugin))
 
     def get(self, name: str) -> Entry:

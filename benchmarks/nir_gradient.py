@@ -58,7 +58,7 @@ def train(run: str, epochs: int, data: Any) -> list[dict[str, Any]]:
         for number, index in enumerate(batches):
             for group in optimizer.param_groups:
                 group["lr"] = group["max_lr"] * learning_rate_factor(
-                    epoch * steps + number, epochs * steps, "onecycle", 0.15
+                    epoch * steps + number, steps, {"schedule": "onecycle", "epochs": epochs, "warmup": 0.15}
                 )
             embedding = model(data.train.training(index, augmentation, augment))
             y, points = labels[index], embedding.distribution.mean

@@ -9,11 +9,16 @@ from typing import Any
 
 _EXPORTS = {
     "ArrayImages": "._base",
+    "DataError": "._base",
     "Dataset": "._base",
     "ImageSet": "._base",
     "TrainVal": "._base",
     "register": "._base",
     "Augmentation": ".augmentation",
+    "PhotoAugmentation": ".photographs",
+    "PhotoDataset": ".releases",
+    "PhotoImages": ".photographs",
+    "View": ".photographs",
     "augment": ".augmentation",
     "centre_crop": ".augmentation",
     "crop_fractions": ".augmentation",

@@ -16,6 +16,10 @@ from torch import Tensor
 from .augmentation import Augmentation, augment, centre_crop
 
 
+class DataError(ValueError):
+    """What is wrong with the files of a data set, in one line that says what to do."""
+
+
 class ImageSet(ABC):
     """Labelled images that can be read for training, for evaluation, or corrupted.
 
@@ -23,9 +27,13 @@ class ImageSet(ABC):
         labels: int64 ``[N]``, the class of each image, 0..C-1; every class has an image.
         ids: N different names, each the lasting identity of an image (e.g. ``"ndigit/test/047/3"``).
         class_names: C names, in the order of the labels.
+        queries: Rows that are queries, where the data set says so; else None, and every image is one.
+        gallery: Rows that are searched, likewise.
     """
 
     labels: Tensor
+    queries: Tensor | None = None
+    gallery: Tensor | None = None
     ids: tuple[str, ...]
     class_names: tuple[str, ...]
 
@@ -213,6 +221,8 @@ class Dataset(ABC):
         image_size: Their height and width in pixels.
         crop_shape: Shape of the crops that corrupt test images: ``"image"`` keeps the image's aspect ratio,
             ``"square"`` is for photographs.
+        augmentation_type: Settings of its training augmentation.
+        partial: What is missing of it, if that was allowed.
     """
 
     name: ClassVar[str]
@@ -221,6 +231,8 @@ class Dataset(ABC):
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]
     crop_shape: ClassVar[Literal["image", "square"]]
+    augmentation_type: ClassVar[type] = Augmentation
+    partial: str = ""
     _registered: ClassVar[bool] = False
 
     def __init__(self, root: Path | None = None) -> None:
@@ -270,4 +282,4 @@ def register(cls: D) -> D:
     return cls
 
 
-__all__ = ["ArrayImages", "Dataset", "ImageSet", "TrainVal", "register"]
+__all__ = ["ArrayImages", "DataError", "Dataset", "ImageSet", "TrainVal", "register"]

@@ -77,6 +77,7 @@ class Method:
         default_confidence: The confidence quoted for this method when only one is.
         fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
+        published_as: Name under which PER published settings of it, if that is not its own with hyphens.
         warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
     """
 
@@ -91,6 +92,7 @@ class Method:
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     warm_start: ClassVar[bool] = False
+    published_as: ClassVar[str] = ""
 
     class Params(MethodParams):
         """No hyper-parameters."""
@@ -122,6 +124,16 @@ class Method:
     def means_frozen(self) -> bool:
         """Whether training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
         return not {"backbone", "mean"} & set(self.trained_parts)
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """Parameters from the values that PER published (scale, margin, ..); what has no counterpart is left out.
+
+        Args:
+            values: By their published names.
+            variant: Name of the configuration, which may say more (``dul-cls-arcface``).
+        """
+        return {name: value for name, value in values.items() if name in cls.Params.model_fields}
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
         """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""

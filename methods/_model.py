@@ -47,6 +47,7 @@ class EmbeddingModel(nn.Module):
         super().__init__()
         self.method = method
         self.backbone = backbone
+        self.precision = torch.float32
         features = int(backbone.out_features)  # type: ignore[arg-type]
         seed("mean")
         self.mean = MeanHead(features, dim)
@@ -89,8 +90,11 @@ class EmbeddingModel(nn.Module):
         return Embedding(raw, self.method.distribution(raw, spread))
 
     def forward(self, images: Tensor) -> Embedding:
-        """Embeddings from normalised images ``[B, C, H, W]``."""
-        return self.embed_features(self.backbone(images))
+        """Embeddings from images ``[B, C, H, W]``; in training, the backbone runs in :attr:`precision`."""
+        lower = self.training and self.precision != torch.float32
+        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
+            features = self.backbone(images)
+        return self.embed_features(features)
 
     def scorer_options(self) -> dict[str, float]:
         """Trained parameters of the method's scorer, such as HIB's scale and bias."""

@@ -9,7 +9,7 @@ a KL term keeps the variance from vanishing:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -89,6 +89,12 @@ class DulCls(SpreadMethod):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """Classifier, its constants and the KL weight."""
+        own = super().from_published(values, variant)
+        return own | {"kl_weight": values["prior_kld_weight"], "classifier": variant.split("-")[-1]}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""

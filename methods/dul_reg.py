@@ -7,7 +7,7 @@ Starts from a trained classifier whose unit class weights w_c stay fixed. Each i
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +76,11 @@ class DulReg(SpreadMethod):
         """Which parts are trained."""
 
         train: Literal["heads", "variance", "all"] = "heads"
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """PER's rows train everything but the class weights ("-cont")."""
+        return {"train": "all"}
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ An image is N(mu, s2 I), mu not normalised. Two images match with probability
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +107,11 @@ class HIB(Method):
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """KL weight, and the balanced pairs that go with it."""
+        return {"kl_weight": values["prior_kld_weight"], "pairs": "balanced"}
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Variance head, one number per image."""

@@ -7,6 +7,8 @@ For anchor i with kept positives P (s < max negative + eps) and kept negatives N
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -70,6 +72,12 @@ class MultiSimilarity(Method):
         beta: float = tuned(40.0, 1.0, 64.0, log=True, gt=0)
         threshold: float = tuned(0.5, 0.0, 1.0, ge=-1, le=1)
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """Scales, threshold and mining margin."""
+        names = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
+        return {ours: values[f"ms_{theirs}"] for ours, theirs in names.items()}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Pair loss."""

@@ -8,6 +8,8 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -48,6 +50,11 @@ class ProxyAnchor(Method):
 
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """PER's margin is the whole gap, twice the delta of the paper."""
+        return {"scale": values["scale"], "margin": values["margin"] / 2}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""

@@ -9,7 +9,7 @@ With unit embeddings and unit proxies, d_c = |z - p_c|^2 and s_c = cos(z, p_c):
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -59,6 +59,11 @@ class ProxyNCA(Method):
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = 0.1
+
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """PER has the original form at scale 1."""
+        return {"form": "original", "scale": 1.0}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""

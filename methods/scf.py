@@ -37,6 +37,7 @@ class SCF(SpreadMethod):
     )
     scorer = "mls"
     on_base = True
+    published_as = "scl"
     trains = ("spread",)
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)

@@ -53,6 +53,7 @@ class VmfFl(SpreadMethod):
         arxiv="2202.06768",
     )
     deviations = ("the concentration starts at D, the variance at 2/D (PER's code: 1)", SpreadHead.DEVIATION)
+    published_as = "vmfmm"
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
 

@@ -186,6 +186,12 @@ class VmfLossMethod(Method):
         class_length: float = tuned(0.4, 0.05, 0.9, gt=0, lt=1)
         samples: int = 10
 
+    @classmethod
+    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
+        """Log scale, and one mean resultant length for images and classes."""
+        length = values["kappa_confidence"]
+        return {"temperature": math.exp(values["initial_log_scale"]), "image_length": length, "class_length": length}
+
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """The constant alpha."""
         return ScaledNorm()

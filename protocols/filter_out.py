@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -52,6 +53,8 @@ def filter_out_rows(
     oracle: bool = False,
     fractions: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     seed: int = 0,
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
 ) -> Iterator[Row]:
     """Filter-out curves of MAP@R and Recall@1 for some confidences.
 
@@ -66,6 +69,9 @@ def filter_out_rows(
         oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
         fractions: Shares removed, in [0, 1).
         seed: Of the order among equal confidences.
+        queries: Rows that are queries; all if not given. ``query_only`` then removes a share of these.
+        gallery: Rows that are searched; all if not given. Then ``oracle`` has no ``query_and_gallery`` curve: a gallery
+            image has no value of a metric to be ordered by.
 
     Yields:
         Rows of ``filter_out_map_at_r`` and ``filter_out_recall_at_1`` with variant and fraction.
@@ -82,8 +88,18 @@ def filter_out_rows(
         [('query_only', 1.0), ('query_and_gallery', 1.0)]
     """
     count = len(labels)
-    deep = rank(scorer, labels, depth=min(4 * full_depth(labels) + 8, count))
-    whole = per_query(deep)
+    roles = _Roles.of(count, queries, gallery)
+    deep = rank(
+        scorer,
+        labels,
+        depth=min(4 * full_depth(labels) + 8, len(roles.gallery)),
+        queries=roles.queries,
+        gallery=roles.gallery,
+    )
+    whole = {
+        metric: torch.full((count,), math.nan, dtype=torch.float64).index_copy(0, roles.queries, values)
+        for metric, values in per_query(deep).items()
+    }
     tie_break = _uniform(ids, seed, "confidence ties").numpy()
     jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
         (name, confidence, METRICS) for name, confidence in confidences.items()
@@ -94,14 +110,15 @@ def filter_out_rows(
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
+        query_order = order[roles.is_query[order]]
         for fraction in fractions:
-            kept = order[: round((1.0 - fraction) * count)]
+            kept = query_order[: round((1.0 - fraction) * len(query_order))]
             keep = torch.zeros(count, dtype=torch.bool)
-            keep[kept] = True
-            by_variant = {
-                "query_only": {metric: whole[metric][keep] for metric in METRICS},
-                "query_and_gallery": _on_subset(scorer, labels, keep, deep),
-            }
+            keep[order[: round((1.0 - fraction) * count)]] = True
+            # In the order of the rows, so that sums do not depend on the confidence.
+            by_variant = {"query_only": {metric: whole[metric][kept.sort().values] for metric in METRICS}}
+            if name != "oracle" or roles.everything:
+                by_variant["query_and_gallery"] = _on_subset(scorer, labels, keep, deep, roles)
             for variant, values in by_variant.items():
                 for metric in metrics:
                     lone = int(values[metric].isnan().sum())
@@ -117,32 +134,63 @@ def filter_out_rows(
                     )
 
 
-def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking) -> dict[str, Tensor]:
-    """Metrics of the kept images against the kept images, from the deep ranking of all."""
-    queries = keep.nonzero().squeeze(1)
-    if len(queries) < 2:
+@dataclass(frozen=True)
+class _Roles:
+    """Which rows are queries and which are searched."""
+
+    queries: Tensor
+    gallery: Tensor
+    is_query: Tensor
+    is_gallery: Tensor
+    position: Tensor
+    """Place of each row among the queries."""
+    everything: bool
+    """Whether every row is both."""
+
+    @classmethod
+    def of(cls, count: int, queries: Tensor | None, gallery: Tensor | None) -> _Roles:
+        rows = torch.arange(count)
+        masks = []
+        for chosen in (queries, gallery):
+            mask = torch.ones(count, dtype=torch.bool)
+            if chosen is not None:
+                mask.zero_()[chosen] = True
+            masks.append(mask)
+        q, g = rows[masks[0]], rows[masks[1]]
+        position = torch.zeros(count, dtype=torch.long)
+        position[q] = torch.arange(len(q))
+        return cls(q, g, masks[0], masks[1], position, len(q) == len(g) == count)
+
+
+def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, roles: _Roles) -> dict[str, Tensor]:
+    """Metrics of the kept queries against the kept gallery, from the deep ranking of all."""
+    queries = (keep & roles.is_query).nonzero().squeeze(1)
+    searched = keep & roles.is_gallery
+    if len(queries) < 1 or int(searched.sum()) < 2:
         return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in METRICS}
-    _, inverse, counts = torch.unique(labels[queries], return_inverse=True, return_counts=True)
-    positives = counts[inverse] - 1
-    stored = deep.neighbours[queries]
+    counts = torch.bincount(labels[searched], minlength=int(labels.max()) + 1)
+    positives = counts[labels[queries]] - searched[queries].long()
+    at = roles.position[queries]
+    stored = deep.neighbours[at]
     valid = (stored >= 0) & keep[stored.clamp_min(0)]
     # Kept neighbours first, in their old order; their tie groups keep their numbers.
     order = (~valid).long().argsort(dim=1, stable=True)
     valid = valid.gather(1, order)
-    group = deep.group[queries].gather(1, order)
-    relevant = deep.relevant[queries].gather(1, order)
+    group = deep.group[at].gather(1, order)
+    relevant = deep.relevant[at].gather(1, order)
     need = positives.clamp_min(1)
     enough = valid.sum(1) >= need
-    at_need = group.gather(1, (need - 1)[:, None]).squeeze(1)
-    exhausted = deep.neighbours[queries][:, -1] < 0
-    cut = (deep.beyond[queries] > 0) & (at_need == deep.group[queries][:, -1])
+    at_need = group.gather(1, (need - 1).clamp_max(group.shape[1] - 1)[:, None]).squeeze(1)
+    exhausted = (deep.neighbours[at][:, -1] < 0) | (deep.neighbours.shape[1] >= len(roles.gallery))
+    cut = (deep.beyond[at] > 0) & (at_need == deep.group[at][:, -1])
     good = (enough | exhausted) & ~cut
     zeros = torch.zeros(len(queries), dtype=torch.long)
     values = _expected(_Places.of(relevant, group, valid, zeros, zeros), positives, (1,))
     again = (~good & (positives > 0)).nonzero().squeeze(1)
     if len(again):
-        depth = full_depth(labels[queries])
-        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[again], gallery=queries))
+        left = searched.nonzero().squeeze(1)
+        depth = max(1, int(positives.max()))
+        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[again], gallery=left))
         for metric in METRICS:
             values[metric][again] = fresh[metric]
     return {metric: values[metric] for metric in METRICS}

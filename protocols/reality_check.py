@@ -7,7 +7,8 @@ The engine interprets the plan; nothing here trains.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 NAME = "reality_check"
@@ -23,11 +24,13 @@ class Selection:
         metric: ``map_at_r`` on validation classes with the method's own scorer. A stage that leaves the means as its
             base made them is selected by its own validation loss instead: MAP@R of the means cannot see it, and
             MAP@R under a likelihood score prefers early epochs (measured, see docs).
+        frozen_metric: What selects in a stage that leaves the means alone.
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
     """
 
     metric: str = "map_at_r"
+    frozen_metric: str = "stage_loss"
     patience: int = 10
     min_improvement: float = 1e-3
 
@@ -61,6 +64,8 @@ class Preset:
         trials: Default budget of a study.
         trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
         seeds: Default number of replicates at the best setting.
+        view: How photographs are read where it differs from the recipe.
+        methods: Parameters of methods where they differ from the recipe: ``{method: {parameter: value}}``.
     """
 
     folds: int = 4
@@ -70,10 +75,22 @@ class Preset:
     seeds: int = 5
     selection: Selection = Selection()
     tests: Tests = Tests()
+    view: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for records and unit ids."""
         return asdict(self)
 
 
-PRESETS = {"strict": Preset()}
+PRESETS = {
+    "strict": Preset(),
+    # What PER's code did. Its MLS re-ranking and its linear heads are `--fidelity released`, the threshold chosen on
+    # the test pairs is `threshold_test`, its filter-out curve `query_and_gallery`, its In-shop `inshop_merged`.
+    "per": Preset(
+        selection=Selection(frozen_metric="map_at_r"),
+        tests=Tests(crop_low=0.25),
+        view={"antialias": False},
+        methods={"hib": {"pairs": "balanced"}},
+    ),
+}

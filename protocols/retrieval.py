@@ -101,6 +101,7 @@ class Ranking:
     """The nearest neighbours of some queries, with their groups of tied scores.
 
     Attributes:
+        gallery_size: Items in the gallery, the query itself included where it is one.
         queries: Rows of the queries, ``[Q]``.
         neighbours: Rows of the nearest gallery items, best first, ``[Q, K]``; -1 where the gallery is exhausted.
         relevant: Whether a neighbour has the query's class, ``[Q, K]``.
@@ -110,6 +111,7 @@ class Ranking:
         positives: Relevant items in the whole gallery, R, ``[Q]``.
     """
 
+    gallery_size: int
     queries: Tensor
     neighbours: Tensor
     relevant: Tensor
@@ -155,7 +157,8 @@ def rank(
     parts = [_rank_block(scorer, labels, part, gallery, depth) for part in queries.split(per_block)]
     if not parts:
         raise ValueError("ranking needs at least one query")
-    return Ranking(queries, *(torch.cat(column) for column in zip(*parts)))
+    columns = [torch.cat(column) for column in zip(*parts)]
+    return Ranking(len(gallery), queries, *columns)
 
 
 def _rank_block(scorer: Scorer, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> tuple[Tensor, ...]:
@@ -288,7 +291,7 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
         [0.5, 1.0, nan]
     """
     depth = ranking.neighbours.shape[1]
-    exhausted = bool((ranking.neighbours[:, -1] == -1).any())
+    exhausted = depth >= ranking.gallery_size or bool((ranking.neighbours[:, -1] == -1).any())
     need = max([int(ranking.positives.max()), *ks])
     if need > depth and not exhausted and bool((ranking.positives > depth).any() or max(ks) > depth):
         raise ValueError(f"ranking holds {depth} places, metrics need {need}")
@@ -315,8 +318,15 @@ def mean_of_counted(values: Tensor) -> float:
     return math.fsum(counted) / len(counted) if counted else math.nan
 
 
-def retrieval_rows(scorer: Scorer, labels: Tensor, *, ks: Sequence[int] = (1, 2, 4, 8)) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and P@1 with every image as a query against all others.
+def retrieval_rows(
+    scorer: Scorer,
+    labels: Tensor,
+    *,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+) -> Iterator[Row]:
+    """Recall@k, MAP@R, R-precision and P@1 of every query against the gallery; every image is both if not said.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
 
@@ -325,7 +335,8 @@ def retrieval_rows(scorer: Scorer, labels: Tensor, *, ks: Sequence[int] = (1, 2,
         >>> [(r["metric"], r["value"]) for r in retrieval_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ks=(1,))]
         [('map_at_r', 1.0), ('r_precision', 1.0), ('precision_at_1', 1.0), ('recall_at_1', 1.0)]
     """
-    values = per_query(rank(scorer, labels, depth=full_depth(labels, ks)), ks)
+    ranking = rank(scorer, labels, depth=full_depth(labels, ks), queries=queries, gallery=gallery)
+    values = per_query(ranking, ks)
     for metric, each in values.items():
         lone = int(each.isnan().sum())
         yield row(metric, mean_of_counted(each), scorer=scorer.name, n_queries=len(each) - lone, n_lone=lone)

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..registry import Registry
 from ..store import Store
 
@@ -22,8 +23,10 @@ class Context:
         results: Results folder.
         plugins: Plug-in files.
         data_root: Folder of downloaded data sets.
-        weights: Backbone weights to start from.
+        weights: Backbone weights to start from: a file, ``none``, or None for those cached on this machine.
         device: ``cpu`` or ``cuda``.
+        allow_partial: Accept incomplete releases of data sets.
+        threads: Threads that decode and crop photographs in one process.
     """
 
     results: str
@@ -31,6 +34,8 @@ class Context:
     data_root: str | None = None
     weights: str | None = None
     device: str = "cpu"
+    allow_partial: bool = False
+    threads: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, to send to a worker."""
@@ -61,10 +66,28 @@ class Context:
         cls = self.methods.get(name).load()
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
-    def dataset(self, name: str) -> Any:
-        """A data set, built once per process."""
+    def dataset(self, name: str, view: dict[str, Any] | None = None) -> Any:
+        """A data set, built once per process and way of reading it.
+
+        Args:
+            name: Its name.
+            view: How photographs are read; None for data sets that have only one way.
+
+        Raises:
+            UserError: If its files are not there or wrong.
+        """
+        from ..datasets import DataError, View
+
         cache = self.__dict__.setdefault("_datasets", {})
-        if name not in cache:
+        key = (name, repr(view))
+        if key not in cache:
             cls = self.datasets.get(name).load()
-            cache[name] = cls(Path(self.data_root) if self.data_root else None)
-        return cache[name]
+            root = Path(self.data_root) if self.data_root else None
+            try:
+                if view:
+                    cache[key] = cls(root, view=View(**view), allow_partial=self.allow_partial, threads=self.threads)
+                else:
+                    cache[key] = cls(root)
+            except DataError as error:
+                raise UserError(str(error)) from None
+        return cache[key]

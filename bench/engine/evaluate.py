@@ -46,7 +46,7 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
     started = time.perf_counter()
     model, trained = load_model(cell, spec["train"], context)
     train_spec, method = trained["spec"], model.method
-    dataset = context.dataset(train_spec["dataset"])
+    dataset = context.dataset(train_spec["dataset"], train_spec["view"])
     tests = spec["tests"]
     name = train_spec["dataset"]
     test_images = dataset.test()
@@ -64,6 +64,7 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
     pairs = sample_pairs(labels, ids, seed_for("pairs", name))
     val_pairs = sample_pairs(val_images.labels, val_images.ids, seed_for("pairs", name))
     noise = random_confidence(ids, seed_for("random confidence", name, train_spec["replicate"]))
+    roles: dict[str, Any] = {"queries": test_images.queries, "gallery": test_images.gallery}
     scorers = list(dict.fromkeys([method.scorer, "cosine", *tests["scorers"]]))
     rows: list[dict[str, Any]] = []
     for split, distribution, confidence in (
@@ -73,7 +74,7 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
         for scorer_name in scorers:
             scorer = DistributionScorer(scorer_name, distribution, model.scorer_options())
             val_scorer = DistributionScorer(scorer_name, val, model.scorer_options())
-            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"])))
+            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"]), **roles))
             found += verification_rows(
                 scorer.pairs(pairs.left, pairs.right),
                 pairs.same,
@@ -87,10 +88,10 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
                 reranked = Reranked(scorer, near, int(torch.bincount(labels).max()) + 1)
                 found += [
                     {**item, "variant": "reranked"}
-                    for item in retrieval_rows(reranked, labels, ks=tuple(tests["recall_ks"]))
+                    for item in retrieval_rows(reranked, labels, ks=tuple(tests["recall_ks"]), **roles)
                 ]
             if scorer_name == method.scorer:
-                found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name)
+                found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name, roles)
             rows += [{**item, "split": split} for item in found]
     for kind, values in {**crop_confidence, "random": noise}.items():
         before = clean_confidence.get(kind)
@@ -153,10 +154,11 @@ def _confidence_rows(
     noise: Tensor,
     tests: dict[str, Any],
     name: str,
+    roles: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Filter-out curves and risk areas of every confidence, with the random and the oracle control."""
     most = int(torch.bincount(labels).max()) - 1
-    values = per_query(rank(scorer, labels, depth=max(1, most)), ks=(1,))
+    values = per_query(rank(scorer, labels, depth=max(1, most), **roles), ks=(1,))
     lone = values["map_at_r"].isnan()
     every = {**confidence, "random": noise}
     found: list[dict[str, Any]] = list(
@@ -168,8 +170,11 @@ def _confidence_rows(
             oracle=True,
             fractions=tuple(tests["filter_fractions"]),
             seed=seed_for("ties", name),
+            **roles,
         )
     )
+    asking = torch.arange(len(labels)) if roles["queries"] is None else roles["queries"]
+    every = {kind: value[asking] for kind, value in every.items()}
     counted, lone_count = int((~lone).sum()), int(lone.sum())
     extra: dict[str, Any] = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
     for kind, value in [*every.items(), ("oracle", None)]:

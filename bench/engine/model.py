@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..methods import EmbeddingModel
-from ..methods.backbones import build_backbone
+from ..methods.backbones import build_backbone, find_weights
 from ..methods.distributions import from_arrays, to_arrays
 from ..methods.scorers import get_scorer
 from ..seeds import seed_for
@@ -37,8 +38,8 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
         torch.manual_seed(seed_for("init", spec["dataset"], spec["replicate"], part))
 
     seeded("backbone")
-    weights = Path(context.weights) if context.weights else None
-    backbone = build_backbone(spec["backbone"], channels, weights)
+    weights = find_weights(spec["backbone"], context.weights)
+    backbone = build_backbone(spec["backbone"], channels, weights, spec["freeze_norm"])
     base_objective = None
     if spec["base"] is not None:
         base = context.method(spec["base"]["method"], spec["base"]["params"], spec["base"]["fidelity"])
@@ -74,7 +75,7 @@ def load_model(cell: Cell, unit: str, context: Context) -> tuple[EmbeddingModel,
     if record is None:
         raise FileNotFoundError(f"training unit {unit} has no record")
     # The starting weights of the backbone are overwritten: --weights may be gone by now.
-    bare = Context(context.results, context.plugins, context.data_root, None, context.device)
+    bare = dataclasses.replace(context, weights="none")
     model = build_model(record["spec"], bare, record["num_classes"], record["channels"])
     model.load_state_dict(load_file(context.store.unit_dir(cell, "train", unit) / WEIGHTS))
     return model.eval(), record

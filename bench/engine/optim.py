@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 
 from ..errors import UnitFailed, unknown
 
-OPTIMIZERS = ("adamw", "sgd")
-SCHEDULES = ("onecycle", "constant")
+OPTIMIZERS = ("adamw", "adam", "sgd")
+SCHEDULES = ("onecycle", "cosine", "step", "constant")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def check_names(optim: dict[str, Any]) -> None:
@@ -20,7 +22,7 @@ def check_names(optim: dict[str, Any]) -> None:
     Raises:
         UserError: With the nearest name.
     """
-    for key, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+    for key, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
         if optim[key] not in known:
             raise unknown(f"value of optim.{key}:", optim[key], known)
 
@@ -46,28 +48,47 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any
         key = (optim[rate] * factor, decay if prefix is None else 0.0)
         if parameter.requires_grad:
             grouped.setdefault(key, []).append(parameter)
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
-    groups = [{"params": rest, "lr": optim["lr"], "max_lr": optim["lr"], "weight_decay": decay}] if rest else []
+    parts: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in taken:
+            factor = 1.0 if name.startswith("backbone.") else optim["heads_factor"]
+            parts.setdefault(optim["lr"] * factor, []).append(parameter)
+    groups = [{"params": params, "lr": lr, "max_lr": lr, "weight_decay": decay} for lr, params in parts.items()]
     groups += [{"params": params, "lr": lr, "max_lr": lr, "weight_decay": wd} for (lr, wd), params in grouped.items()]
     if not groups:
         raise UnitFailed("nothing to train: every part of the model is frozen")
     if optim["optimizer"] == "sgd":
         return torch.optim.SGD(groups, momentum=0.9)
-    return torch.optim.AdamW(groups, fused=True)
+    cls = torch.optim.Adam if optim["optimizer"] == "adam" else torch.optim.AdamW
+    return cls(groups, fused=True)
 
 
-def learning_rate_factor(step: int, total: int, schedule: str, warmup: float) -> float:
+def learning_rate_factor(step: int, steps: int, optim: Mapping[str, Any]) -> float:
     """Share of the peak learning rate at a step: a pure function, so that a resumed run needs no scheduler state.
 
-    ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over ``warmup * total`` steps and falls
-    as half a cosine to 0.
+    ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps
+    and falls as half a cosine to 0; ``cosine`` only falls; ``step`` is ``gamma`` to the number of ``step_epochs``
+    passed.
+
+    Args:
+        step: Steps done.
+        steps: Steps of an epoch.
+        optim: ``schedule``, ``epochs``, ``warmup``, ``gamma``, ``step_epochs``.
 
     Example:
-        >>> [round(learning_rate_factor(step, 100, "onecycle", 0.1), 3) for step in (0, 10, 55, 100)]
+        >>> optim = {"schedule": "onecycle", "epochs": 10, "warmup": 0.1}
+        >>> [round(learning_rate_factor(step, 10, optim), 3) for step in (0, 10, 55, 100)]
         [0.04, 1.0, 0.5, 0.0]
     """
+    total, schedule = optim["epochs"] * steps, optim["schedule"]
     if schedule == "constant":
         return 1.0
+    if schedule == "step":
+        factor: float = optim["gamma"] ** (step // steps // optim["step_epochs"])
+        return factor
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * step / total)) / 2
+    warmup = optim["warmup"]
     rise = max(1.0, warmup * total)
     if step < rise:
         return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * step / rise)) / 2

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .. import __version__
-from ..datasets import Augmentation, TrainVal, class_balanced_batches
+from ..datasets import TrainVal, class_balanced_batches
 from ..errors import UnitFailed
 from ..methods import EmbeddingModel
 from ..protocols.retrieval import map_at_r
@@ -38,9 +38,9 @@ def generator(*axes: str | int) -> torch.Generator:
 class _Images:
     """Training and validation inputs of an end-to-end stage: augmented images."""
 
-    def __init__(self, data: TrainVal, spec: dict[str, Any], device: str) -> None:
+    def __init__(self, data: TrainVal, augmentation: Any, device: str) -> None:
         self.data = data
-        self.augmentation = Augmentation(**spec["augmentation"])
+        self.augmentation = augmentation
         self.device = device
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
@@ -55,12 +55,21 @@ class _Images:
 class _CachedFeatures:
     """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base."""
 
-    def __init__(self, data: TrainVal, spec: dict[str, Any], device: str, model: EmbeddingModel, folder: Path) -> None:
+    def __init__(
+        self,
+        data: TrainVal,
+        augmentation: Any,
+        spec: dict[str, Any],
+        device: str,
+        model: EmbeddingModel,
+        folder: Path,
+    ) -> None:
         views = spec["feature_views"]
-        key = content_id([spec["augmentation"], views, spec["folds"], spec["fold"], data.train.manifest_sha256()])
+        key = content_id(
+            [spec["augmentation"], spec["view"], views, spec["folds"], spec["fold"], data.train.manifest_sha256()]
+        )
         path = folder / f"features-{key}.safetensors"
         if not path.exists():
-            augmentation = Augmentation(**spec["augmentation"])
             made = {}
             for split, images in (("train", data.train), ("val", data.val)):
                 stack = []
@@ -91,9 +100,7 @@ class _CachedFeatures:
 
 
 @torch.no_grad()
-def _features(
-    model: EmbeddingModel, images: Any, augmentation: Augmentation, gen: torch.Generator, device: str
-) -> Tensor:
+def _features(model: EmbeddingModel, images: Any, augmentation: Any, gen: torch.Generator, device: str) -> Tensor:
     model.eval()
     parts = []
     for rows in torch.arange(len(images)).split(256):
@@ -121,7 +128,9 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
     started = time.perf_counter()
     folder = context.store.unit_dir(cell, "train", unit)
     folder.mkdir(parents=True, exist_ok=True)
-    data: TrainVal = context.dataset(spec["dataset"]).train_val(spec["fold"], spec["folds"])
+    dataset = context.dataset(spec["dataset"], spec["view"])
+    data: TrainVal = dataset.train_val(spec["fold"], spec["folds"])
+    augmentation = dataset.augmentation_type(**spec["augmentation"])
     channels = data.train.evaluation(torch.zeros(1, dtype=torch.long)).shape[1]
     model = build_model(spec, context, data.train.num_classes, channels)
     if spec["base"] is not None:
@@ -129,15 +138,23 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
         load_base(model, base_folder / WEIGHTS)
     inputs: Any
     if model.backbone_frozen:
-        inputs = _CachedFeatures(data, spec, context.device, model, base_folder)
+        inputs = _CachedFeatures(data, augmentation, spec, context.device, model, base_folder)
     else:
-        inputs = _Images(data, spec, context.device)
+        inputs = _Images(data, augmentation, context.device)
     optim, selection = spec["optim"], spec["selection"]
     optimizer = build_optimizer(model, model.objective, optim)
     labels, val_labels = data.train.labels, data.val.labels.to(context.device)
-    steps = max(1, len(labels) // (spec["classes_per_batch"] * spec["images_per_class"]))
+    steps = max(1, int(spec["epoch_repeats"] * len(labels)) // (spec["classes_per_batch"] * spec["images_per_class"]))
+    model.precision = getattr(torch, optim["precision"])
+    if optim["compile"]:
+        model.backbone.compile()
+    scaler = torch.amp.GradScaler(context.device, enabled=optim["precision"] == "float16")
     trainable = [p for p in model.parameters() if p.requires_grad]
-    progress = _load_checkpoint(folder / CHECKPOINT, model, optimizer)
+    progress = _load_checkpoint(folder / CHECKPOINT, model, optimizer, scaler)
+    calibrate = getattr(model.backbone, "calibrate", None)
+    if calibrate is not None and progress["epoch"] == 0 and spec["base"] is None:
+        gen = generator("calibrate", spec["dataset"], spec["replicate"])
+        calibrate(inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
     if model.method.warm_start and progress["epoch"] == 0:
         _warm_start(model, inputs, labels, spec, steps, context.device)
     by_loss = selection["metric"] == "stage_loss"
@@ -151,9 +168,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
         total = torch.zeros((), dtype=torch.float64)
         batches = class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps)
         for number, rows in enumerate(batches):
-            factor = learning_rate_factor(
-                epoch * steps + number, optim["epochs"] * steps, optim["schedule"], optim["warmup"]
-            )
+            factor = learning_rate_factor(epoch * steps + number, steps, optim)
             for group in optimizer.param_groups:
                 group["lr"] = group["max_lr"] * factor
             embedding = inputs.embed_batch(model, inputs.batch(rows, augment))
@@ -161,9 +176,11 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             if not torch.isfinite(loss):
                 raise UnitFailed(f"loss became {loss.item()} in epoch {epoch + 1}, batch {number + 1}")
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(trainable, optim["grad_clip"], error_if_nonfinite=False)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             total += loss.detach().double().cpu()
         distribution, _ = embed(model, data.val.evaluation, len(data.val), context.device)
         try:
@@ -178,7 +195,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
         if not math.isfinite(value):
             raise UnitFailed(f"selection value became {value} in epoch {epoch + 1}")
         _advance(progress, row, value, model, selection)
-        _save_checkpoint(folder / CHECKPOINT, progress, model, optimizer)
+        _save_checkpoint(folder / CHECKPOINT, progress, model, optimizer, scaler)
         emit({"event": "epoch", "epoch": epoch + 1, "epochs": optim["epochs"], "best": progress["best_value"]})
 
     save_weights(progress["best_state"], folder / WEIGHTS)
@@ -236,14 +253,17 @@ def _advance(
     progress["stopped"] = row["epoch"] - progress["improved_epoch"] >= selection["patience"]
 
 
-def _save_checkpoint(path: Path, progress: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save_checkpoint(
+    path: Path, progress: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
+) -> None:
     # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"progress": progress, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, part)
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    torch.save({"progress": progress, **{name: x.state_dict() for name, x in parts.items()}}, part)
     os.replace(part, path)
 
 
-def _load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any) -> dict[str, Any]:
     fresh: dict[str, Any] = {
         "epoch": 0,
         "history": [],
@@ -262,6 +282,8 @@ def _load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimi
         return fresh
     model.load_state_dict(held["model"])
     optimizer.load_state_dict(held["optimizer"])
+    if scaler.is_enabled():
+        scaler.load_state_dict(held["scaler"])
     progress: dict[str, Any] = held["progress"]
     return progress
 

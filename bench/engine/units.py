@@ -12,6 +12,7 @@ import json
 import math
 import tomllib
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from ..protocols.recipes import Optim, Recipe, get_recipe
 from ..registry import code_digest, shared_digest
 from ..seeds import content_id
 from .context import Cell, Context
+from .published import BACKBONE, DIM, published_datasets, published_setting
 from .space import Space, clip_to_space
 
 
@@ -161,8 +163,17 @@ def unit_id(spec: dict[str, Any]) -> str:
     return content_id(spec)
 
 
-def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
+class NothingPublished(UserError):
+    """A method has no published setting for a data set."""
+
+
+def build_plans(settings: RunSettings, context: Context, left_out: list[str] | None = None) -> list[Plan]:
     """Plans of every requested cell, each base before the methods that stand on it.
+
+    Args:
+        settings: What was asked for.
+        context: Paths and device.
+        left_out: If given, receives a line for every cell that has no published setting where others have one.
 
     Raises:
         UserError: If a name or a value is not known, with what to do.
@@ -195,9 +206,17 @@ def build_plans(settings: RunSettings, context: Context) -> list[Plan]:
         context.datasets.get(name)
     used: set[str] = set()
     plans: dict[Cell, Plan] = {}
+    missing: list[NothingPublished] = []
     for dataset in datasets:
         for name in names:
-            _plan(settings, context, preset, dataset, name, plans, used)
+            try:
+                _plan(settings, context, preset, dataset, name, plans, used)
+            except NothingPublished as error:
+                missing.append(error)
+    if missing and (left_out is None or not plans):
+        raise missing[0]
+    if left_out is not None:
+        left_out += [str(error) for error in missing]
     for name in settings.scorers:
         if not any(name in plan.tests["scorers"] for plan in plans.values()):
             raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(names)}")
@@ -245,18 +264,21 @@ def _plan(
         base_settings = settings.model_copy(update={"sets": shared})
         base = _plan(base_settings, context, preset, dataset, base_name, plans, used)
     overrides = _overrides(settings, method, recipe, used)
-    recipe_params = dict(recipe.methods.get(name, {}))
+    recipe_params = {**recipe.methods.get(name, {}), **preset.methods.get(name, {})}
     params = _validated(method, {**recipe_params, **overrides["method"]}, name)
     instance = method(method.Params(**params), fidelity)
     frozen = "backbone" not in instance.trained_parts
+    backbone = settings.backbone or recipe.backbone
+    view = {**recipe.view, **(preset.view if recipe.view else {}), **overrides["view"]}
     optim_defaults = asdict(recipe.frozen if frozen else recipe.end_to_end)
     optim_space = optim_defaults.pop("search")
     optim = {**optim_defaults, **overrides["optim"]}
     selection = asdict(preset.selection)
+    frozen_metric = selection.pop("frozen_metric")
     if instance.means_frozen:
-        selection["metric"] = "stage_loss"
-    _check(context, preset, dataset, settings.backbone or recipe.backbone, optim, recipe, overrides)
-    trained = {"lr", "weight_decay"} | ({"lr_objective"} if not frozen else set())
+        selection["metric"] = frozen_metric
+    partial = _check(context, preset, dataset, backbone, optim, recipe, overrides, view)
+    trained = {"lr", "weight_decay", "gamma"} | ({"lr_objective"} if not frozen else set())
     space: Space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra
@@ -277,13 +299,17 @@ def _plan(
         "method_source": entry.source_hash(),
         "fidelity": fidelity,
         "params": params,
-        "backbone": settings.backbone or recipe.backbone,
-        "weights": _file_hash(context.weights),
+        "backbone": backbone,
+        "weights": _weights_hash(backbone, context.weights),
         "dim": settings.dim or recipe.dim,
         "optim": optim,
         "classes_per_batch": recipe.classes_per_batch,
         "images_per_class": recipe.images_per_class,
         "feature_views": recipe.feature_views,
+        "freeze_norm": recipe.freeze_norm,
+        "epoch_repeats": recipe.epoch_repeats,
+        "view": view,
+        "partial": partial,
         **overrides["data"],
         "augmentation": {**recipe.augmentation, **overrides["augment"]},
         "selection": selection,
@@ -292,8 +318,8 @@ def _plan(
     if settings.hparams != "tuned":
         trials, hparams, space = 0, settings.hparams, {}
         if settings.hparams == "published":
-            raise _no_published(dataset, name)
-        if settings.hparams != "default":
+            hparams = _apply_published(template, method, dataset, settings.base or recipe.base, overrides)
+        elif settings.hparams != "default":
             known = [entry.name for entry in context.methods]
             hparams = _apply_file(Path(settings.hparams), name, template, method, known)
     elif not space:
@@ -337,9 +363,16 @@ def _pinned(
     settings: RunSettings, overrides: dict[str, dict[str, Any]], template: dict[str, Any], plugin: str | bool
 ) -> str:
     """What sets this run apart from one with the same method, data set and budget."""
-    parts = [f"{group}.{key}={value}" for group, values in overrides.items() for key, value in sorted(values.items())]
+    named = {"view": "data"}
+    parts = [
+        f"{named.get(group, group)}.{key}={value}"
+        for group, values in overrides.items()
+        for key, value in sorted(values.items())
+    ]
     if settings.sampler != "gp" and settings.hparams == "tuned":
         parts.append(f"sampler={settings.sampler}")
+    if template["partial"]:
+        parts.append(f"partial release: {template['partial']}")
     if template["weights"]:
         parts.append(f"weights={template['weights'][:8]}")
     if plugin:
@@ -355,26 +388,38 @@ def _check(
     optim: dict[str, Any],
     recipe: Recipe,
     overrides: dict[str, dict[str, Any]],
-) -> None:
-    """Find what would stop a training before any is started."""
-    from ..datasets import Augmentation
-    from ..methods.backbones import BACKBONES
+    view: dict[str, Any],
+) -> str:
+    """Find what would stop a training before any is started; returns what the data set lacks, if that is allowed."""
+    from ..methods.backbones import FREEZE_NORM, check_backbone
     from .optim import check_names
 
-    if backbone not in BACKBONES:
-        raise unknown("backbone", backbone, BACKBONES)
-    check_names(optim)
+    cls = context.datasets.get(dataset).load()
     try:
-        Augmentation(**{**recipe.augmentation, **overrides["augment"]})
+        check_backbone(backbone)
+    except ValueError as error:
+        raise UserError(f"--backbone: {error}") from None
+    check_names(optim)
+    freeze = overrides["data"].get("freeze_norm", recipe.freeze_norm)
+    if freeze not in FREEZE_NORM:
+        raise unknown("value of data.freeze_norm:", freeze, FREEZE_NORM)
+    try:
+        cls.augmentation_type(**{**recipe.augmentation, **overrides["augment"]})
     except ValueError as error:
         raise UserError(f"--set augment.*: {error}") from None
-    classes = context.dataset(dataset).train_val(preset.fold, preset.folds).train.num_classes
+    try:
+        data = context.dataset(dataset, view)
+    except ValueError as error:
+        raise UserError(f"--set data.*: {error}") from None
+    classes = data.train_val(preset.fold, preset.folds).train.num_classes
     wanted = overrides["data"].get("classes_per_batch", recipe.classes_per_batch)
     if wanted > classes:
         raise UserError(
             f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
             f" use --set data.classes_per_batch={classes} or less"
         )
+    partial: str = data.partial
+    return partial
 
 
 def _version(protocol: str) -> int:
@@ -384,16 +429,27 @@ def _version(protocol: str) -> int:
     return version
 
 
-def _file_hash(path: str | None) -> str | None:
-    if path is None:
-        return None
+def _weights_hash(backbone: str, asked: str | None) -> str | None:
+    """Content of the file that the backbone starts from; None for random weights."""
+    from ..methods.backbones import find_weights
+
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        path = find_weights(backbone, asked)
+        return None if path is None else _file_hash(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+@cache
+def _file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"--weights {path}: {error.strerror}") from error
 
 
-DATA_KEYS = ("classes_per_batch", "images_per_class", "feature_views")
+DATA_KEYS = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
 
 
 def _overrides(settings: RunSettings, method: Any, recipe: Recipe, used: set[str]) -> dict[str, dict[str, Any]]:
@@ -402,16 +458,20 @@ def _overrides(settings: RunSettings, method: Any, recipe: Recipe, used: set[str
         "method": set(method.Params.model_fields),
         "optim": {f.name for f in fields(Optim)} - {"search"},
         "data": set(DATA_KEYS),
+        "view": set(recipe.view),
         "augment": set(recipe.augmentation),
     }
     result: dict[str, dict[str, Any]] = {group: {} for group in known}
     reference = {
         "optim": asdict(recipe.end_to_end),
         "data": {key: getattr(recipe, key) for key in DATA_KEYS},
+        "view": dict(recipe.view),
         "augment": dict(recipe.augmentation),
     }
     for key, text in settings.sets:
         group, _, field = key.partition(".")
+        # How images are read is set as data.*, like everything else about them.
+        group = "view" if group == "data" and field in known["view"] else group
         if group not in known or field not in known[group]:
             continue
         used.add(key)
@@ -424,9 +484,12 @@ def _like(default: Any, key: str, text: str) -> Any:
     try:
         if isinstance(default, str):
             return text
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
         value = type(default)(text)
-    except ValueError:
-        raise UserError(f"--set {key}={text}: expected {type(default).__name__}, like {default!r}") from None
+    except (ValueError, KeyError):
+        like = "true or false" if isinstance(default, bool) else f"{type(default).__name__}, like {default!r}"
+        raise UserError(f"--set {key}={text}: expected {like}") from None
     if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < 1):
         raise UserError(f"--set {key}={text}: out of range")
     return value
@@ -439,6 +502,7 @@ def _unknown_key(
     known |= {f"data.{name}" for name in DATA_KEYS}
     for dataset in datasets:
         known |= {f"augment.{name}" for name in get_recipe(dataset).augmentation}
+        known |= {f"data.{name}" for name in get_recipe(dataset).view}
     for name in methods:
         known |= {f"method.{field}" for field in context.methods.get(name).load().Params.model_fields}
     return unknown("--set key", key, known)
@@ -493,17 +557,23 @@ def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any, me
     return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
 
 
-def _no_published(dataset: str, method: str) -> UserError:
-    import csv
-    from importlib.resources import files
-
-    table = files("bench.results.published").joinpath("pe_revisited_best_hparams.csv").read_text()
-    have = {(row["method"], row["dataset"]) for row in csv.DictReader(table.splitlines())}
-    if (method, dataset) in have:
-        return UserError(
-            f"published settings of {method!r} on {dataset!r} are for a backbone that this version does not have yet;"
-            " use --hparams tuned"
+def _apply_published(
+    template: dict[str, Any], method: Any, dataset: str, base: str, overrides: dict[str, dict[str, Any]]
+) -> str:
+    """Replace the template's setting by the published one; what ``--set`` pins stays pinned."""
+    found = published_setting(method, dataset, base)
+    if found is None:
+        where = published_datasets(method)
+        tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
+        raise NothingPublished(
+            f"no published setting of {method.name!r} on {dataset!r}{tail}; use --hparams tuned or default"
         )
-    where = sorted(d for m, d in have if m == method)
-    tail = f"; {method} has them for {', '.join(where)}" if where else ""
-    return UserError(f"no published setting of {method!r} on {dataset!r}{tail}; use --hparams tuned or default")
+    if (template["backbone"], template["dim"]) != (BACKBONE, DIM):
+        raise UserError(
+            f"published settings are for {BACKBONE} and --dim {DIM}, not {template['backbone']} and {template['dim']};"
+            " leave --backbone and --dim out, or use --hparams tuned or default"
+        )
+    params = {**template["params"], **found["params"], **overrides["method"]}
+    template["params"] = _validated(method, params, method.name)
+    template["optim"] = {**template["optim"], **found["optim"], **overrides["optim"]}
+    return "published"

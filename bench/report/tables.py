@@ -104,6 +104,11 @@ class Row:
         return label if self.setting["fidelity"] == "corrected" else f"{label} [{self.setting['fidelity']}]"
 
     @property
+    def network(self) -> str:
+        """Backbone and embedding size."""
+        return f"{self.setting['backbone']}/{self.setting['dim']}"
+
+    @property
     def tuning(self) -> str:
         """Where its setting comes from."""
         tuned = self.setting["hparams"] == "tuned"
@@ -185,11 +190,11 @@ def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]
     )
 
 
-HEAD = ("method", "tuning", "trainings", "seeds", "confidence")
+HEAD = ("method", "network", "tuning", "trainings", "seeds", "confidence")
 
 
 def _labels(row: Row) -> list[str]:
-    return [row.label, row.tuning, str(row.trainings), str(row.seeds), row.confidence]
+    return [row.label, row.network, row.tuning, str(row.trainings), str(row.seeds), row.confidence]
 
 
 def _label_columns(rows: list[Row]) -> dict[str, list[str]]:
@@ -257,7 +262,7 @@ def to_latex(rows: dict[str, list[Row]]) -> str:
             "\\centering",
             f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
             " than every deterministic method.}",
-            "\\begin{tabular}{lllll" + "r" * len(COMPARED) + "}",
+            "\\begin{tabular}{llllll" + "r" * len(COMPARED) + "}",
             "\\toprule",
             " & ".join(titles) + " \\\\",
             "\\midrule",
@@ -280,14 +285,20 @@ def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
         title = f"{dataset}: mean ± SD" + (f" over {common['seeds']} seeds" if "seeds" in common else " over seeds")
         title += f", {common['tuning']}" if "tuning" in common else ""
         # What all rows share is said once, in the title: the table has to fit 80 columns.
-        shown = [name for name in ("method", "tuning", "seeds", "confidence") if name not in common or name == "method"]
+        shown = [
+            name
+            for name in ("method", "network", "tuning", "seeds", "confidence")
+            if name not in common or name == "method"
+        ]
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in shown:
             table.add_column(name, no_wrap=name != "tuning")
         visible = [c.brief and (console.width >= 100 or not c.wide) for c in COMPARED]
         for column, shows in zip(COMPARED, visible):
             if shows:
-                table.add_column(column.title + ("" if column.higher else " (low)"), justify="right", no_wrap=True)
+                table.add_column(
+                    column.title + ("" if column.higher else " \N{DOWNWARDS ARROW}"), justify="right", no_wrap=True
+                )
         for row in group:
             cells = []
             for column, cell, shows in zip(COMPARED, row.cells, visible):
@@ -295,7 +306,8 @@ def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
                     style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
                     cells.append(Text(cell.text(column.percent, brief=True), style=style))
             labels = dict(zip(HEAD, _labels(row)))
-            table.add_row(*(labels[name] for name in shown), *cells)
+            # As text: rich would take "[released]" for markup.
+            table.add_row(*(Text(labels[name]) for name in shown), *cells)
         console.print(table)
 
 
@@ -373,7 +385,7 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
                 # Without the SD, which scorers.csv has: all scorers have to fit 80 columns.
                 text = f"{100 * cell.mean:.1f}" if cell.defined else "-"
                 cells.append(Text(text, style="bold" if own else ""))
-            table.add_row(label, *cells)
+            table.add_row(Text(label), *cells)
         console.print(table)
 
 

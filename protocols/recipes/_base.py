@@ -17,13 +17,19 @@ class Optim:
     """Optimiser and schedule of one stage; the search ranges of what is tuned stand beside the defaults.
 
     Attributes:
-        optimizer: ``adamw`` or ``sgd`` (momentum 0.9).
+        optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
         lr: Peak learning rate of backbone and heads.
+        heads_factor: Learning rate of the heads over that of the backbone.
         lr_objective: Peak learning rate of the objective's own parameters (class weights, proxies).
-        schedule: ``onecycle`` (linear warm-up, cosine to zero) or ``constant``.
-        warmup: Fraction of the steps spent warming up.
+        schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step`` or ``constant``.
+        gamma: Factor of ``step``, after every ``step_epochs`` epochs.
+        step_epochs: Epochs between two steps.
+        warmup: Fraction of the steps that ``onecycle`` spends warming up.
         grad_clip: Global gradient norm.
         epochs: Passes over the training images.
+        precision: Of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling); heads
+            and losses are always float32.
+        compile: Compile the backbone (torch.compile).
     """
 
     epochs: int
@@ -33,7 +39,12 @@ class Optim:
     weight_decay: float = 1e-4
     schedule: str = "onecycle"
     warmup: float = 0.15
+    gamma: float = 0.5
+    step_epochs: int = 5
     grad_clip: float = 10.0
+    heads_factor: float = 1.0
+    precision: str = "float32"
+    compile: bool = False
     search: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -51,6 +62,9 @@ class Recipe:
         frozen: Optimisation when the backbone is frozen and its features are cached.
         augmentation: Keyword arguments of the data set's augmentation, in both stages.
         feature_views: Augmented views cached per image when the backbone is frozen.
+        view: How photographs are read (``datasets.View``); empty for data sets that come as pixels.
+        freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        epoch_repeats: Passes over the training images that count as one epoch.
         methods: Defaults that differ from a method's own on this data set: ``{method: {parameter: value}}``.
     """
 
@@ -63,4 +77,7 @@ class Recipe:
     frozen: Optim
     augmentation: Mapping[str, float] = field(default_factory=dict)
     feature_views: int = 4
+    view: Mapping[str, Any] = field(default_factory=dict)
+    freeze_norm: str = "no"
+    epoch_repeats: float = 1.0
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class Diverges(Method):
         (("run", "--method", "cosface", "--set", "method.margin=wide"), "method.margin"),
         (("run", "--method", "cosface", "--set", "method.scale=-1"), "greater than 0"),
         (("run", "--method", "cosface", "--set", "optim.epochs=many"), "expected int"),
-        (("run", "--method", "cosface", "--set", "optim.optimizer=adamm"), "did you mean 'adamw'"),
+        (("run", "--method", "cosface", "--set", "optim.optimizer=adamm"), "did you mean 'adam'"),
         (("run", "--method", "cosface", "--set", "augment.crop_low=2"), "crop"),
         (("run", "--method", "cosface", "--set", "data.classes_per_batch=999"), "classes"),
         (("run", "--method", "cosface", "--set", "optim.epochs"), "KEY=VALUE"),

@@ -1,0 +1,148 @@
+"""How long a plan will take here, and what it will put on the disk: from a few timed steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..datasets import PhotoImages, class_balanced_batches
+from .context import Context
+from .model import CHUNK, build_model
+from .optim import build_optimizer
+from .train import generator
+from .units import Plan
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Upper bounds for one plan: early stopping and shared bases only make it shorter.
+
+    Attributes:
+        step: Seconds of one training step.
+        embed: Seconds per embedded image.
+        training: Seconds of one training, validation included.
+        test: Seconds of one test.
+        decode: Seconds to decode what is not in the cache yet.
+        cache_bytes: Disk for decoded images that are not in the cache yet.
+    """
+
+    step: float
+    embed: float
+    training: float
+    test: float
+    decode: float
+    cache_bytes: int
+
+    def total(self, trainings: int, tests: int) -> float:
+        """Seconds of one process."""
+        return self.decode + trainings * self.training + tests * self.test
+
+
+def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[repeats // 2]
+
+
+def estimate(plan: Plan, context: Context) -> Estimate:
+    """Time a few steps of a plan on this machine, with one thread as in a worker.
+
+    Args:
+        plan: What would be run; nothing is written, and no image is kept.
+        context: Paths and device.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _estimate(plan, context)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _estimate(plan: Plan, context: Context) -> Estimate:
+    base = plan.base.train_spec(plan.base.defaults(), 0, None) if plan.base else None
+    spec = plan.train_spec(plan.defaults(), 0, base)
+    dataset = context.dataset(spec["dataset"], spec["view"])
+    data, tests = dataset.train_val(spec["fold"], spec["folds"]), dataset.test()
+    augmentation = dataset.augmentation_type(**spec["augmentation"])
+    size, repeat = spec["classes_per_batch"] * spec["images_per_class"], spec["epoch_repeats"]
+    rows = class_balanced_batches(
+        data.train.labels, spec["classes_per_batch"], spec["images_per_class"], generator("estimate"), 1
+    )[0]
+    # A class with fewer than K images repeats some; each is decoded once.
+    few = data.train.select(rows.unique())
+    decode = 0.0
+    cache_bytes = 0
+    if isinstance(few, PhotoImages):
+        few.view = replace(few.view, cache=False)
+        some = list(few.paths[:16])
+        reading = _median_seconds(lambda: [few._read(path, "training") for path in some], 1) / len(some)
+        sets = (data.train, data.val, tests)
+        cache_bytes = sum(part.estimated_cache_bytes() for part in sets)
+        decode = reading * sum(len(part) for part in sets) if cache_bytes else 0.0
+        load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
+        loading = max(0.0, load / len(some) - reading) * size
+    else:
+        loading = (
+            _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
+            * size
+            / max(1, len(few))
+        )
+    images = few.evaluation(torch.arange(min(len(few), 32))).to(context.device)
+    model = build_model(spec, context, data.train.num_classes, images.shape[1])
+    optimizer = build_optimizer(model, model.objective, spec["optim"])
+    labels = data.train.labels[rows].to(context.device)
+    batch = images[torch.arange(size) % len(images)]
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    with torch.no_grad():
+        features = model.backbone(batch)
+
+    def step() -> None:
+        model.train()
+        embedding = model.embed_features(features) if model.backbone_frozen else model(batch)
+        optimizer.zero_grad(set_to_none=True)
+        model.objective(embedding.distribution, labels).backward()
+        nn.utils.clip_grad_norm_(trainable, spec["optim"]["grad_clip"])
+        optimizer.step()
+
+    def embed() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(images)
+
+    one_step = _median_seconds(step, 1 if isinstance(few, PhotoImages) else 3)
+    one_image = _median_seconds(embed, 1) / len(images)
+    steps = max(1, int(repeat * len(data.train)) // size)
+    epochs = spec["optim"]["epochs"]
+    validating = -(-len(data.val) // CHUNK) * CHUNK * one_image
+    if model.backbone_frozen:
+        views = spec["feature_views"] * (len(data.train) + len(data.val)) * one_image
+        training = views / max(1, plan.trials) + epochs * (steps * one_step + validating)
+    else:
+        training = epochs * (steps * (one_step + loading) + validating)
+    test = (2 * len(tests) + len(data.val)) * one_image
+    return Estimate(one_step, one_image, training, test, decode, cache_bytes)
+
+
+def readable(seconds: float) -> str:
+    """A duration in the largest unit that suits it.
+
+    Example:
+        >>> [readable(s) for s in (8, 130, 9000, 200000)]
+        ['8 s', '2 min', '2.5 h', '2.3 days']
+    """
+    for limit, unit, name, digits in ((100, 1, "s", 0), (5400, 60, "min", 0), (129600, 3600, "h", 1)):
+        if seconds < limit:
+            return f"{seconds / unit:.{digits}f} {name}"
+    return f"{seconds / 86400:.1f} days"

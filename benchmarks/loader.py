@@ -1,0 +1,125 @@
+"""Training crops per second: the pixel cache against PIL in a DataLoader, both in one run.
+
+    uv run python benchmarks/loader.py [--images 600] [--size 500x375] [--workers 2]
+
+Each side gives batches of 128 augmented 224 px crops (random resized crop, flip, colour jitter), normalised floats,
+with the same number of processes or threads. The other side is the usual pipeline: PIL decoding, torchvision's PIL
+transforms, ``DataLoader``. The first pass of ours (decoding into the cache) is timed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision import transforms
+
+BATCH = 128
+
+
+class Files(torch.utils.data.Dataset):
+    """The usual pipeline."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(224, (0.16, 1.0), (0.75, 4 / 3)),
+                transforms.RandomHorizontalFlip(),
+                transforms.ColorJitter(0.25, 0.25, 0.25),
+                transforms.ToTensor(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        with Image.open(self.paths[i]) as image:
+            made: torch.Tensor = self.transform(image.convert("RGB"))
+        return made
+
+
+def photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
+    """JPEG files with the statistics of photographs: smooth structure at several scales plus a little noise."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for i in range(count):
+        picture = np.zeros((size[1], size[0], 3))
+        for cells in (4, 16, 64):
+            layer = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)).resize(size, 3)
+            picture += np.asarray(layer) / (3 * cells / 4) ** 0.5
+        picture = 255 * picture / picture.max() + rng.normal(0, 4, picture.shape)
+        path = folder / f"{i}.jpg"
+        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+        paths.append(path)
+    return paths
+
+
+def peak() -> int:
+    """Peak memory of this process and its largest child, MiB."""
+    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) // 1024
+
+
+def main() -> None:
+    """Time both and print a ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--size", default="500x375")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    width, height = map(int, options.size.split("x"))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BENCH_CACHE"] = f"{folder}/cache"
+        from bench.datasets import PhotoAugmentation, PhotoImages, View
+
+        torch.set_num_threads(1)
+        paths = photographs(Path(folder), options.images, (width, height))
+        kilobytes = sum(p.stat().st_size for p in paths) / len(paths) / 1024
+        print(f"{options.images} JPEG files of {width} x {height}, {kilobytes:.0f} KiB each; {options.workers} workers")
+        labels = torch.arange(len(paths)) % 2
+        ours = PhotoImages(paths, labels, map(str, paths), ("a", "b"), view=View(), threads=options.workers)
+        start = time.perf_counter()
+        ours.prepare(["training"])
+        first = len(paths) / (time.perf_counter() - start)
+        generator = torch.Generator().manual_seed(0)
+
+        def cached() -> float:
+            start, seen = time.perf_counter(), 0
+            for index in torch.randperm(len(paths), generator=generator).split(BATCH):
+                seen += len(ours.training(index, PhotoAugmentation(), generator))
+            return seen / (time.perf_counter() - start)
+
+        loader = torch.utils.data.DataLoader(
+            Files(paths), BATCH, shuffle=True, num_workers=options.workers, persistent_workers=True
+        )
+        list(loader)  # start the processes
+
+        def usual() -> float:
+            start = time.perf_counter()
+            seen = sum(len(batch) for batch in loader)
+            return seen / (time.perf_counter() - start)
+
+        cached()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        pairs = [(cached(), usual()) for _ in range(options.repeats)]
+        ratios = sorted(a / b for a, b in pairs)
+        a, b = (sorted(side)[options.repeats // 2] for side in zip(*pairs))
+        print(f"cache      {a:8.0f} images/s   (decoding into the cache, once: {first:.0f} images/s)")
+        print(f"PIL        {b:8.0f} images/s   DataLoader, {options.workers} processes")
+        print(f"ratio      {ratios[options.repeats // 2]:8.2f}   (from {ratios[0]:.2f} to {ratios[-1]:.2f})")
+        disk = sum(p.stat().st_size for p in Path(f"{folder}/cache").rglob("*") if p.is_file()) / len(paths) / 1024
+        print(f"peak memory {before} MiB (cache), {peak()} MiB (with the DataLoader's largest process)")
+        print(f"disk        {disk:.0f} KiB per image in the cache")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Cars196 (Krause et al. 2013): 16,185 photographs of 196 car models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ._base import DataError, register
+from .releases import Listing, PhotoDataset
+
+TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
+MERGED = "cars_annos.mat"
+
+
+@register
+class Cars196(PhotoDataset):
+    """Classes 1 to 98 for development, 99 to 196 for the test; the official train/test split of images is not used.
+
+    Layouts: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with ``cars_train/`` and
+    ``cars_test/``, or one ``cars_annos.mat`` with ``car_ims/``.
+    """
+
+    name = "cars196"
+    summary = "Stanford Cars: 16,185 photographs of 196 car models"
+    official = "Cars196"
+    source = "a mirror of Stanford Cars (the owners' page is gone; torchvision's StanfordCars page lists mirrors)"
+    needs = f"devkit/{TRAIN} or {MERGED}"
+    counts = (16185, 196)
+
+    @classmethod
+    def _is(cls, folder: Path) -> bool:
+        return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
+
+    def _list(self, folder: Path) -> Listing:
+        listing = Listing(folder)
+        if (folder / MERGED).exists():
+            for row in _annotations(folder / MERGED):
+                _add(listing, _text(row, "relative_im_path"), row)
+            return listing
+        sizes = {}
+        for part, file in (("cars_train", TRAIN), ("cars_test", TEST)):
+            path = next((p for p in (folder / "devkit" / file, folder / file) if p.exists()), None)
+            if path is None:
+                continue  # the counts say what is missing
+            rows = _annotations(path)
+            sizes[part] = len(rows)
+            for row in rows:
+                _add(listing, f"{part}/{_text(row, 'fname')}", row)
+        if sizes.get("cars_train") == 8041 and sizes.get("cars_test") == 8144:
+            raise DataError(f"{folder}: {TRAIN} and {TEST} are swapped (8,144 train and 8,041 test images are right)")
+        return listing
+
+
+def _annotations(path: Path) -> Any:
+    from scipy.io import loadmat
+
+    try:
+        return loadmat(path)["annotations"].reshape(-1)
+    except Exception as error:  # SciPy's readers raise many kinds on a file that is no .mat file
+        raise DataError(f"{path}: not an annotation file of Cars196 ({error})") from None
+
+
+def _text(row: Any, key: str) -> str:
+    if key not in row.dtype.names:
+        raise DataError(f"annotations of Cars196 without {key!r}: {', '.join(row.dtype.names)}")
+    return str(row[key].item())
+
+
+def _add(listing: Listing, image: str, row: Any) -> None:
+    if "class" not in row.dtype.names:
+        raise DataError(f"annotations without classes: use {TEST}, which holds the labels of the test images")
+    key = int(row["class"].item())
+    listing.add(image, key, f"{key:03d}")

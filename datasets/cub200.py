@@ -1,0 +1,57 @@
+"""CUB-200-2011 (Wah et al. 2011): 11,788 photographs of 200 bird species."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ._base import DataError, register
+from .releases import Listing, PhotoDataset, read_lines
+
+
+@register
+class CUB200(PhotoDataset):
+    """Classes 1 to 100 for development, 101 to 200 for the test; the official train/test split of images is not used.
+
+    Layout: ``images.txt``, ``image_class_labels.txt``, ``images/001.Black_footed_Albatross/*.jpg``.
+    """
+
+    name = "cub200"
+    summary = "CUB-200-2011: 11,788 photographs of 200 bird species"
+    official = "CUB-200-2011"
+    source = "https://data.caltech.edu/records/65de6-vp158"
+    needs = "images.txt and image_class_labels.txt"
+    counts = (11788, 200)
+
+    @classmethod
+    def _is(cls, folder: Path) -> bool:
+        if (folder / "lists" / "files.txt").exists():
+            raise DataError(f"{folder} is CUB-200 (2010, 6,033 images), not CUB-200-2011; {cls.advice()}")
+        if (folder / "images.txt").exists() != (folder / "image_class_labels.txt").exists():
+            there = "images.txt" if (folder / "images.txt").exists() else "image_class_labels.txt"
+            raise DataError(f"{folder} has {there} but lacks its companion ({cls.needs}); {cls.advice()}")
+        return (folder / "images.txt").exists()
+
+    def _list(self, folder: Path) -> Listing:
+        images = read_lines(folder / "images.txt")
+        labels = {words[0]: words[-1] for words in read_lines(folder / "image_class_labels.txt")}
+        if len(images) == 6033:
+            raise DataError(f"{folder} lists 6033 images: CUB-200 (2010), not CUB-200-2011; {self.advice()}")
+        listing = Listing(folder)
+        for number, path in ((words[0], words[-1]) for words in images):
+            name = path.split("/")[0]
+            if labels.get(number) is None:
+                raise DataError(f"{folder}: image {number} ({path}) has no label in image_class_labels.txt")
+            if not labels[number].isdigit() or not name.split(".")[0].isdigit():
+                raise DataError(f"{folder}: image {number} ({path}) has label {labels[number]!r}, not a class number")
+            if int(name.split(".")[0]) != int(labels[number]):
+                raise DataError(
+                    f"{folder}: image {number} is {path} but its label is {labels[number]};"
+                    " images.txt and image_class_labels.txt do not belong together"
+                )
+            listing.add(f"images/{path}", int(labels[number]), name)
+        classes = folder / "classes.txt"
+        if classes.exists():
+            empty = [words[-1] for words in read_lines(classes) if int(words[0]) not in listing.names]
+            if empty and len(listing.ids) >= self.counts[0]:
+                raise DataError(f"{folder}: {len(empty)} classes have no image, such as {empty[0]}")
+        return listing

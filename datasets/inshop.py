@@ -1,0 +1,72 @@
+"""In-shop Clothes Retrieval (DeepFashion, Liu et al. 2016): 52,712 photographs of 7,982 clothing items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from ._base import DataError, register
+from .releases import Listing, PhotoDataset, read_lines
+
+LIST = "list_eval_partition.txt"
+PARTS = {"train": "dev", "query": "query", "gallery": "gallery"}
+
+
+class _InShop(PhotoDataset):
+    official = "In-shop Clothes Retrieval"
+    source = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html"
+    needs = LIST
+    counts = (52712, 7982)
+    part_classes = (3997, 3985)
+    merged: ClassVar[bool] = False
+
+    @classmethod
+    def _is(cls, folder: Path) -> bool:
+        return (folder / LIST).exists()
+
+    def _list(self, folder: Path) -> Listing:
+        path = folder / LIST
+        rows = read_lines(path)
+        if len(rows) < 3 or rows[1] != ["image_name", "item_id", "evaluation_status"]:
+            raise DataError(f"{path}: the second line must be `image_name item_id evaluation_status`")
+        if rows[0] != [str(len(rows) - 2)]:
+            raise DataError(f"{path}: the first line says {' '.join(rows[0])} images, {len(rows) - 2} are listed")
+        places = (folder, folder.parent, folder / "Img", folder.parent / "Img", folder / "img", folder.parent / "img")
+        base = next((p for p in places if (p / rows[2][0]).parent.exists()), None)
+        if base is None:
+            base = next((p for p in places if (p / "img").is_dir()), folder)
+        listing = Listing(base)
+        for words in rows[2:]:
+            if len(words) != 3 or words[2] not in PARTS:
+                raise DataError(f"{path}: the line `{' '.join(words)}` is not `image_name item_id evaluation_status`")
+            image, item, status = words
+            if item not in image.split("/"):
+                raise DataError(f"{path}: {image} is not of item {item}; the list has been changed")
+            part = PARTS[status]
+            listing.add(image, item, item, "test" if self.merged and part != "dev" else part)
+        if not self.merged:
+            shown = {key for key, part in zip(listing.classes, listing.parts) if part == "gallery"}
+            lost = [key for key, part in zip(listing.classes, listing.parts) if part == "query" and key not in shown]
+            if lost and len(listing.ids) >= self.counts[0]:
+                raise DataError(f"{path}: {len(lost)} queries have no item in the gallery, such as {lost[0]}")
+        return listing
+
+
+@register
+class InShop(_InShop):
+    """Queries against the gallery, as the field does: 14,218 queries, 12,612 gallery images, 3,985 test items.
+
+    Layout: ``Eval/list_eval_partition.txt`` and ``Img/img/..``, or both in one folder.
+    """
+
+    name = "inshop"
+    summary = "In-shop Clothes Retrieval: 52,712 photographs of 7,982 items, query to gallery"
+
+
+@register
+class InShopMerged(_InShop):
+    """Queries and gallery merged, every image against all others, as in PER: not comparable with the literature."""
+
+    name = "inshop_merged"
+    summary = "In-shop Clothes Retrieval with queries and gallery merged, as in PER"
+    merged = True

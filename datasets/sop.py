@@ -1,0 +1,52 @@
+"""Stanford Online Products (Song et al. 2016): 120,053 photographs of 22,634 products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ._base import DataError, register
+from .releases import Listing, PhotoDataset, read_lines
+
+
+@register
+class SOP(PhotoDataset):
+    """The authors' class split: 11,318 products for development, 11,316 for the test.
+
+    Layout: ``Ebay_train.txt``, ``Ebay_test.txt`` (header, then image id, class id, super class id, path).
+    """
+
+    name = "sop"
+    summary = "Stanford Online Products: 120,053 photographs of 22,634 products"
+    official = "Stanford Online Products"
+    source = "https://cvgl.stanford.edu/projects/lifted_struct/"
+    needs = "Ebay_train.txt and Ebay_test.txt"
+    counts = (120053, 22634)
+    part_classes = (11318, 11316)
+
+    @classmethod
+    def _is(cls, folder: Path) -> bool:
+        there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
+        if any(there) and not all(there):
+            raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")
+        return all(there)
+
+    def _list(self, folder: Path) -> Listing:
+        listing = Listing(folder)
+        largest = {}
+        for part in ("train", "test"):
+            path = folder / f"Ebay_{part}.txt"
+            rows = read_lines(path)
+            if not rows or rows[0][:2] != ["image_id", "class_id"]:
+                raise DataError(f"{path} does not begin with `image_id class_id super_class_id path`")
+            for words in rows[1:]:
+                if len(words) != 4 or not words[1].isdigit():
+                    raise DataError(
+                        f"{path}: the line `{' '.join(words)}` is not `image_id class_id super_class_id path`"
+                    )
+                listing.add(words[3], int(words[1]), words[1], "dev" if part == "train" else "test")
+            largest[part] = max((int(words[1]) for words in rows[1:]), default=0)
+        if largest["train"] > largest["test"]:
+            raise DataError(
+                f"{folder}: Ebay_train.txt and Ebay_test.txt are swapped (test classes have larger numbers)"
+            )
+        return listing

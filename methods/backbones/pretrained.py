@@ -1,0 +1,288 @@
+"""Networks for photographs: what surrounds a body of timm, torchvision or our own, and how its weights are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLogits.")
+"""Prefixes of what a checkpoint holds beside the body: its classifier, which is not used."""
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """How a body wants its images: ``(scale * x - mean) / std`` for x in [0, 1], channels as RGB or BGR."""
+
+    order: str = "RGB"
+    scale: float = 1.0
+    mean: Sequence[float] = (0.485, 0.456, 0.406)
+    std: Sequence[float] = (0.229, 0.224, 0.225)
+
+    @classmethod
+    def parse(cls, text: str) -> InputFormat:
+        """From a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
+
+        Raises:
+            ValueError: If it reads differently.
+
+        Example:
+            >>> InputFormat.parse("BGR 0..255 minus (104,117,123)").mean
+            (104.0, 117.0, 123.0)
+        """
+        triple = r"\(([\d.]+), *([\d.]+), *([\d.]+)\)"
+        found = re.fullmatch(rf"(RGB|BGR) 0\.\.(1|255) minus {triple}(?: divided by {triple})?", text.strip())
+        if found is None:
+            raise ValueError(f"input format {text!r} does not read like `BGR 0..255 minus (104,117,123)`")
+        order, top, *numbers = found.groups()
+        std = numbers[3:] if numbers[3] is not None else [1, 1, 1]
+        return cls(order, float(top), tuple(map(float, numbers[:3])), tuple(map(float, std)))
+
+
+CAFFE_BN_INCEPTION = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
+
+
+class SqueezeNetMaps(nn.Module):
+    """SqueezeNet 1.0 up to its last fire module, with torchvision's names."""
+
+    num_features = 512
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchvision.models import squeezenet1_0
+
+        self.features = squeezenet1_0(weights=None).features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Feature maps ``[B, 512, H/16, W/16]``."""
+        maps: Tensor = self.features(images)
+        return maps
+
+
+class GoogLeNetMaps(nn.Module):
+    """GoogLeNet (with batch norm) up to its last inception module, with torchvision's names."""
+
+    num_features = 1024
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchvision.models import googlenet
+
+        whole = googlenet(weights=None, aux_logits=False, init_weights=False)
+        for name, module in whole.named_children():
+            if name not in ("avgpool", "dropout", "fc"):
+                self.add_module(name, module)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Feature maps ``[B, 1024, H/32, W/32]``."""
+        for module in self.children():
+            images = module(images)
+        return images
+
+
+class TimmMaps(nn.Module):
+    """Any model of timm: feature maps where it has them, else its own pooled features."""
+
+    def __init__(self, name: str, in_channels: int) -> None:
+        super().__init__()
+        import timm
+
+        self.model: Any = timm.create_model(name, pretrained=False, num_classes=0, in_chans=in_channels)
+        features: Any = getattr(self.model, "head_hidden_size", None) or self.model.num_features
+        self.num_features = int(features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``[B, F, h, w]``, or ``[B, F]`` for networks of tokens."""
+        maps: Tensor = self.model.forward_features(images)
+        if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
+            return maps
+        pooled: Tensor = self.model.forward_head(maps, pre_logits=True)
+        return pooled
+
+
+class Photographs(nn.Module):
+    """A body with its input format before it and average plus maximum pooling after it (PER).
+
+    Args:
+        body: From normalised images to feature maps ``[B, F, h, w]`` or features ``[B, F]``, with ``num_features``.
+        form: The input format that the body was trained with; it is part of the state.
+        freeze_norm: ``no``; ``statistics``: batch-norm statistics stay, as in Roth et al. 2020; ``all``: their affine
+            parameters too, as in PER.
+    """
+
+    channels: Tensor
+    scale: Tensor
+    shift: Tensor
+    feature_scale: Tensor
+
+    def __init__(self, body: nn.Module, form: InputFormat, freeze_norm: str = "no") -> None:
+        super().__init__()
+        self.body = body
+        held: Any = body
+        self.out_features = int(held.num_features)
+        self.freeze_norm = freeze_norm
+        self.register_buffer("channels", torch.zeros(3, dtype=torch.long))
+        self.register_buffer("scale", torch.ones(3, 1, 1))
+        self.register_buffer("shift", torch.zeros(3, 1, 1))
+        self.register_buffer("feature_scale", torch.ones(()))
+        self.set_format(form)
+        if freeze_norm == "all":
+            for module in self.modules():
+                if isinstance(module, NORMS):
+                    for parameter in module.parameters():
+                        parameter.requires_grad_(False)
+
+    def set_format(self, form: InputFormat) -> None:
+        """Use an input format."""
+        mean, std = (torch.tensor([float(x) for x in values]) for values in (form.mean, form.std))
+        self.channels.copy_(torch.tensor([2, 1, 0] if form.order == "BGR" else [0, 1, 2]))
+        self.scale.copy_((form.scale / std).view(3, 1, 1))
+        self.shift.copy_((-mean / std).view(3, 1, 1))
+
+    @torch.no_grad()
+    def calibrate(self, images: Tensor) -> None:
+        """Divide features by a constant from now on, such that their root mean square over these images is 1.
+
+        Heads and learning rates are made for features of that size; a body without batch norm may give features of
+        any (some 200 for SqueezeNet in its Caffe form, which sends a confidence head to nonsense).
+        """
+        was_training = self.training
+        self.eval()
+        self.feature_scale.fill_(1.0)
+        self.feature_scale.copy_(self(images).square().mean().sqrt().clamp_min(1e-6))
+        self.train(was_training)
+
+    def train(self, mode: bool = True) -> Photographs:
+        """Set training mode; frozen batch norms keep their statistics."""
+        super().train(mode)
+        if self.freeze_norm != "no":
+            for module in self.modules():
+                if isinstance(module, NORMS):
+                    module.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pooled features ``[B, F]`` of RGB images ``[B, 3, H, W]`` in [0, 1]."""
+        if images.shape[1] == 3:
+            images = images[:, self.channels] * self.scale + self.shift
+        maps: Tensor = self.body(images)
+        pooled = maps if maps.dim() == 2 else maps.mean((2, 3)) + maps.amax((2, 3))
+        return pooled / self.feature_scale
+
+
+OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {}
+"""Bodies that are not timm's: maker, input format of their public weights, torchvision's checkpoint file."""
+
+
+def _own() -> dict[str, tuple[Callable[[], nn.Module], InputFormat, str]]:
+    if not OWN:
+        from .bn_inception import BNInception
+
+        OWN["bn_inception"] = (BNInception, CAFFE_BN_INCEPTION, "")
+        OWN["googlenet"] = (GoogLeNetMaps, InputFormat(), "googlenet-1378be20.pth")
+        OWN["squeezenet1_0"] = (SqueezeNetMaps, InputFormat(), "squeezenet1_0-b66bff10.pth")
+    return OWN
+
+
+OWN_NAMES = ("bn_inception", "googlenet", "squeezenet1_0")
+
+
+def timm_names() -> list[str]:
+    """Names of timm's models."""
+    import timm
+
+    return list(timm.list_models())
+
+
+def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
+    """Network for photographs by name, at random weights.
+
+    Raises:
+        ValueError: If it cannot read images of so many channels.
+    """
+    if name in OWN_NAMES:
+        if in_channels != 3:
+            raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
+        make, form, _ = _own()[name]
+        return Photographs(make(), form, freeze_norm)
+    body = TimmMaps(name, in_channels)
+    config = body.model.pretrained_cfg
+    form = InputFormat(mean=config.get("mean", InputFormat.mean), std=config.get("std", InputFormat.std))
+    return Photographs(body, form, freeze_norm)
+
+
+def cached_weights(name: str) -> Path | None:
+    """ImageNet weights that an earlier download left on this machine; nothing is downloaded.
+
+    Torchvision's in torch's hub folder, timm's in the Hugging Face or torch hub folder.
+    """
+    hub = Path(torch.hub.get_dir()) / "checkpoints"
+    if name in OWN_NAMES:
+        file = _own()[name][2]
+        return hub / file if file and (hub / file).exists() else None
+    import timm
+
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
+        return None
+    file_name = Path(str(config.url)).name if config.url else ""
+    if file_name and (hub / file_name).exists():
+        return hub / file_name
+    if config.hf_hub_id:
+        from huggingface_hub import try_to_load_from_cache
+
+        repo = str(config.hf_hub_id)
+        repo = repo if "/" in repo and not repo.endswith("/") else f"{repo}{config.architecture}.{config.tag}"
+        for file in ("model.safetensors", "pytorch_model.bin"):
+            found = try_to_load_from_cache(repo, file)
+            if isinstance(found, str):
+                return Path(found)
+    return None
+
+
+def load_weights(network: Photographs, path: Path) -> None:
+    """Load a checkpoint into the body by name; its classifier is left out, and an input format in it is taken over.
+
+    Args:
+        network: Network for photographs.
+        path: ``.safetensors`` (its metadata may say the ``input`` format), or a file of ``torch.save``.
+
+    Raises:
+        ValueError: If it does not hold the weights of this network.
+    """
+    form = None
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        form = InputFormat.parse(metadata["input"]) if "input" in metadata else None
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = state.get("state_dict", state) if isinstance(state, dict) else {}
+    body: Any = network.body.model if isinstance(network.body, TimmMaps) else network.body
+    wanted = body.state_dict()
+    fitted: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = key.removeprefix("module.").removeprefix("backbone.")
+        if name in wanted:
+            # The Caffe port stores vectors as matrices of one row.
+            fitted[name] = value.reshape(wanted[name].shape) if value.numel() == wanted[name].numel() else value
+    missing = [key for key in wanted if key not in fitted and not key.endswith("num_batches_tracked")]
+    misfits = [key for key, value in fitted.items() if value.shape != wanted[key].shape]
+    extra = [key for key in state if key.removeprefix("module.").removeprefix("backbone.") not in wanted]
+    extra = [key for key in extra if not key.removeprefix("module.").startswith(HEADS)]
+    if missing or misfits or (extra and not fitted):
+        parts = [f"{len(missing)} of {len(wanted)} parameters missing, such as {missing[0]}"] if missing else []
+        parts += [f"{misfits[0]} has another shape"] if misfits else []
+        raise ValueError("; ".join(parts) or "it holds other parameters")
+    body.load_state_dict(fitted, strict=False)
+    if form is not None:
+        network.set_format(form)

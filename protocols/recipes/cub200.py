@@ -1,0 +1,50 @@
+"""CUB-200-2011, 224 px: PER's set-up (BN-Inception, SGD, step schedule), ranges wider where its optima are on an edge.
+
+The defaults are near the middle of the settings that PER published for ArcFace and CosFace on CUB and Cars.
+"""
+
+from __future__ import annotations
+
+from ._base import Optim, Recipe, search
+
+RECIPE = Recipe(
+    backbone="bn_inception",
+    dim=128,
+    base="arcface",
+    classes_per_batch=32,
+    images_per_class=4,
+    end_to_end=Optim(
+        epochs=32,
+        lr=4e-4,
+        lr_objective=8e-3,
+        optimizer="sgd",
+        weight_decay=1e-4,
+        schedule="step",
+        gamma=0.5,
+        search={
+            "lr": search(1e-5, 3e-3, log=True),
+            "lr_objective": search(1e-4, 1e-1, log=True),
+            "gamma": search(0.1, 1.0),
+        },
+    ),
+    frozen=Optim(
+        epochs=20,
+        lr=1e-2,
+        lr_objective=1e-2,
+        search={"lr": search(1e-3, 5e-2, log=True), "weight_decay": search(1e-6, 1e-2, log=True)},
+    ),
+    augmentation={
+        "area_low": 0.16,
+        "area_high": 1.0,
+        "ratio_low": 0.75,
+        "ratio_high": 4 / 3,
+        "flip": 0.5,
+        "brightness": 0.25,
+        "contrast": 0.25,
+        "saturation": 0.25,
+    },
+    feature_views=4,
+    view={"image_size": 224, "resize": 256, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True},
+    freeze_norm="all",
+    epoch_repeats=4.0,
+)

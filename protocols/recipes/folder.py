@@ -1,0 +1,22 @@
+"""Your own images: ResNet-50 of timm, AdamW, one cycle; nothing here was tuned on your images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ._base import Optim, search
+from .cub200 import RECIPE as CUB
+
+RECIPE = replace(
+    CUB,
+    backbone="resnet50",
+    base="cosface",
+    classes_per_batch=16,
+    end_to_end=Optim(
+        epochs=20,
+        lr=1e-4,
+        lr_objective=1e-2,
+        search={"lr": search(1e-5, 1e-3, log=True), "lr_objective": search(1e-3, 1e-1, log=True)},
+    ),
+    epoch_repeats=1.0,
+)

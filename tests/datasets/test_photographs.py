@@ -1,0 +1,174 @@
+"""Crops, jitter, views and the pixel cache against torchvision and PIL."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from bench.datasets import DataError
+from bench.datasets.photographs import (
+    PhotoAugmentation,
+    PhotoImages,
+    View,
+    colour_jitter,
+    corrupted_view,
+    crop_boxes,
+    decode,
+    evaluation_view,
+)
+from PIL import Image
+from scipy.stats import ks_2samp
+from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms.v2 import functional as F
+
+STILL = PhotoAugmentation(area_low=1, ratio_low=1, ratio_high=1, flip=0, brightness=0, contrast=0, saturation=0)
+
+
+@pytest.fixture
+def files(tmp_path, make_photo, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    sizes = [(64, 48), (48, 64), (50, 50), (200, 60), (61, 190), (97, 101)]
+    for i, size in enumerate(sizes):
+        make_photo(tmp_path / f"{i}.png", seed=i, size=size)
+    return [tmp_path / f"{i}.png" for i in range(len(sizes))]
+
+
+def _images(files, **view):
+    labels = torch.arange(len(files)) % 2
+    return PhotoImages(
+        files, labels, [p.name for p in files], ["a", "b"], view=View(**{"image_size": 32, "resize": 40, **view})
+    )
+
+
+@pytest.mark.parametrize("size", [(500, 375), (100, 400)])
+def test_boxes_are_distributed_as_torchvisions(size):
+    width, height = size
+    torch.manual_seed(0)
+    augmentation = PhotoAugmentation()
+    n = 4000
+    ours = crop_boxes(torch.full((n,), height), torch.full((n,), width), augmentation, torch.rand(n, 22).double())
+    image = torch.zeros(3, height, width)
+    theirs = torch.tensor([RandomResizedCrop.get_params(image, [0.16, 1.0], [0.75, 4 / 3]) for _ in range(n)])
+    assert (ours[:, 0] >= 0).all()
+    assert (ours[:, 0] + ours[:, 2] <= height).all()
+    assert (ours[:, 1] + ours[:, 3] <= width).all()
+    for column in range(4):
+        assert ks_2samp(ours[:, column], theirs[:, column]).pvalue > 1e-3
+    assert ks_2samp(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]).pvalue > 1e-3
+
+
+def test_an_image_too_long_for_any_draw_gives_the_largest_centred_box():
+    narrow = PhotoAugmentation(area_low=0.9)
+    box = crop_boxes(torch.tensor([10, 1000]), torch.tensor([1000, 10]), narrow, torch.rand(2, 22).double())
+    assert box.tolist() == [[0, 493, 10, 13], [493, 0, 13, 10]]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_colour_jitter_is_torchvisions_image_by_image(order):
+    torch.manual_seed(0)
+    images, u = torch.rand(5, 3, 9, 7), torch.rand(5, 3).double()
+    augmentation = PhotoAugmentation(brightness=0.4, contrast=0.3, saturation=0.6)
+    found = colour_jitter(images.clone(), augmentation, u, order)
+    adjust = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation)
+    for i in range(5):
+        expected = images[i]
+        for kind in order:
+            width = (0.4, 0.3, 0.6)[kind]
+            expected = adjust[kind](expected, float(1 + width * (2 * u[i, kind] - 1)))
+        torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_evaluation_view_is_pils_resize_and_centre_crop(files):
+    view = View(image_size=32, resize=40)
+    for path in files:
+        image = Image.open(path).convert("RGB")
+        w, h = image.size
+        size = (int(40 * w / min(w, h)), int(40 * h / min(w, h)))
+        resized = image.resize(size, Image.Resampling.BILINEAR)
+        left, top = round((resized.size[0] - 32) / 2), round((resized.size[1] - 32) / 2)
+        expected = np.asarray(resized.crop((left, top, left + 32, top + 32))).astype(int)
+        found = evaluation_view(decode(path), view).permute(1, 2, 0).numpy().astype(int)
+        assert np.abs(found - expected).max() <= 1  # of 255: fixed-point rounding differs
+
+
+def test_antialiasing_off_is_plain_bilinear_interpolation(files):
+    view = View(image_size=32, resize=32, antialias=False)
+    image = decode(files[5])
+    found = evaluation_view(image, view)
+    plain = torch.nn.functional.interpolate(image[None].float(), (33, 32), mode="bilinear")[0]
+    assert (found.float() - plain[:, :32]).abs().max() <= 1
+    assert (found.int() - evaluation_view(image, View(image_size=32, resize=32)).int()).abs().max() > 5
+
+
+def test_corruption_is_the_centre_square_seen_as_a_whole_image(files):
+    view = View(image_size=32, resize=40)
+    for path in files:
+        image = decode(path)
+        side = min(image.shape[1:])
+        k = round(0.6 * side)
+        top, left = round((image.shape[1] - k) / 2), round((image.shape[2] - k) / 2)
+        square = image[:, top : top + k, left : left + k]
+        torch.testing.assert_close(corrupted_view(image, 0.6, view), evaluation_view(square, view))
+        whole = corrupted_view(image, 1.0, view)
+        assert whole.shape == (3, 32, 32)
+
+
+def test_the_cache_changes_nothing_that_originals_would_give(files):
+    cached, fresh = _images(files), _images(files, cache=False)
+    index = torch.tensor([3, 0, 5])
+    torch.testing.assert_close(cached.evaluation(index), fresh.evaluation(index), rtol=0, atol=0)
+    draws = [torch.Generator().manual_seed(4) for _ in range(2)]
+    a = cached.training(index, PhotoAugmentation(), draws[0])
+    b = fresh.training(index, PhotoAugmentation(), draws[1])
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert float(a.min()) >= 0
+    assert float(a.max()) <= 1
+
+
+def test_large_images_are_reduced_once_to_the_cache_side(files):
+    images = _images(files, cache_side=40)
+    images.prepare(["training"])
+    assert min(images._image(3, "training").shape[1:]) == 40
+    assert tuple(images._image(3, "training").shape[1:]) == (40, 133)
+    small = _images(files[:3], cache_side=100)
+    assert tuple(small._image(0, "training").shape[1:]) == (48, 64)
+
+
+def test_threads_and_batching_change_nothing(files):
+    one, many = _images(files), _images(files)
+    many.threads = 4
+    index = torch.arange(6)
+    torch.testing.assert_close(one.evaluation(index), many.evaluation(index), rtol=0, atol=0)
+    parts = torch.cat([one.evaluation(i) for i in index.split(4)])
+    torch.testing.assert_close(one.evaluation(index), parts, rtol=0, atol=0)
+    a, b = (x.training(index, PhotoAugmentation(), torch.Generator().manual_seed(1)) for x in (one, many))
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_without_any_augmentation_training_sees_the_whole_square_image(files):
+    images = _images(files)
+    found = images.training(torch.tensor([2]), STILL, torch.Generator().manual_seed(0))[0]
+    expected = F.resize(decode(files[2]), [32, 32], antialias=True).float() / 255
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_an_edited_file_is_decoded_anew(files, make_photo):
+    before = _images(files).evaluation(torch.tensor([0]))
+    make_photo(files[0], seed=99, size=(64, 48))
+    import os
+
+    os.utime(files[0], ns=(1, 1))
+    assert not torch.equal(_images(files).evaluation(torch.tensor([0])), before)
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(files, monkeypatch, tmp_path):
+    (tmp_path / "taken").write_text("a file, not a folder")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "taken"))
+    with pytest.raises(DataError, match="set BENCH_CACHE"):
+        _images(files).prepare(["evaluation"])
+
+
+@pytest.mark.parametrize("wrong", [{"resize": 16}, {"fit": "stretch"}])
+def test_a_view_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"resize|fit"):
+        View(**{"image_size": 32, "resize": 40, **wrong})

@@ -1,0 +1,173 @@
+"""Image files from end to end: a folder of photographs, roles of query and gallery, what is refused before training."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+SMALL = (
+    "--backbone", "squeezenet1_0", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
+    "--set", "data.image_size=32", "--set", "data.resize=36", "--set", "data.classes_per_batch=3",
+    "--set", "data.images_per_class=2", "--set", "optim.epochs=1", "--workers", "1",
+)  # fmt: skip
+
+
+def _photos(root, parts):
+    rng = np.random.default_rng(0)
+    for part, classes in parts.items():
+        for c in classes:
+            colour = np.random.default_rng(c).integers(0, 256, 3)
+            for i in range(4):
+                pixels = np.clip(colour + rng.normal(0, 30, (44, 40, 3)), 0, 255).astype(np.uint8)
+                path = root / part / f"c{c}" / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(path)
+    return root
+
+
+@pytest.fixture
+def photo_cli(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    return cli
+
+
+def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(photo_cli, tmp_path):
+    root = _photos(tmp_path / "photos", {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)})
+    photo_cli("run", "--method", "pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
+    assert set(frame["method"]) == {"cosface", "pfe"}
+    recall = frame[(frame["metric"] == "recall_at_1") & (frame["split"] == "test") & (frame["method"] == "pfe")]
+    # 24 queries, of which the 4 of a class without a gallery image are lone.
+    assert set(recall["n_queries"].astype(int)) == {20}
+    assert set(recall["n_lone"].astype(int)) == {4}
+    curves = frame[(frame["metric"] == "filter_out_map_at_r") & (frame["confidence"] == "oracle")]
+    assert set(curves["variant"]) == {"query_only"}
+    record = json.loads(next(tmp_path.glob("results/runs/reality_check/folder/pfe/test-*/record.json")).read_text())
+    assert set(record["manifests"]) == {"train", "val", "test"}
+    # Again, nothing is trained; another view of the images is another result.
+    again = photo_cli("run", "--method", "pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    assert "0 trainings done, 2 found done" in again.stderr
+    other = photo_cli(
+        "run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, "--set", "data.fit=squash"
+    )
+    assert "1 trainings done" in other.stderr
+    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
+    assert sum("data.fit=squash" in pinned for pinned in set(frame["pinned"])) == 1
+
+
+def test_damage_stops_a_run_before_any_training(photo_cli, tmp_path):
+    root = _photos(tmp_path / "photos", {"": range(12)})
+    (root / "c7" / "0.png").write_bytes(b"no image")
+    done = photo_cli("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, check=False)
+    assert done.returncode == 2
+    assert "1 of 24 images cannot be used" in done.stderr
+    assert "c7/0.png" in done.stderr
+    assert not list(tmp_path.glob("results/runs/**/checkpoint.pt"))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_lower_precision_trains_and_is_part_of_the_result(photo_cli, tmp_path, precision):
+    root = _photos(tmp_path / "photos", {"": range(12)})
+    arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
+    photo_cli(*arguments, "--set", f"optim.precision={precision}")
+    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
+    assert all(f"optim.precision={precision}" in pinned for pinned in frame["pinned"])
+
+
+ONE = ("--set", "data.classes_per_batch=1")
+BAD = [
+    (("--dataset", "cub200"), "needs --data-root DIR"),
+    (("--dataset", "cub200", "--data-root", "nowhere"), "no such folder"),
+    (("--dataset", "sop", "--data-root", "."), "bench data import sop ARCHIVE_OR_DIR"),
+    (("--dataset", "folder", "--data-root", "photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
+    (("--dataset", "folder", "--data-root", "photos", *ONE), "downloads nothing: give --weights FILE"),
+    (("--dataset", "folder", "--data-root", "photos", "--weights", "missing.pth", *ONE), "No such file"),
+    (
+        ("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "data.resize=8"),
+        "must not be below",
+    ),
+    (
+        ("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "data.cache=maybe"),
+        "true or false",
+    ),
+    (
+        ("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "data.freeze_norm=yes"),
+        "freeze_norm",
+    ),
+    (("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "augment.area_low=2"), "area"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+
+    _photos(tmp_path / "photos", {"": range(4)})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert main(["run", "--method", "cosface", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, capsys, monkeypatch):
+    from bench.cli import main
+
+    _photos(tmp_path / "photos", {"": range(4)})
+    monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
+    arguments += ["--data-root", str(tmp_path), "--set", "data.classes_per_batch=1", "--set", "optim.epochs=3"]
+    assert main([*arguments, "--method", "dul_cls,margin,pfe"]) == 0
+    captured = capsys.readouterr()
+    assert "method.scale=60.09" in captured.out
+    assert "method.kl_weight=0.003" in captured.out
+    assert "0 trials (published)" in captured.out
+    assert "pfe on arcface" in captured.out
+    assert "left out: no published setting of 'margin'" in captured.err
+    assert main([*arguments, "--method", "margin"]) == 2
+    assert main([*arguments, "--method", "hib", "--dim", "64"]) == 2
+    assert "published settings are for bn_inception and --dim 128" in capsys.readouterr().err
+
+
+def _like_folder(root):
+    from bench.datasets.folder import Folder
+
+    def init(self, data_root=None, **options):
+        other = Folder(root, **options)
+        self.__dict__.update(other.__dict__)
+
+    return init
+
+
+def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
+    from bench.engine.context import Context
+    from bench.engine.units import RunSettings, build_plans
+
+    _photos(tmp_path / "photos", {"": range(4)})
+    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    settings = {"methods": ("pfe", "hib"), "datasets": ("folder",), "weights": "none"}
+    settings |= {"sets": (("data.classes_per_batch", "1"),)}
+    plans = {name: build_plans(RunSettings(preset=name, **settings), context) for name in ("strict", "per")}
+    for preset, metric, low, antialias, pairs in (
+        ("strict", "stage_loss", 0.5, True, "all"),
+        ("per", "map_at_r", 0.25, False, "balanced"),
+    ):
+        cosface, pfe, hib = plans[preset]
+        assert pfe.template["selection"]["metric"] == metric
+        assert cosface.template["selection"]["metric"] == "map_at_r"
+        assert pfe.tests["crop_low"] == low
+        assert pfe.template["view"]["antialias"] is antialias
+        assert hib.template["params"]["pairs"] == pairs
+
+
+def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
+    root = _photos(tmp_path / "photos", {"": range(12)})
+    done = photo_cli("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, "--dry-run")
+    assert "ms per step" in done.stdout
+    assert "GiB in" in done.stdout
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "results").exists()
