@@ -341,15 +341,10 @@ def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) ->
 def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[str, Any]]:
     """Rows of ``bench list``: at least ``name`` and ``summary``."""
     if kind == "protocols":
-        from .protocols import reality_check
+        from .protocols import PROTOCOLS, get_protocol
 
-        return [
-            {
-                "name": reality_check.NAME,
-                "summary": reality_check.SUMMARY,
-                "presets": list(reality_check.PRESETS),
-            }
-        ]
+        modules = [get_protocol(name) for name in PROTOCOLS]
+        return [{"name": m.NAME, "summary": m.SUMMARY, "presets": list(m.PRESETS)} for m in modules]
     if kind == "scorers":
         from .methods.scorers import SCORERS
 
@@ -374,21 +369,21 @@ def show_entry(name: str, plugins: tuple[Path, ...]) -> tuple[dict[str, Any], st
         return _show_method(methods.get(name).load())
     if name in datasets.entries or name in {entry.name for entry in datasets.broken}:
         return _show_dataset(datasets.get(name).load())
-    from .protocols import reality_check
+    from .protocols import PROTOCOLS, get_protocol
 
-    if name == reality_check.NAME:
+    if name in PROTOCOLS:
+        module = get_protocol(name)
         value: dict[str, Any] = {
             "name": name,
-            "summary": reality_check.SUMMARY,
-            "version": reality_check.VERSION,
-            "presets": {key: preset.as_dict() for key, preset in reality_check.PRESETS.items()},
+            "summary": module.SUMMARY,
+            "version": module.VERSION,
+            "presets": {key: preset.as_dict() for key, preset in module.PRESETS.items()},
         }
-        lines = [name, "", (reality_check.__doc__ or "").strip(), ""]
+        lines = [name, "", (module.__doc__ or "").strip(), ""]
         for key, preset in value["presets"].items():
             lines += [f"preset {key}:"] + [f"  {k} = {v}" for k, v in preset.items()]
         return value, "\n".join(lines)
-    known = [*methods.entries, *datasets.entries, reality_check.NAME]
-    raise unknown("name", name, known)
+    raise unknown("name", name, [*methods.entries, *datasets.entries, *PROTOCOLS])
 
 
 def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
@@ -524,9 +519,10 @@ def status_rows(results: Path) -> list[dict[str, Any]]:
 
 
 def _open_for_reading(store: Store) -> None:
-    from .protocols import reality_check
+    from .protocols import PROTOCOLS, get_protocol
 
-    store.open(reality_check.NAME, reality_check.VERSION, create=False)
+    for name in PROTOCOLS:
+        store.open(name, get_protocol(name).VERSION, create=False)
 
 
 def _say_what_was_left_out(store: Store, console: Any) -> None:

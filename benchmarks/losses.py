@@ -34,19 +34,21 @@ class Flat(nn.Module):
         return x
 
 
-def best_of(run: Callable[[], object], repeats: int, device: str) -> float:
-    """Median seconds of a few runs after one to warm up."""
-    times = []
-    for number in range(repeats + 1):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if number:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def timed(run: Callable[[], object], device: str) -> float:
+    """Seconds of one run."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def paired(first: Callable[[], object], second: Callable[[], object], repeats: int, device: str) -> tuple[float, float]:
+    """Median seconds of two runs in turns, after one of each to warm up: what else the machine does hits both."""
+    times = [(timed(first, device), timed(second, device)) for _ in range(repeats + 1)][1:]
+    return statistics.median(t for t, _ in times), statistics.median(t for _, t in times)
 
 
 def resident() -> int:
@@ -128,22 +130,23 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
-    step = best_of(googlenet_step(a.backbone_batch, a.device), a.repeats, a.device) * a.batch / a.backbone_batch
-    print(
-        f"{a.device}, {torch.get_num_threads()} threads; GoogLeNet 224 px step at batch {a.batch}: {step * 1e3:.0f} ms"
-    )
-    print(f"(timed at {a.backbone_batch} and scaled); {a.classes} classes, dim {a.dim}\n")
-    print(f"{'loss':<24}{'ms':>9}{'% of step':>11}{'peak MiB':>10}")
+    backbone = googlenet_step(a.backbone_batch, a.device)
+    print(f"{a.device}, {torch.get_num_threads()} threads; a step of GoogLeNet at 224 px, timed at batch")
+    print(f"{a.backbone_batch} in turns with each loss and scaled to {a.batch}; {a.classes} classes, dim {a.dim}\n")
+    print(f"{'loss':<24}{'ms':>9}{'step ms':>9}{'% of step':>11}{'peak MiB':>10}")
     for entry in Registry("methods"):
         run = loss_step(entry.name, a.classes, a.dim, a.batch, a.device)
-        seconds = best_of(run, a.repeats, a.device)
-        print(f"{entry.name:<24}{seconds * 1e3:>9.1f}{100 * seconds / step:>11.2f}{peak_extra(run, a.device):>10.0f}")
+        step, loss = paired(backbone, run, a.repeats, a.device)
+        step *= a.batch / a.backbone_batch
+        share, peak = 100 * loss / step, peak_extra(run, a.device)
+        print(f"{entry.name:<24}{loss * 1e3:>9.1f}{step * 1e3:>9.0f}{share:>11.2f}{peak:>10.0f}")
     k = torch.rand(1_000_000, dtype=torch.float64, device=a.device) * 1000
-    ours = best_of(lambda: vmf_log_normalizer(k, a.dim), a.repeats, a.device)
     from scipy.special import ive
 
     host = k.cpu().numpy()
-    scipy = best_of(lambda: ive(a.dim / 2 - 1, host), a.repeats, "cpu")
+    scipy, ours = paired(
+        lambda: ive(a.dim / 2 - 1, host), lambda: vmf_log_normalizer(k, a.dim), 3 * a.repeats, a.device
+    )
     print(
         f"\nlog C of 1e6 concentrations (float64): {ours * 1e3:.0f} ms; scipy.special.ive {scipy * 1e3:.0f} ms;",
         end=" ",

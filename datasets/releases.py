@@ -220,7 +220,7 @@ class PhotoDataset(Dataset):
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
         """Training and validation images of the development classes."""
         dev, _ = self._classes()
-        train, val = train_and_validation_classes(len(dev), fold, min(folds, len(dev)))
+        train, val = train_and_validation_classes(len(dev), fold, folds)
         return TrainVal(self._images([dev[i] for i in train]), self._images([dev[i] for i in val]), fold, folds)
 
     def test(self) -> PhotoImages:

@@ -53,7 +53,8 @@ def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4
     Args:
         num_classes: Number of development classes.
         fold: Index of the validation block, 0 <= fold < folds.
-        folds: Number of blocks.
+        folds: Number of blocks. With 1 nothing is held out: all classes train, and the first quarter of them is what
+            is looked at as "validation", which then must not select anything.
 
     Returns:
         Training classes and validation classes, both ascending.
@@ -61,6 +62,8 @@ def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4
     Raises:
         ValueError: If the fold or the number of folds is out of range.
     """
+    if folds == 1 and num_classes >= 1:
+        return list(range(num_classes)), list(range(max(1, num_classes // 4)))
     blocks = class_folds(num_classes, folds)
     if not 0 <= fold < folds:
         raise ValueError(f"the fold must be in 0..{folds - 1}, not {fold}")

@@ -21,9 +21,9 @@ class Selection:
     """Which epoch of a training, and which trial of a study, is kept.
 
     Attributes:
-        metric: ``map_at_r`` on validation classes with the method's own scorer. A stage that leaves the means as its
-            base made them is selected by its own validation loss instead: MAP@R of the means cannot see it, and
-            MAP@R under a likelihood score prefers early epochs (measured, see docs).
+        metric: ``map_at_r`` on validation classes with the method's own scorer, or ``last``, the last epoch. A stage
+            that leaves the means as its base made them is selected by its own validation loss instead: MAP@R of the
+            means cannot see it, and MAP@R under a likelihood score prefers early epochs (measured, see docs).
         frozen_metric: What selects in a stage that leaves the means alone.
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
@@ -45,6 +45,9 @@ class Tests:
         crop_high: Largest side fraction of the centre crop.
         filter_fractions: Shares of the least confident images removed.
         false_positive_rate: Operating point of the verification true positive rate.
+        map_at_k: k of mAP@k; 0 leaves it out.
+        clustering: Whether k-means, NMI and pair F1 are computed.
+        structure: Whether spectral decay, density, uniformity and class concentration are.
     """
 
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
@@ -52,6 +55,9 @@ class Tests:
     crop_high: float = 1.0
     filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     false_positive_rate: float = 1e-3
+    map_at_k: int = 0
+    clustering: bool = False
+    structure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +65,14 @@ class Preset:
     """One named reading of the protocol.
 
     Attributes:
-        folds: The development classes are cut into this many contiguous blocks.
+        folds: The development classes are cut into this many contiguous blocks; with 1, all of them train.
         fold: The block that validates.
-        trials: Default budget of a study.
+        trials: Default budget of a study; 0 where nothing may be tuned.
         trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
         seeds: Default number of replicates at the best setting.
         view: How photographs are read where it differs from the recipe.
+        photographs: What recipes of photographs have instead of their own.
+        optim: What these have instead of their own end-to-end optimisation.
         methods: Parameters of methods where they differ from the recipe: ``{method: {parameter: value}}``.
     """
 
@@ -76,6 +84,8 @@ class Preset:
     selection: Selection = Selection()
     tests: Tests = Tests()
     view: Mapping[str, Any] = field(default_factory=dict)
+    photographs: Mapping[str, Any] = field(default_factory=dict)
+    optim: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

@@ -234,13 +234,20 @@ class _Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
 
+def _expected_precisions(places: _Places) -> Tensor:
+    """Expectation of (relevant at place i) * (precision at i), ``[Q, K]``."""
+    m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
+    i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
+    within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
+    return r / m * (b + 1.0 + torch.where(m > 1.0, within, 0.0)) / i
+
+
 def _expected(places: _Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
     """Expected metrics per query; nan for lone queries."""
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     share = r / m
-    within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
-    precision = share * (b + 1.0 + torch.where(m > 1.0, within, 0.0)) / i
+    precision = _expected_precisions(places)
     total = positives.double()
     counted = (i <= total[:, None]).double()
     lone = positives == 0
@@ -340,6 +347,49 @@ def retrieval_rows(
     for metric, each in values.items():
         lone = int(each.isnan().sum())
         yield row(metric, mean_of_counted(each), scorer=scorer.name, n_queries=len(each) - lone, n_lone=lone)
+
+
+def map_at_k_rows(
+    scorer: Scorer,
+    labels: Tensor,
+    *,
+    k: int = 1000,
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+) -> Iterator[Row]:
+    """mAP@1000 as deep metric learning reports it, under two denominators.
+
+    The precisions at the relevant places among the first k are summed and divided by ``n``, the class's images with the
+    query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, what can be found.
+    The expectation over the orders of tied scores is exact.
+
+    Example:
+        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
+        >>> [(r["variant"], r["value"]) for r in map_at_k_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]))]
+        [('denominator=n', 0.5), ('denominator=min(k,n-1)', 1.0)]
+    """
+    size = len(labels) if gallery is None else len(gallery)
+    asked = torch.arange(len(labels)) if queries is None else queries
+    sums, found = [], []
+    for part in asked.split(2048):  # a thousand places of every query at once would not fit
+        ranking = rank(scorer, labels, depth=min(k, size), queries=part, gallery=gallery)
+        places = _Places.of(
+            ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
+        )
+        sums.append(_expected_precisions(places).sum(1))
+        found.append(ranking.positives)
+    precision, positives = torch.cat(sums), torch.cat(found)
+    r, lone = positives.double(), positives == 0
+    for variant, denominator in (("denominator=n", r + 1), ("denominator=min(k,n-1)", r.clamp(1, k))):
+        each = (precision / denominator).masked_fill(lone, math.nan)
+        yield row(
+            f"map_at_{k}",
+            mean_of_counted(each),
+            scorer=scorer.name,
+            variant=variant,
+            n_queries=int((~lone).sum()),
+            n_lone=int(lone.sum()),
+        )
 
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:

@@ -14,10 +14,12 @@ from torch.distributions import Distribution
 
 from ..datasets import crop_fractions
 from ..methods.distributions import to_arrays
+from ..protocols.clustering import clustering_rows
 from ..protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
 from ..protocols.embeddings import row
 from ..protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from ..protocols.retrieval import Reranked, per_query, rank, retrieval_rows
+from ..protocols.retrieval import Reranked, map_at_k_rows, per_query, rank, retrieval_rows
+from ..protocols.structure import structure_rows
 from ..protocols.verification import sample_pairs, verification_rows
 from ..seeds import seed_for
 from ..store import RECORD, write_atomic, write_json
@@ -83,6 +85,8 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
                 scorer=scorer_name,
                 false_positive_rate=tests["false_positive_rate"],
             )
+            if tests["map_at_k"] and split == "test":
+                found += map_at_k_rows(scorer, labels, k=tests["map_at_k"], **roles)
             if method.released and scorer_name not in FACTORISING:
                 near = DistributionScorer("l2", distribution)
                 reranked = Reranked(scorer, near, int(torch.bincount(labels).max()) + 1)
@@ -93,6 +97,13 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
             if scorer_name == method.scorer:
                 found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name, roles)
             rows += [{**item, "split": split} for item in found]
+    unit_vectors = torch.nn.functional.normalize(clean.mean.double(), dim=-1)
+    more: list[dict[str, Any]] = []
+    if tests["clustering"]:
+        more += clustering_rows(unit_vectors, labels, seed=seed_for("k-means", name) % 2**31)
+    if tests["structure"]:
+        more += structure_rows(unit_vectors, labels)
+    rows += [{**item, "split": "test"} for item in more]
     for kind, values in {**crop_confidence, "random": noise}.items():
         before = clean_confidence.get(kind)
         rows.append(row("spearman_crop", spearman_crop(values, fractions), confidence=kind, n_queries=len(ids)))

@@ -191,7 +191,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
         row = {"epoch": epoch + 1, "loss": float(total) / steps, "val_map_at_r": val}
         if model.backbone_frozen:
             row["val_loss"] = inputs.validation_loss(model, val_labels)
-        value = -row["val_loss"] if by_loss else val
+        value = float(epoch) if selection["metric"] == "last" else -row["val_loss"] if by_loss else val
         if not math.isfinite(value):
             raise UnitFailed(f"selection value became {value} in epoch {epoch + 1}")
         _advance(progress, row, value, model, selection)

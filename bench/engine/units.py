@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UserError, unknown
+from ..protocols import PROTOCOLS, get_protocol
 from ..protocols.recipes import Optim, Recipe, get_recipe
 from ..registry import code_digest, shared_digest
 from ..seeds import content_id
@@ -36,8 +37,6 @@ def engine_digest(*names: str) -> str:
 
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
-
-PROTOCOLS = ("reality_check",)
 
 
 class RunSettings(BaseModel):
@@ -179,13 +178,18 @@ def build_plans(settings: RunSettings, context: Context, left_out: list[str] | N
         UserError: If a name or a value is not known, with what to do.
     """
     from ..methods.scorers import SCORERS
-    from ..protocols import reality_check
 
     if settings.protocol not in PROTOCOLS:
         raise unknown("protocol", settings.protocol, PROTOCOLS)
-    if settings.preset not in reality_check.PRESETS:
-        raise unknown("preset", settings.preset, reality_check.PRESETS)
-    preset = reality_check.PRESETS[settings.preset]
+    presets = get_protocol(settings.protocol).PRESETS
+    if settings.preset not in presets:
+        raise unknown("preset", settings.preset, presets)
+    preset = presets[settings.preset]
+    if preset.trials == 0 and settings.hparams == "tuned":
+        raise UserError(
+            f"protocol {settings.protocol!r} holds no class out, so there is nothing to tune on: use --hparams default"
+            " or a file"
+        )
     if settings.folds != 1:
         raise UserError(f"--folds {settings.folds}: preset {settings.preset!r} validates on one fold; use --folds 1")
     scorers = tuple(expand(settings.scorers, list(SCORERS))) if settings.scorers else ()
@@ -253,6 +257,8 @@ def _plan(
     # A method whose public code computes what its paper says has one form, which is both.
     fidelity = settings.fidelity if settings.fidelity in method.fidelities else "corrected"
     recipe = get_recipe(dataset)
+    if recipe.view and preset.photographs:
+        recipe = replace(recipe, **preset.photographs, end_to_end=replace(recipe.end_to_end, **preset.optim))
     base = None
     if method.on_base:
         base_name = settings.base or recipe.base
@@ -423,9 +429,7 @@ def _check(
 
 
 def _version(protocol: str) -> int:
-    import importlib
-
-    version: int = importlib.import_module(f"bench.protocols.{protocol}").VERSION
+    version: int = get_protocol(protocol).VERSION
     return version
 
 

@@ -113,6 +113,8 @@ class Row:
         """Where its setting comes from."""
         tuned = self.setting["hparams"] == "tuned"
         source = f"tuned, {self.setting['trials']} trials" if tuned else str(self.setting["hparams"])
+        if (self.setting["protocol"], self.setting["preset"]) != ("reality_check", "strict"):
+            source += f" [{self.setting['protocol']}, {self.setting['preset']}]"
         return f"{source} ({self.setting['pinned']})" if self.setting["pinned"] else source
 
 
@@ -290,7 +292,7 @@ def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
             for name in ("method", "network", "tuning", "seeds", "confidence")
             if name not in common or name == "method"
         ]
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in shown:
             table.add_column(name, no_wrap=name != "tuning")
         visible = [c.brief and (console.width >= 100 or not c.wide) for c in COMPARED]

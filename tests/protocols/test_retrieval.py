@@ -5,7 +5,16 @@ import math
 
 import pytest
 import torch
-from bench.protocols.retrieval import Reranked, ScoreMatrix, full_depth, map_at_r, per_query, rank, retrieval_rows
+from bench.protocols.retrieval import (
+    Reranked,
+    ScoreMatrix,
+    full_depth,
+    map_at_k_rows,
+    map_at_r,
+    per_query,
+    rank,
+    retrieval_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -199,3 +208,49 @@ def test_reranking_everything_is_the_full_ranking_and_ties_at_the_border_come_in
     assert [r["value"] for r in full] != pytest.approx([r["value"] for r in fewer])
     flat = Reranked(likely, ScoreMatrix(torch.zeros(12, 12)), 2)
     assert [r["value"] for r in retrieval_rows(flat, labels)] == pytest.approx([r["value"] for r in full])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([3, 10, 1000]))
+def test_map_at_k_equals_a_loop(seed, k):
+    g = torch.Generator().manual_seed(seed)
+    labels, scores = torch.randint(6, (25,), generator=g), torch.randn(25, 25, generator=g).double()
+    by_n, by_found = [], []
+    for q in range(25):
+        others = sorted((j for j in range(25) if j != q), key=lambda j: -scores[q, j])
+        positives = sum(int(labels[j] == labels[q]) for j in others)
+        if not positives:
+            continue
+        hits, total = 0, 0.0
+        for place, j in enumerate(others[:k], 1):
+            if labels[j] == labels[q]:
+                hits += 1
+                total += hits / place
+        by_n.append(total / (positives + 1))
+        by_found.append(total / min(k, positives))
+    found = {r["variant"]: r["value"] for r in map_at_k_rows(ScoreMatrix(scores), labels, k=k)}
+    assert found["denominator=n"] == pytest.approx(sum(by_n) / len(by_n))
+    assert found["denominator=min(k,n-1)"] == pytest.approx(sum(by_found) / len(by_found))
+
+
+def test_map_at_k_is_the_mean_over_the_orders_of_ties_and_a_perfect_ranking_misses_one_by_the_papers_count():
+    labels, scores = torch.tensor([0, 0, 1, 0, 1]), torch.tensor([[9, 1, 1, 0, 0]] * 5).double()
+    scores = (scores + scores.T).fill_diagonal_(9)
+    total = []
+    for q in range(5):
+        others = [j for j in range(5) if j != q]
+        orders = list(_orders(scores[q].tolist(), others))
+        values = []
+        for order in orders:
+            hits, sum_ = 0, 0.0
+            for place, j in enumerate(order[:3], 1):
+                if labels[j] == labels[q]:
+                    hits += 1
+                    sum_ += hits / place
+            values.append(sum_ / min(3, sum(int(labels[j] == labels[q]) for j in others)))
+        total.append(sum(values) / len(values))
+    found = {r["variant"]: r["value"] for r in map_at_k_rows(ScoreMatrix(scores), labels, k=3)}
+    assert found["denominator=min(k,n-1)"] == pytest.approx(sum(total) / 5)
+    labels = torch.arange(20) // 5
+    perfect = ScoreMatrix((labels[:, None] == labels[None, :]).double())
+    assert [r["value"] for r in map_at_k_rows(perfect, labels)] == pytest.approx([0.8, 1.0])

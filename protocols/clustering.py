@@ -1,0 +1,91 @@
+"""Agreement of clusters of embeddings with the classes: NMI, AMI and pair-counting F1."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .embeddings import Row, row
+
+
+def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int = 20, seed: int = 0) -> Tensor:
+    """Cluster of each point by Lloyd's k-means, the best of some restarts.
+
+    Args:
+        points: ``[N, D]``; normalise first to cluster directions.
+        clusters: Number of clusters, at most N.
+        restarts: Runs from different starts; the one with the smallest squared distances counts.
+        iterations: Steps of each run.
+        seed: Of the starts.
+
+    Returns:
+        int64 ``[N]``.
+
+    Raises:
+        ValueError: If there are more clusters than points.
+    """
+    import faiss
+
+    if not 1 <= clusters <= len(points):
+        raise ValueError(f"{len(points)} points cannot form {clusters} clusters")
+    x = np.ascontiguousarray(points.float().numpy())
+    means = faiss.Kmeans(
+        x.shape[1],
+        clusters,
+        niter=iterations,
+        nredo=restarts,
+        seed=seed + 1,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(x),
+    )
+    means.train(x)
+    return torch.from_numpy(means.index.search(x, 1)[1][:, 0])
+
+
+def nmi(labels: Tensor, found: Tensor) -> float:
+    """Normalised mutual information (arithmetic mean of the entropies), in [0, 1]."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(labels.numpy(), found.numpy()))
+
+
+def ami(labels: Tensor, found: Tensor) -> float:
+    """Adjusted mutual information: 0 on average for random clusters, 1 for the classes."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    return float(adjusted_mutual_info_score(labels.numpy(), found.numpy()))
+
+
+def pair_f1(labels: Tensor, found: Tensor) -> float:
+    """F1 of "these two images are of one class" as told by "they are in one cluster".
+
+    Example:
+        >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
+        0.4
+    """
+
+    def pairs(values: Tensor) -> float:
+        counts = torch.unique(values, return_counts=True)[1].double()
+        return float((counts * (counts - 1) / 2).sum())
+
+    joint = labels * (int(found.max()) + 1) + found
+    both, classes, clusters = pairs(joint), pairs(labels), pairs(found)
+    return 2 * both / (classes + clusters) if classes + clusters else 0.0
+
+
+def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
+    """NMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
+
+    Args:
+        unit: ``[N, D]``, normalised.
+        labels: ``[N]``.
+        seed: Of the starts.
+        restarts: Runs of k-means.
+    """
+    classes = len(torch.unique(labels))
+    found = k_means(unit, classes, seed=seed, restarts=restarts)
+    return [
+        row("nmi", nmi(labels, found), scorer="cosine", n_queries=len(labels)),
+        row("pair_f1", pair_f1(labels, found), scorer="cosine", n_queries=len(labels)),
+    ]

@@ -1,0 +1,57 @@
+"""The training and tests of Roth et al. (ICML 2020), as EL-nivMF and NIR used them: a declarative plan.
+
+Every development class trains, for a fixed number of epochs; nothing is selected and nothing is tuned, the last epoch
+counts (the papers' code keeps the best test value instead, which is optimistic). On photographs: ResNet-50 with frozen
+batch-norm statistics, Adam at 1e-5 without a schedule, batches of 56 classes by 2 images. Beside the tests of
+``reality_check``: mAP@1000 under both denominators, NMI and pair F1 of k-means, and the structure of the embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .reality_check import Preset, Selection, Tests
+
+NAME = "standardized"
+SUMMARY = "all development classes train for fixed epochs, untuned; adds mAP@1000, NMI and structural metrics"
+VERSION = 1
+
+PHOTOGRAPHS: Mapping[str, Any] = {
+    "backbone": "resnet50",
+    "freeze_norm": "statistics",
+    "classes_per_batch": 56,
+    "images_per_class": 2,
+    "epoch_repeats": 1.0,
+    "augmentation": {
+        "area_low": 0.08,
+        "area_high": 1.0,
+        "ratio_low": 0.75,
+        "ratio_high": 4 / 3,
+        "flip": 0.5,
+        "brightness": 0.0,
+        "contrast": 0.0,
+        "saturation": 0.0,
+    },
+}
+"""What the recipes of photographs have instead of their own; proxies learn at 4000 times the backbone's rate (NIR)."""
+
+OPTIM: Mapping[str, Any] = {
+    "optimizer": "adam",
+    "lr": 1e-5,
+    "lr_objective": 4e-2,
+    "weight_decay": 4e-4,
+    "schedule": "constant",
+    "epochs": 150,
+}
+
+PRESETS = {
+    "strict": Preset(
+        folds=1,
+        trials=0,
+        selection=Selection(metric="last", frozen_metric="last"),
+        tests=Tests(map_at_k=1000, clustering=True, structure=True),
+        photographs=PHOTOGRAPHS,
+        optim=OPTIM,
+    )
+}

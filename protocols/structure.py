@@ -1,0 +1,97 @@
+"""How embeddings fill the sphere: spectral decay, density, uniformity, class concentration.
+
+Definitions of Roth et al. (ICML 2020; NIR, CVPR 2022, Table 3) where these are complete; the papers leave open which
+split they were computed on. All take unit vectors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .embeddings import Row, row
+
+_BLOCK = 2048
+
+
+def spectral_decay(unit: Tensor, drop: int = 1) -> float:
+    """KL(uniform || s) of the sum-normalised singular values s of the uncentred matrix ``[N, D]``; lower = flatter.
+
+    Args:
+        unit: ``[N, D]``, N >= D.
+        drop: Largest singular values left out (Roth et al.: 1).
+    """
+    s = torch.linalg.svdvals(unit.double())[drop:]
+    s = s / s.sum()
+    return float((-math.log(len(s)) - s.clamp_min(1e-300).log()).mean())
+
+
+def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums ``[C, D]`` and sizes ``[C]`` of the classes that occur."""
+    classes, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    sums = unit.new_zeros(len(classes), unit.shape[1]).index_add(0, place, unit)
+    return sums, counts.to(unit.dtype)
+
+
+def _mean_cosine(sums: Tensor, counts: Tensor) -> Tensor:
+    """Mean cosine of two different members, from the sum of unit vectors: (|S|^2 - n) / (n (n - 1))."""
+    return (sums.square().sum(-1) - counts) / (counts * (counts - 1))
+
+
+def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Mean cosine distance inside the classes (those of two images or more) and between normalised class means.
+
+    Raises:
+        ValueError: If there is one class only, or no class of two images.
+    """
+    sums, counts = class_sums(unit.double(), labels)
+    several = counts > 1
+    if len(counts) < 2 or not several.any():
+        raise ValueError("distances inside and between classes need two classes, one of them of two images")
+    intra = float((1 - _mean_cosine(sums[several], counts[several])).mean())
+    means = torch.nn.functional.normalize(sums, dim=-1)
+    inter = float(1 - _mean_cosine(means.sum(0), means.new_tensor(float(len(means)))))
+    return intra, inter
+
+
+def density(unit: Tensor, labels: Tensor) -> float:
+    """Mean distance inside classes over mean distance between class means; higher = looser classes."""
+    intra, inter = class_distances(unit, labels)
+    return intra / inter
+
+
+def uniformity(unit: Tensor, t: float = 2.0) -> float:
+    """Mean of exp(-t |x - y|^2) over pairs of different images (Wang and Isola 2020, without the logarithm)."""
+    x = unit.double()
+    total = 0.0
+    for block in x.split(_BLOCK):
+        total += float(torch.exp(-t * (2 - 2 * block @ x.mT).clamp_min(0)).sum())
+    return (total - len(x)) / (len(x) * (len(x) - 1))
+
+
+def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
+    """Mean cosine distance of each class's images to its normalised mean, over that between class means, ``[C]``."""
+    sums, counts = class_sums(unit.double(), labels)
+    _, inter = class_distances(unit, labels)
+    length = sums.square().sum(-1).sqrt()
+    return ((1 - length / counts) / inter)[counts > 1]
+
+
+def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
+    """All of them; ``class_concentration`` as variance, SD and coefficient of variation over classes."""
+    r = class_concentration(unit, labels)
+    sd = float(r.std()) if len(r) > 1 else math.nan
+    values = {
+        ("spectral_decay", ""): spectral_decay(unit),
+        ("density", ""): density(unit, labels),
+        ("uniformity", ""): uniformity(unit),
+        ("class_concentration", "variance"): sd**2,
+        ("class_concentration", "sd"): sd,
+        ("class_concentration", "cv"): sd / float(r.mean()),
+    }
+    return [
+        row(metric, value, scorer="cosine", variant=variant, n_queries=len(labels))
+        for (metric, variant), value in values.items()
+    ]

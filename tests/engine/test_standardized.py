@@ -1,0 +1,63 @@
+"""The protocol `standardized`: every development class trains, the last epoch counts, nothing is tuned."""
+
+import json
+
+import pandas as pd
+from bench.cli import main
+from bench.datasets.ndigit import NDigitSmoke
+from bench.engine.context import Context
+from bench.engine.units import RunSettings, build_plans
+
+ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
+
+
+def test_its_tests_and_its_training(cli):
+    cli("run", "--method", "cosface,pfe", *ARGUMENTS, "--hparams", "default")
+    frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+    assert set(frame["protocol"]) == {"standardized"}
+    wanted = {"map_at_1000", "nmi", "pair_f1", "spectral_decay", "density", "uniformity", "class_concentration"}
+    assert wanted <= set(frame["metric"])
+    both = frame[frame["metric"] == "map_at_1000"]
+    assert set(both["variant"]) == {"denominator=n", "denominator=min(k,n-1)"}
+    assert set(both["split"]) == {"test"}
+    for path in cli.cwd.glob("results/runs/standardized/*/*/train-*/record.json"):
+        record = json.loads(path.read_text())
+        assert record["best_epoch"] == 2
+        assert record["num_classes"] == 150
+    shown = cli("report").stdout
+    assert "[standardized, strict]" in shown
+
+
+def test_nothing_is_held_out_and_nothing_is_tuned(tmp_path, monkeypatch, capsys):
+    data = NDigitSmoke().train_val(0, 1)
+    assert data.train.num_classes == 150
+    assert set(data.val.class_names) < set(data.train.class_names)
+    assert not set(data.train.class_names) & set(NDigitSmoke().test().class_names)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--method", "cosface", *ARGUMENTS]) == 2
+    assert "nothing to tune on: use --hparams default" in capsys.readouterr().err
+
+
+def test_photographs_get_the_published_set_up(tmp_path):
+    from PIL import Image
+
+    for c in range(4):
+        (tmp_path / "photos" / str(c)).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
+    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    settings = RunSettings(
+        methods=("proxy_anchor",), datasets=("folder",), protocol="standardized", hparams="default", weights="none",
+        sets=(("data.classes_per_batch", "2"),),
+    )  # fmt: skip
+    (plan,) = build_plans(settings, context)
+    assert plan.template["backbone"] == "resnet50"
+    assert plan.template["freeze_norm"] == "statistics"
+    assert plan.template["images_per_class"] == 2
+    optim = plan.template["optim"]
+    assert (optim["optimizer"], optim["lr"], optim["weight_decay"], optim["schedule"]) == (
+        "adam",
+        1e-5,
+        4e-4,
+        "constant",
+    )
+    assert plan.template["augmentation"]["area_low"] == 0.08

@@ -1,0 +1,116 @@
+"""Clustering and structure against loops, scikit-learn and limit cases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_f1
+from bench.protocols.structure import (
+    class_concentration,
+    class_distances,
+    density,
+    spectral_decay,
+    structure_rows,
+    uniformity,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import entropy
+from sklearn.cluster import KMeans
+
+
+def _unit(seed, n=60, d=5, classes=9):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=g)
+    x = torch.randn(n, d, generator=g).double() + 2 * torch.randn(classes, d, generator=g).double()[labels]
+    return torch.nn.functional.normalize(x, dim=-1), labels
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000))
+def test_structure_equals_loops(seed):
+    x, labels = _unit(seed)
+    groups = [x[labels == c] for c in torch.unique(labels)]
+    several = [g for g in groups if len(g) > 1]
+    intra = np.mean([np.mean([1 - float(a @ b) for a, b in itertools.combinations(g, 2)]) for g in several])
+    means = [g.mean(0) / g.mean(0).norm() for g in groups]
+    inter = np.mean([1 - float(a @ b) for a, b in itertools.combinations(means, 2)])
+    found = class_distances(x, labels)
+    assert found == pytest.approx((intra, inter), abs=1e-12)
+    assert density(x, labels) == pytest.approx(intra / inter, abs=1e-12)
+    r = [np.mean([1 - float(a @ (g.mean(0) / g.mean(0).norm())) for a in g]) / inter for g in several]
+    assert class_concentration(x, labels).tolist() == pytest.approx(r, abs=1e-12)
+    pairs = [math.exp(-2 * float((a - b).square().sum())) for a, b in itertools.combinations(x, 2)]
+    assert uniformity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
+    s = np.linalg.svd(x.numpy(), compute_uv=False)
+    for drop in (0, 1):
+        kept = s[drop:] / s[drop:].sum()
+        assert spectral_decay(x, drop) == pytest.approx(entropy(np.full(len(kept), 1 / len(kept)), kept), abs=1e-10)
+
+
+def test_limits_of_structure():
+    eye = torch.eye(6).double().repeat(3, 1)
+    labels = torch.arange(6).repeat(3)
+    assert spectral_decay(eye, drop=0) == pytest.approx(0, abs=1e-12)
+    assert density(eye, labels) == pytest.approx(0, abs=1e-12)
+    with pytest.raises(ValueError, match="two classes"):
+        class_distances(eye, torch.zeros(18, dtype=torch.long))
+    with pytest.raises(ValueError, match="two classes"):
+        class_distances(eye[:4], torch.arange(4))
+    names = [(r["metric"], r["variant"]) for r in structure_rows(*_unit(0))]
+    assert len(set(names)) == len(names) == 6
+
+
+def test_values_do_not_depend_on_the_order_of_images():
+    x, labels = _unit(1)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    for a, b in zip(structure_rows(x, labels), structure_rows(x[order], labels[order])):
+        assert a["value"] == pytest.approx(b["value"], rel=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_pair_f1_equals_counting_pairs(seed):
+    g = torch.Generator().manual_seed(seed)
+    labels, found = torch.randint(5, (30,), generator=g), torch.randint(7, (30,), generator=g)
+    tp = fp = fn = 0
+    for i, j in itertools.combinations(range(30), 2):
+        same, together = bool(labels[i] == labels[j]), bool(found[i] == found[j])
+        tp, fp, fn = tp + (same and together), fp + (together and not same), fn + (same and not together)
+    assert pair_f1(labels, found) == pytest.approx(2 * tp / (2 * tp + fp + fn))
+
+
+def test_nmi_equals_its_definition_and_ami_is_zero_for_random_clusters():
+    g = torch.Generator().manual_seed(0)
+    labels, found = torch.randint(4, (2000,), generator=g), torch.randint(6, (2000,), generator=g)
+    joint = torch.zeros(4, 6).double().index_put((labels, found), torch.ones(2000).double(), accumulate=True) / 2000
+    outer = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
+    information = float((joint * (joint / outer).log()).sum())
+    mean = (entropy(joint.sum(1)) + entropy(joint.sum(0))) / 2
+    assert nmi(labels, found) == pytest.approx(information / mean)
+    assert abs(ami(labels, found)) < 0.01
+    assert nmi(labels, labels + 3) == pytest.approx(1)
+
+
+def test_k_means_is_as_good_as_scikit_learns_and_repeats():
+    x, labels = _unit(2, n=300, classes=12)
+    found = k_means(x, 12, seed=3, restarts=10)
+    assert torch.equal(found, k_means(x, 12, seed=3, restarts=10))
+
+    def cost(assigned):
+        return sum(float((x[assigned == c] - x[assigned == c].mean(0)).square().sum()) for c in torch.unique(assigned))
+
+    reference = KMeans(12, n_init=10, random_state=0).fit(x.numpy())
+    assert cost(found) < 1.1 * reference.inertia_
+    rows = {r["metric"]: r["value"] for r in clustering_rows(x, labels, seed=0)}
+    assert 0.3 < rows["nmi"] <= 1
+    with pytest.raises(ValueError, match="cannot form"):
+        k_means(x, 301)
+
+
+def test_separated_classes_are_found():
+    labels = torch.arange(8).repeat_interleave(5)
+    x = torch.nn.functional.normalize(torch.eye(8)[labels] + 0.01 * torch.randn(40, 8), dim=-1)
+    assert {r["value"] for r in clustering_rows(x, labels, seed=1, restarts=20)} == {1.0}
