@@ -220,7 +220,8 @@ class PhotoDataset(Dataset):
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
         """Training and validation images of the development classes."""
         dev, _ = self._classes()
-        train, val = train_and_validation_classes(len(dev), fold, folds)
+        # A small part of a release may have fewer classes than there are folds.
+        train, val = train_and_validation_classes(len(dev), fold, min(folds, len(dev)))
         return TrainVal(self._images([dev[i] for i in train]), self._images([dev[i] for i in val]), fold, folds)
 
     def test(self) -> PhotoImages:

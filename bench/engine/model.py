@@ -81,6 +81,26 @@ def load_model(cell: Cell, unit: str, context: Context) -> tuple[EmbeddingModel,
     return model.eval(), record
 
 
+def _padded(inputs: Tensor, chunk: int) -> Tensor:
+    """Inputs ``[B, ..]`` with zeros up to ``chunk``; images channels last in memory."""
+    if len(inputs) < chunk:
+        inputs = torch.cat([inputs, inputs.new_zeros(chunk - len(inputs), *inputs.shape[1:])])
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+
+
+@torch.no_grad()
+def backbone_features(
+    model: EmbeddingModel, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
+) -> Tensor:
+    """Pooled features ``[N, F]`` on the CPU, to the last bit those that :func:`embed` computes on its way."""
+    model.eval()
+    parts = [
+        model.backbone(_padded(load(rows).to(device), chunk)).float()[: len(rows)].cpu()
+        for rows in torch.arange(count).split(chunk)
+    ]
+    return torch.cat(parts)
+
+
 @torch.no_grad()
 def embed(
     model: EmbeddingModel,
@@ -88,6 +108,7 @@ def embed(
     count: int,
     device: str,
     chunk: int = CHUNK,
+    features: bool = False,
 ) -> tuple[Distribution, dict[str, Tensor]]:
     """Embed images.
 
@@ -97,6 +118,7 @@ def embed(
         count: Number of images N.
         device: Where the network is.
         chunk: Images per forward pass; a short last chunk is padded to it.
+        features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
 
     Returns:
         The distributions, batch shape ``[N]``, and every confidence the model has, each ``[N]``; both on the CPU.
@@ -106,11 +128,8 @@ def embed(
     confidences: list[dict[str, Tensor]] = []
     kind = ""
     for rows in torch.arange(count).split(chunk):
-        images = load(rows).to(device, memory_format=torch.channels_last)
-        if len(rows) < chunk:
-            padding = images.new_zeros(chunk - len(rows), *images.shape[1:])
-            images = torch.cat([images, padding]).contiguous(memory_format=torch.channels_last)
-        embedding = model(images)
+        inputs = _padded(load(rows).to(device), chunk)
+        embedding = model.embed_features(inputs) if features else model(inputs)
         kind, arrays = to_arrays(embedding.distribution)
         parts.append({name: value[: len(rows)].cpu() for name, value in arrays.items()})
         confidences.append({n: v[: len(rows)].cpu() for n, v in model.confidences(embedding).items()})

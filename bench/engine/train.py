@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from .. import __version__
 from ..datasets import TrainVal, class_balanced_batches
@@ -23,7 +24,7 @@ from ..protocols.retrieval import map_at_r
 from ..seeds import content_id, seed_for
 from ..store import RECORD, write_atomic, write_json
 from .context import Cell, Context
-from .model import WEIGHTS, DistributionScorer, build_model, embed, load_base, save_weights
+from .model import WEIGHTS, DistributionScorer, backbone_features, build_model, embed, load_base, save_weights
 from .optim import build_optimizer, learning_rate_factor
 
 CHECKPOINT = "checkpoint.pt"
@@ -51,6 +52,10 @@ class _Images:
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
         return model(inputs)
 
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embeddings of the validation images."""
+        return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
+
 
 class _CachedFeatures:
     """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base."""
@@ -77,7 +82,9 @@ class _CachedFeatures:
                     gen = generator("features", spec["dataset"], split, view)
                     stack.append(_features(model, images, augmentation, gen, device))
                 made[split] = torch.stack(stack)
+            made["evaluation"] = backbone_features(model, data.val.evaluation, len(data.val), device)
             write_atomic(path, save(made))
+        self.device = device
         self.features = {name: value.to(device) for name, value in load_file(path).items()}
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
@@ -88,6 +95,11 @@ class _CachedFeatures:
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
         return model.embed_features(inputs)
+
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embeddings of the validation images."""
+        held = self.features["evaluation"]
+        return embed(model, lambda rows: held[rows], len(held), self.device, features=True)[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float:
@@ -182,7 +194,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             scaler.step(optimizer)
             scaler.update()
             total += loss.detach().double().cpu()
-        distribution, _ = embed(model, data.val.evaluation, len(data.val), context.device)
+        distribution = inputs.validation(model)
         try:
             scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options())
             val = map_at_r(scorer, data.val.labels)

@@ -48,3 +48,11 @@ def test_sizes(classes, development, train, val, test):
 def test_out_of_range(call):
     with pytest.raises(ValueError, match=r"must be in|at least 2"):
         call()
+
+
+def test_one_fold_holds_nothing_out():
+    train, val = train_and_validation_classes(10, folds=1)
+    assert train == list(range(10))
+    assert val == [0, 1]
+    with pytest.raises(ValueError, match="number of folds"):
+        train_and_validation_classes(10, folds=0)
