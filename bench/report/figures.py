@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ..store import Store, read_json, write_atomic
 from .frame import latest_tests
+from .tables import split_pinned
 
 STYLE: Any = {
     "font.size": 9.0,
@@ -45,18 +47,20 @@ def _colour(index: int) -> Any:
     return mpl.colormaps["tab10" if index < 10 else "tab20"](index % 20)
 
 
-def _label(row: pd.Series[Any]) -> str:
+def _label(row: pd.Series[Any], pinned: str) -> str:
     extra = [row["hparams"]] if row["hparams"] != "tuned" else []
     extra += [row["fidelity"]] if row["fidelity"] != "corrected" else []
-    extra += [row["pinned"]] if row["pinned"] else []
-    return ", ".join([row["method"], *extra])
+    # What is pinned in every curve says nothing here, and a long legend leaves no room for the curves.
+    extra += [pinned] if pinned else []
+    return textwrap.fill(", ".join([row["method"], *extra]), 40, max_lines=2, placeholder=" ..")
 
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
     """(index, label, rows) of each method at each setting; a budget is named where two of them meet."""
     names = ["method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim"]
     grouped = list(frame.groupby(names, sort=True, dropna=False))
-    labels = [_label(group.iloc[0]) for _, group in grouped]
+    _, own = split_pinned([str(group["pinned"].iloc[0]) for _, group in grouped])
+    labels = [_label(group.iloc[0], pinned) for (_, group), pinned in zip(grouped, own)]
     for index, (_, group) in enumerate(grouped):
         label = labels[index]
         if labels.count(label) > 1:

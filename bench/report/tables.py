@@ -115,7 +115,7 @@ class Row:
         source = f"tuned, {self.setting['trials']} trials" if tuned else str(self.setting["hparams"])
         if (self.setting["protocol"], self.setting["preset"]) != ("reality_check", "strict"):
             source += f" [{self.setting['protocol']}, {self.setting['preset']}]"
-        return f"{source} ({self.setting['pinned']})" if self.setting["pinned"] else source
+        return source
 
 
 def _per_seed(group: pd.DataFrame, column: Column, scorer: str, confidence: str) -> dict[int, float]:
@@ -192,11 +192,19 @@ def _marked(found: list[tuple[Row, bool]], bars: list[list[float]]) -> list[Row]
     )
 
 
-HEAD = ("method", "network", "tuning", "trainings", "seeds", "confidence")
+HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence")
 
 
 def _labels(row: Row) -> list[str]:
-    return [row.label, row.network, row.tuning, str(row.trainings), str(row.seeds), row.confidence]
+    return [
+        row.label,
+        row.network,
+        row.tuning,
+        str(row.setting["pinned"]),
+        str(row.trainings),
+        str(row.seeds),
+        row.confidence,
+    ]
 
 
 def _label_columns(rows: list[Row]) -> dict[str, list[str]]:
@@ -264,7 +272,7 @@ def to_latex(rows: dict[str, list[Row]]) -> str:
             "\\centering",
             f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
             " than every deterministic method.}",
-            "\\begin{tabular}{llllll" + "r" * len(COMPARED) + "}",
+            "\\begin{tabular}{lllllll" + "r" * len(COMPARED) + "}",
             "\\toprule",
             " & ".join(titles) + " \\\\",
             "\\midrule",
@@ -280,34 +288,45 @@ def to_latex(rows: dict[str, list[Row]]) -> str:
     return "\n".join(out)
 
 
+def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:
+    """What is pinned in all rows, and what each has beside that.
+
+    Example:
+        >>> split_pinned(["a=1; b=2", "a=1"])
+        ('a=1', ['b=2', ''])
+    """
+    parts = [text.split("; ") if text else [] for text in pinned]
+    shared = [part for part in parts[0] if all(part in other for other in parts)] if parts else []
+    return "; ".join(shared), ["; ".join(part for part in own if part not in shared) for own in parts]
+
+
 def print_comparison(rows: dict[str, list[Row]], console: Console) -> None:
     """The main columns of the comparison on the terminal."""
     for dataset, group in rows.items():
         common = {name: labels[0] for name, labels in _label_columns(group).items() if len(set(labels)) == 1}
         title = f"{dataset}: mean ± SD" + (f" over {common['seeds']} seeds" if "seeds" in common else " over seeds")
         title += f", {common['tuning']}" if "tuning" in common else ""
+        shared, own = split_pinned([str(row.setting["pinned"]) for row in group])
+        title += f"\n{shared}" if shared else ""
         # What all rows share is said once, in the title: the table has to fit 80 columns.
-        shown = [
-            name
-            for name in ("method", "network", "tuning", "seeds", "confidence")
-            if name not in common or name == "method"
-        ]
+        apart = ("network", "tuning", "pinned", "seeds", "confidence")
+        shown = ["method", *(name for name in apart if name not in common)]
         table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in shown:
-            table.add_column(name, no_wrap=name != "tuning")
+            table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
         visible = [c.brief and (console.width >= 100 or not c.wide) for c in COMPARED]
         for column, shows in zip(COMPARED, visible):
             if shows:
                 table.add_column(
                     column.title + ("" if column.higher else " \N{DOWNWARDS ARROW}"), justify="right", no_wrap=True
                 )
-        for row in group:
+        for row, pinned in zip(group, own):
             cells = []
             for column, cell, shows in zip(COMPARED, row.cells, visible):
                 if shows:
                     style = " ".join(["bold"] * cell.best + ["underline"] * cell.beats_deterministic)
                     cells.append(Text(cell.text(column.percent, brief=True), style=style))
-            labels = dict(zip(HEAD, _labels(row)))
+            labels = dict(zip(HEAD, _labels(row))) | {"pinned": pinned}
             # As text: rich would take "[released]" for markup.
             table.add_row(*(Text(labels[name]) for name in shown), *cells)
         console.print(table)

@@ -148,9 +148,10 @@ def test_calibrated_features_have_unit_size_and_the_state_remembers_it():
     with torch.no_grad():
         net.body.features[0].weight.mul_(300)
     images = torch.rand(8, 3, 64, 64)
-    before = net(images)
-    net.calibrate(images)
-    after = net(images)
+    with torch.no_grad():
+        before = net(images)
+        net.calibrate(images)
+        after = net(images)
     assert float(after.square().mean().sqrt()) == pytest.approx(1.0, rel=1e-5)
     torch.testing.assert_close(after * net.feature_scale, before, rtol=1e-5, atol=1e-5 * float(before.max()))
     other = build_backbone("squeezenet1_0", 3).eval()
