@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from enum import StrEnum
@@ -358,10 +359,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        if error.filename is None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if error.filename is None and not full:
             raise
         # A folder that cannot be written, a disk that is full: the path and the reason are what helps.
-        sys.stderr.write(f"bench: {error.filename}: {error.strerror}\n")
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"bench: {where}{error.strerror}\n")
         return 2
     except Exception as error:
         if isinstance(error, _CLICK_ERROR):

@@ -8,6 +8,9 @@ import dataclasses
 import importlib
 import os
 import sys
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -241,13 +244,11 @@ def data_verify_command(
     """``bench data verify``: what is there, printed unless quiet."""
     from rich.console import Console
 
-    from .datasets import DataError
-
     dataset = _photo_dataset(name, root, allow_partial, plugins)
     try:
         with _progress(Console(stderr=True)) as progress:
             found: dict[str, Any] = dataset.verify(progress)
-    except DataError as error:
+    except ValueError as error:
         raise UserError(str(error)) from None
     if quiet:
         return found
@@ -275,37 +276,51 @@ def data_import_command(name: str, source: Path, root: Path, allow_partial: bool
 
     if not source.exists():
         raise UserError(f"{source}: no such file or folder")
+    if root.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
     target = root / name
     if target.exists():
         raise UserError(f"{target} is there already; remove it first, or check it with `bench data verify {name}`")
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
         inside = Path(staging) / name
-        if source.is_dir():
-            shutil.copytree(source, inside)
-        else:
-            try:
-                options = {"filter": "data"} if not source.name.lower().endswith(".zip") else {}
-                shutil.unpack_archive(source, inside, **options)  # type: ignore[arg-type]
-            except (shutil.ReadError, OSError, ValueError, EOFError) as error:
-                raise UserError(f"{source}: not an archive that can be unpacked ({error})") from None
-            _unpack_nested(inside)
+        try:
+            if source.is_dir():
+                shutil.copytree(source, inside)
+            else:
+                _unpack(source, inside)
+        except _ARCHIVE_ERRORS as error:
+            what = "cannot be copied" if source.is_dir() else "not an archive that can be unpacked"
+            raise UserError(f"{source}: {what} ({_first_line(error)})") from None
+        for archive in sorted(path for s in (".zip", ".tgz", ".tar.gz", ".tar") for path in inside.rglob(f"*{s}")):
+            with contextlib.suppress(*_ARCHIVE_ERRORS):  # an encrypted one that is not needed, say
+                _unpack(archive, archive.parent)
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
         dataset = _photo_dataset(name, inside, allow_partial, ())
+        try:
+            dataset.train_val(), dataset.test()
+        except ValueError as error:
+            raise UserError(f"{source}: {error}") from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""
-    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}"
+    where = f"; use --data-root {target}" if name == "folder" else ""
+    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}{where}"
 
 
-def _unpack_nested(folder: Path) -> None:
-    """Archives inside a release (In-shop's img.zip) are unpacked where they are."""
+_ARCHIVE_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive; members that would leave the folder are refused."""
     import shutil
 
-    for suffix in (".zip", ".tgz", ".tar.gz", ".tar"):
-        for archive in sorted(folder.rglob(f"*{suffix}")):
-            with contextlib.suppress(shutil.ReadError, ValueError):
-                shutil.unpack_archive(archive, archive.parent)
+    options = {} if archive.name.lower().endswith(".zip") else {"filter": "data"}
+    shutil.unpack_archive(archive, folder, **options)  # type: ignore[arg-type]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) -> None:

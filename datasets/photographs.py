@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ._base import DataError, ImageSet
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many are and how many there are."""
 
@@ -103,7 +104,13 @@ def decode(path: Path) -> Tensor:
 
     try:
         with Image.open(path) as image:
+            if image.mode.startswith(("I", "F")):
+                raise DataError(
+                    f"{path}: {image.mode} pixels (more than 8 bits) are not supported; convert it to 8 bits"
+                )
             pixels = np.asarray(image.convert("RGB"))
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -176,30 +183,31 @@ def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation,
 _GREY = (0.2989, 0.587, 0.114)
 
 
-def colour_jitter(images: Tensor, augmentation: PhotoAugmentation, u: Tensor, order: Sequence[int]) -> Tensor:
-    """Brightness, contrast and saturation by one factor per image, as torchvision's ``adjust_*`` functions.
+def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
+    """Brightness, contrast and saturation, as torchvision's ``adjust_*`` functions.
+
+    One image at a time and in place: an image stays in the processor's cache, a batch does not.
 
     Args:
-        images: float ``[B, 3, H, W]`` in [0, 1]; changed in place.
-        augmentation: Ranges of the factors.
-        u: ``[B, 3]`` uniform numbers, one per kind.
+        image: float ``[3, H, W]`` in [0, 1]; changed in place.
+        factors: Of brightness, contrast and saturation; 1 changes nothing.
         order: In which the three are applied.
     """
-    grey_weights = torch.tensor(_GREY, dtype=images.dtype)[:, None, None]
-    ranges = (augmentation.brightness, augmentation.contrast, augmentation.saturation)
     for kind in order:
-        if ranges[kind] == 0:
+        factor = factors[kind]
+        if factor == 1:
             continue
-        factor = (1 + ranges[kind] * (2 * u[:, kind] - 1)).to(images.dtype)[:, None, None, None]
         if kind == 0:
-            images.mul_(factor)
+            image.mul_(factor)
+        elif kind == 1:
+            mean = sum(w * m for w, m in zip(_GREY, image.mean((1, 2)).tolist()))
+            image.mul_(factor).add_((1 - factor) * mean)
         else:
-            grey = (images * grey_weights).sum(1, keepdim=True)
-            if kind == 1:
-                grey = grey.mean((2, 3), keepdim=True)
-            images.mul_(factor).add_(grey * (1 - factor))
-        images.clamp_(0, 1)
-    return images
+            grey = image[0] * _GREY[0]
+            grey.add_(image[1], alpha=_GREY[1]).add_(image[2], alpha=_GREY[2])
+            image.mul_(factor).add_(grey, alpha=1 - factor)
+        image.clamp_(0, 1)
+    return image
 
 
 def cache_folder() -> Path:
@@ -229,8 +237,13 @@ class PixelCache:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether both files are there; the index is written last."""
-        return path.with_suffix(".index.npz").exists()
+        """Whether both files are there and whole; the index is written last."""
+        try:
+            with np.load(path.with_suffix(".index.npz")) as index:
+                size = int((index["heights"] * index["widths"] * 3).sum())
+            return path.with_suffix(".pixels").stat().st_size == size
+        except (OSError, ValueError, KeyError):
+            return False
 
     @staticmethod
     def build(path: Path, images: Iterable[Tensor]) -> None:
@@ -239,17 +252,21 @@ class PixelCache:
         Raises:
             DataError: If the disk is full, with how to move the cache.
         """
-        part = path.with_name(f".{path.name}.{os.getpid()}")
         shapes = []
+        part = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            # A name of its own: process numbers repeat between containers that share a folder.
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            part = Path(name)
+            with os.fdopen(handle, "wb") as file:
                 for image in images:
                     file.write(image.permute(1, 2, 0).contiguous().numpy().tobytes())
                     shapes.append(image.shape[1:])
             heights, widths = (np.array([s[k] for s in shapes], dtype=np.int64) for k in (0, 1))
             offsets = np.concatenate([[0], np.cumsum(heights * widths * 3)[:-1]]).astype(np.int64)
             os.replace(part, path.with_suffix(".pixels"))
+            part = part.with_suffix(".index")
             with part.open("wb") as file:
                 np.savez(file, offsets=offsets, heights=heights, widths=widths)
             os.replace(part, path.with_suffix(".index.npz"))
@@ -259,8 +276,8 @@ class PixelCache:
                 " with room, or --set data.cache=false to decode originals every time"
             ) from error
         finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
+            if part != path:
+                part.unlink(missing_ok=True)
 
 
 class PhotoImages(ImageSet):
@@ -308,14 +325,18 @@ class PhotoImages(ImageSet):
                 for _ in self._decoded(kind, progress):
                     pass
 
-    def estimated_cache_bytes(self) -> int:
-        """Disk for the pixels of this set that are not in the cache yet, from a sample of 32 image headers."""
+    def estimated_cache_bytes(self, kinds: Sequence[str]) -> int:
+        """Disk for the pixels of this set that are not in the cache yet, from a sample of 32 image headers.
+
+        Args:
+            kinds: Of ``training`` and ``evaluation``, what will be read.
+        """
         from PIL import Image
 
         total = 0.0
-        if not PixelCache.exists(self._cache_path("evaluation")):
+        if "evaluation" in kinds and not PixelCache.exists(self._cache_path("evaluation")):
             total += 3.0 * self.view.image_size**2 * len(self)
-        if not PixelCache.exists(self._cache_path("training")):
+        if "training" in kinds and not PixelCache.exists(self._cache_path("training")):
             sizes = []
             for path in self.paths[:: max(1, len(self) // 32)]:
                 try:
@@ -352,7 +373,7 @@ class PhotoImages(ImageSet):
         side = self.view.cache_side
         return _resize(image, [side]) if min(image.shape[1:]) > side else image
 
-    def _mapped(self, function: Callable[[Any], Tensor], items: Sequence[Any]) -> Iterator[Tensor]:
+    def _mapped(self, function: Callable[[Any], T], items: Sequence[Any]) -> Iterator[T]:
         """``map`` over threads with a bounded number of results waiting, in order."""
         if self.threads == 1:
             yield from map(function, items)
@@ -360,6 +381,14 @@ class PhotoImages(ImageSet):
         with ThreadPoolExecutor(self.threads) as pool:
             for start in range(0, len(items), 256):
                 yield from pool.map(function, items[start : start + 256])
+
+    def _content(self, order: Sequence[int]) -> Iterable[bytes]:
+        """Sizes of the files: another image under an old name is another data set."""
+        for i in order:
+            try:
+                yield f"{self.paths[i].stat().st_size}\n".encode()
+            except OSError:
+                yield b"missing\n"
 
     def _cache_path(self, kind: str) -> Path:
         import PIL
@@ -400,15 +429,22 @@ class PhotoImages(ImageSet):
         flip = (u[:, 22] < augmentation.flip).tolist()
         size = [self.view.image_size] * 2
 
-        def crop(place: int) -> Tensor:
+        ranges = torch.tensor([augmentation.brightness, augmentation.contrast, augmentation.saturation])
+        factors = (1 + ranges * (2 * u[:, 23:] - 1)).tolist()
+        out = torch.empty(len(index), 3, *size)
+
+        def crop(place: int) -> None:
             image = self._image(int(index[place]), "training")
             sides = torch.tensor([[image.shape[1]], [image.shape[2]]])
             top, left, h, w = crop_boxes(sides[0], sides[1], augmentation, u[place : place + 1, :22])[0].tolist()
-            out: Tensor = F.resized_crop(image, top, left, h, w, size, antialias=True)
-            return out.flip(2) if flip[place] else out
+            made: Tensor = F.resized_crop(image, top, left, h, w, size, antialias=True)
+            target = out[place]
+            target.copy_(made.flip(2) if flip[place] else made).div_(255)
+            colour_jitter(target, factors[place], order)
 
-        images = torch.stack(list(self._mapped(crop, range(len(index))))).float().div_(255)
-        return colour_jitter(images, augmentation, u[:, 23:], order)
+        for _ in self._mapped(crop, range(len(index))):
+            pass
+        return out
 
     def corrupted(self, index: Tensor, fraction: Tensor) -> Tensor:
         """Centre crops of the originals at the evaluation size."""

@@ -74,14 +74,14 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
     for _ in range(depth + 1):
         below: list[Path] = []
         for folder in level:
-            yield folder
             try:
                 inside = sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
             except OSError as error:
                 if folder == root:
                     raise DataError(f"{root}: {error.strerror}") from None
-                continue
-            if len(inside) <= 100:
+                continue  # not ours to read, lost+found for instance
+            yield folder
+            if folder == root or len(inside) <= 100:
                 below += inside
         level = below
 
@@ -162,11 +162,19 @@ class PhotoDataset(Dataset):
         repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
         if repeated:
             raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
+        strange = next((name for name in listing.ids if not _is_text(name)), None)
+        if strange is not None:
+            raise DataError(f"{listing.folder}: the file name {strange!a} is not UTF-8; rename it")
         there = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
         absent = [name for name, found in zip(listing.ids, there) if not found]
         present = listing.keep(there) if absent else listing
         images, classes = self.counts if self.counts[0] else (len(listing.ids), len(listing.names))
         have = (len(present.ids), len(present.names))
+        if len(present.names) < 4:
+            raise DataError(
+                f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes; training, validation and"
+                " test classes need at least 4"
+            )
         if have == (images, classes) and not absent:
             return present
         missing = f", {len(absent)} listed ones are not there, such as {absent[0]}" if absent else ""
@@ -178,8 +186,6 @@ class PhotoDataset(Dataset):
                 f"{self.official} at {listing.folder} is incomplete: {what}{missing};"
                 f" complete it ({self.source}), or use --allow-partial"
             )
-        if len(present.names) < 4:
-            raise DataError(f"{self.official} at {listing.folder}: {what}; a class split needs at least 4 classes")
         self.partial = what
         return present
 
@@ -221,7 +227,7 @@ class PhotoDataset(Dataset):
         """Training and validation images of the development classes."""
         dev, _ = self._classes()
         # A small part of a release may have fewer classes than there are folds.
-        train, val = train_and_validation_classes(len(dev), fold, min(folds, len(dev)))
+        train, val = train_and_validation_classes(len(dev), fold, folds if folds == 1 else min(folds, len(dev)))
         return TrainVal(self._images([dev[i] for i in train]), self._images([dev[i] for i in val]), fold, folds)
 
     def test(self) -> PhotoImages:
@@ -230,11 +236,13 @@ class PhotoDataset(Dataset):
         images = self._images(keys)
         wanted = set(keys)
         parts = [p for key, p in zip(self.listing.classes, self.listing.parts) if key in wanted]
-        if "query" in parts:
-            images.queries = _rows(parts, "query")
-            images.gallery = _rows(parts, "gallery")
-            if len(images.gallery) == 0:
-                raise DataError(f"{self.official}: there are queries but no gallery")
+        if {"query", "gallery"} & set(parts):
+            images.queries, images.gallery = _rows(parts, "query"), _rows(parts, "gallery")
+            if len(images.queries) == 0 or len(images.gallery) < 2:
+                raise DataError(
+                    f"{self.official}: {len(images.queries)} queries and {len(images.gallery)} gallery images cannot be"
+                    " ranked"
+                )
         return images
 
     def prepare(self, fold: int = 0, folds: int = 4, progress: Progress | None = None) -> None:
@@ -255,7 +263,7 @@ class PhotoDataset(Dataset):
         damaged: list[str] = []
         converted: Counter[str] = Counter()
         everything = [listing.folder / name for name in listing.ids]
-        for number, (mode, problem) in enumerate(test._mapped(_inspect, everything)):  # type: ignore[arg-type]
+        for number, (mode, problem) in enumerate(test._mapped(_inspect, everything)):
             if problem:
                 damaged.append(problem)
             elif mode != "RGB":
@@ -291,6 +299,14 @@ def _inspect(path: Path) -> tuple[str, str]:
             return image.mode, ""
     except DataError as error:
         return "", str(error)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _rows(parts: Sequence[str], part: str) -> Tensor:

@@ -89,7 +89,8 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
         some = list(few.paths[:16])
         reading = _median_seconds(lambda: [few._read(path, "training") for path in some], 1) / len(some)
         sets = (data.train, data.val, tests)
-        cache_bytes = sum(part.estimated_cache_bytes() for part in sets)
+        read = (("training",), ("training", "evaluation"), ("evaluation",))
+        cache_bytes = sum(part.estimated_cache_bytes(kinds) for part, kinds in zip(sets, read))
         decode = reading * sum(len(part) for part in sets) if cache_bytes else 0.0
         load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
         loading = max(0.0, load / len(some) - reading) * size

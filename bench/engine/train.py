@@ -143,7 +143,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
     dataset = context.dataset(spec["dataset"], spec["view"])
     data: TrainVal = dataset.train_val(spec["fold"], spec["folds"])
     augmentation = dataset.augmentation_type(**spec["augmentation"])
-    channels = data.train.evaluation(torch.zeros(1, dtype=torch.long)).shape[1]
+    channels = dataset.input_channels
     model = build_model(spec, context, data.train.num_classes, channels)
     if spec["base"] is not None:
         base_folder = context.store.unit_dir((*cell[:2], spec["base"]["method"]), "train", spec["base"]["unit"])

@@ -257,6 +257,8 @@ def _plan(
     # A method whose public code computes what its paper says has one form, which is both.
     fidelity = settings.fidelity if settings.fidelity in method.fidelities else "corrected"
     recipe = get_recipe(dataset)
+    if settings.hparams == "published":
+        _published(method, dataset, settings.base or recipe.base)
     if recipe.view and preset.photographs:
         recipe = replace(recipe, **preset.photographs, end_to_end=replace(recipe.end_to_end, **preset.optim))
     base = None
@@ -283,7 +285,7 @@ def _plan(
     frozen_metric = selection.pop("frozen_metric")
     if instance.means_frozen:
         selection["metric"] = frozen_metric
-    partial = _check(context, preset, dataset, backbone, optim, recipe, overrides, view)
+    partial, files = _check(context, preset, dataset, backbone, optim, recipe, overrides, view)
     trained = {"lr", "weight_decay", "gamma"} | ({"lr_objective"} if not frozen else set())
     space: Space = {}
     for key, field in method.Params.model_fields.items():
@@ -316,6 +318,7 @@ def _plan(
         "epoch_repeats": recipe.epoch_repeats,
         "view": view,
         "partial": partial,
+        "files": files,
         **overrides["data"],
         "augmentation": {**recipe.augmentation, **overrides["augment"]},
         "selection": selection,
@@ -395,8 +398,12 @@ def _check(
     recipe: Recipe,
     overrides: dict[str, dict[str, Any]],
     view: dict[str, Any],
-) -> str:
-    """Find what would stop a training before any is started; returns what the data set lacks, if that is allowed."""
+) -> tuple[str, str]:
+    """Find what would stop a training before any is started.
+
+    Returns:
+        What the data set lacks, if that is allowed, and the identity of its files.
+    """
     from ..methods.backbones import FREEZE_NORM, check_backbone
     from .optim import check_names
 
@@ -417,15 +424,43 @@ def _check(
         data = context.dataset(dataset, view)
     except ValueError as error:
         raise UserError(f"--set data.*: {error}") from None
-    classes = data.train_val(preset.fold, preset.folds).train.num_classes
+    try:
+        split, tests = data.train_val(preset.fold, preset.folds), data.test()
+    except ValueError as error:
+        raise UserError(f"data set {dataset!r}: {error}") from None
+    classes = split.train.num_classes
     wanted = overrides["data"].get("classes_per_batch", recipe.classes_per_batch)
     if wanted > classes:
         raise UserError(
             f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
             f" use --set data.classes_per_batch={classes} or less"
         )
-    partial: str = data.partial
-    return partial
+    if view:
+        _try_backbone(backbone, view["image_size"])
+        files = content_id([part.manifest_sha256() for part in (split.train, split.val, tests)])
+        return data.partial, files
+    return "", ""
+
+
+@cache
+def _try_backbone(name: str, side: int) -> None:
+    """One image through a backbone at random weights: some networks read one size only."""
+    import torch
+
+    from ..methods.backbones import build_backbone
+
+    if name == "convnet":
+        return
+    try:
+        with torch.no_grad():
+            shape = tuple(build_backbone(name, 3).eval()(torch.rand(1, 3, side, side)).shape)
+    except Exception as error:  # whatever a network of timm raises on an image it was not made for
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"--backbone {name} cannot read images of {side} x {side} ({first}); try another --set data.image_size"
+        ) from None
+    if len(shape) != 2:
+        raise UserError(f"--backbone {name} gives features of shape {list(shape)}, not one vector per image")
 
 
 def _version(protocol: str) -> int:
@@ -561,17 +596,28 @@ def _apply_file(path: Path, name: str, template: dict[str, Any], method: Any, me
     return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
 
 
+def _published(method: Any, dataset: str, base: str) -> dict[str, Any]:
+    """The published setting of a method.
+
+    Raises:
+        NothingPublished: If there is none, with where there are some.
+    """
+    found = published_setting(method, dataset, base)
+    if found is not None:
+        return found
+    on_base = f" on {base}" if method.on_base else ""
+    where = [name for name in published_datasets(method) if name != dataset]
+    tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
+    raise NothingPublished(
+        f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
+    )
+
+
 def _apply_published(
     template: dict[str, Any], method: Any, dataset: str, base: str, overrides: dict[str, dict[str, Any]]
 ) -> str:
     """Replace the template's setting by the published one; what ``--set`` pins stays pinned."""
-    found = published_setting(method, dataset, base)
-    if found is None:
-        where = published_datasets(method)
-        tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
-        raise NothingPublished(
-            f"no published setting of {method.name!r} on {dataset!r}{tail}; use --hparams tuned or default"
-        )
+    found = _published(method, dataset, base)
     if (template["backbone"], template["dim"]) != (BACKBONE, DIM):
         raise UserError(
             f"published settings are for {BACKBONE} and --dim {DIM}, not {template['backbone']} and {template['dim']};"

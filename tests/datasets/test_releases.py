@@ -270,3 +270,72 @@ def test_large_lists_are_planned_without_opening_an_image(tmp_path, monkeypatch)
     split, test = data.train_val(), data.test()
     assert (split.train.num_classes, split.val.num_classes, test.num_classes) == (8488, 2830, 11316)
     assert (len(split.train) + len(split.val), len(test)) == (59551, 60502)
+
+
+def test_images_of_more_than_eight_bits_are_refused_not_whitened(releases):
+    import numpy as np
+    from PIL import Image
+
+    root = releases.folder()
+    Image.fromarray(np.linspace(0, 65535, 400).reshape(20, 20).astype(np.uint16)).save(root / "class 6" / "deep.png")
+    with pytest.raises(DataError, match="more than 8 bits"):
+        Folder(root).prepare()
+
+
+def test_queries_without_a_gallery_and_halves_that_share_classes_are_refused(releases, make_photo):
+    root = releases.folder(roles=True)
+    shutil.rmtree(root / "query")
+    (root / "query").mkdir()
+    with pytest.raises(DataError, match="0 queries and 12 gallery images cannot be ranked"):
+        Folder(root).test()
+    make_photo(root / "query" / "class 0" / "x.png")
+    with pytest.raises(DataError, match="1 classes are in both halves, such as class 0"):
+        Folder(root).train_val()
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_too_few_classes_to_split_are_refused(releases, classes):
+    with pytest.raises(DataError, match="need at least 4"):
+        Folder(releases.folder(classes=classes))
+
+
+def test_a_release_among_many_folders_is_found(releases):
+    root = releases.cub()
+    for i in range(120):
+        (root / f"other {i}").mkdir()
+    assert CUB200(root).listing.folder.name == "CUB_200_2011"
+
+
+def test_a_name_that_is_not_text_is_named(releases):
+    root = releases.folder()
+    import os
+
+    os.rename(root / "class 1" / "0.png", os.fsencode(root / "class 1") + b"/caf\xe9.png")
+    with pytest.raises(DataError, match=r"caf\\udce9.png' is not UTF-8"):
+        Folder(root)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "itself", "link", "outside"])
+def test_imports_that_cannot_work_end_in_one_line(releases, tmp_path, capsys, kind):
+    import io
+    import os
+
+    root, data_root = releases.cub(), tmp_path / "data"
+    source = tmp_path / "cub.tar"
+    with tarfile.open(source, "w") as archive:
+        archive.add(root / "CUB_200_2011", "CUB_200_2011")
+        if kind == "outside":
+            member = tarfile.TarInfo("../../out.txt")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+    if kind == "truncated":
+        source.write_bytes(source.read_bytes()[:5000])
+    elif kind == "itself":
+        source = data_root = root
+    elif kind == "link":
+        os.symlink("nowhere", root / "dangling")
+        source = root
+    assert main(["data", "import", "cub200", str(source), "--data-root", str(data_root)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (data_root / "cub200").exists()
+    assert not list(tmp_path.rglob("out.txt"))

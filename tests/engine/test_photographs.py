@@ -183,3 +183,44 @@ def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
     assert "GiB in" in done.stdout
     assert not (tmp_path / "cache").exists()
     assert not (tmp_path / "results").exists()
+
+
+def test_other_images_under_the_same_names_are_other_results(tmp_path):
+    from bench.engine.context import Context
+    from bench.engine.units import RunSettings, build_plans, unit_id
+
+    ids = []
+    for name, classes in (("a", range(4)), ("b", range(4, 8)), ("c", range(4))):
+        root = _photos(tmp_path / name, {"": classes})
+        if name == "b":
+            for folder in sorted(root.iterdir()):
+                folder.rename(root / f"c{int(folder.name[1:]) - 4}")
+        settings = RunSettings(
+            methods=("cosface",), datasets=("folder",), weights="none", hparams="default", backbone="squeezenet1_0",
+            sets=(("data.classes_per_batch", "1"),),
+        )  # fmt: skip
+        context = Context(str(tmp_path / "results"), data_root=str(root), weights="none")
+        (plan,) = build_plans(settings, context)
+        ids.append(unit_id(plan.train_spec({}, 0, None)))
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_a_network_for_another_image_size_is_refused_before_anything_is_decoded(tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+
+    _photos(tmp_path / "photos", {"": range(4)})
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--dataset", "folder", "--data-root", "photos", "--weights", "none", *ONE]
+    assert main(["run", "--method", "cosface", *arguments, "--backbone", "vit_tiny_patch16_384"]) == 2
+    assert "cannot read images of 224 x 224" in capsys.readouterr().err
+
+
+def test_a_head_without_a_published_setting_on_its_base_trains_nothing(tmp_path, capsys, monkeypatch):
+    from bench.cli import main
+
+    _photos(tmp_path / "photos", {"": range(4)})
+    monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
+    arguments += ["--data-root", str(tmp_path), "--method", "pfe", "--base", "cosface"]
+    assert main(arguments) == 2
+    assert "no published setting of 'pfe' on cosface on 'cub200'" in capsys.readouterr().err
