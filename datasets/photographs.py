@@ -433,10 +433,15 @@ class PhotoImages(ImageSet):
         factors = (1 + ranges * (2 * u[:, 23:] - 1)).tolist()
         out = torch.empty(len(index), 3, *size)
 
+        boxes: list[list[int]] = []
+        if self.view.cache:
+            held = self._caches["training"]
+            heights, widths = (torch.from_numpy(sides[index.numpy()]) for sides in (held.heights, held.widths))
+            boxes = crop_boxes(heights, widths, augmentation, u[:, :22]).tolist()
+
         def crop(place: int) -> None:
             image = self._image(int(index[place]), "training")
-            sides = torch.tensor([[image.shape[1]], [image.shape[2]]])
-            top, left, h, w = crop_boxes(sides[0], sides[1], augmentation, u[place : place + 1, :22])[0].tolist()
+            top, left, h, w = boxes[place] if boxes else self._box(image, augmentation, u[place])
             made: Tensor = F.resized_crop(image, top, left, h, w, size, antialias=True)
             target = out[place]
             target.copy_(made.flip(2) if flip[place] else made).div_(255)
@@ -445,6 +450,13 @@ class PhotoImages(ImageSet):
         for _ in self._mapped(crop, range(len(index))):
             pass
         return out
+
+    @staticmethod
+    def _box(image: Tensor, augmentation: Any, u: Tensor) -> list[int]:
+        """Box of one image whose size was not known before it was decoded."""
+        height, width = (torch.tensor([side]) for side in image.shape[1:])
+        box: list[int] = crop_boxes(height, width, augmentation, u[None, :22])[0].tolist()
+        return box
 
     def corrupted(self, index: Tensor, fraction: Tensor) -> Tensor:
         """Centre crops of the originals at the evaluation size."""
