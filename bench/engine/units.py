@@ -425,10 +425,9 @@ def _check(
     except ValueError as error:
         raise UserError(f"--set data.*: {error}") from None
     try:
-        split, tests = data.train_val(preset.fold, preset.folds), data.test()
+        classes, files = _split_identity(data, preset.fold, preset.folds, bool(view))
     except ValueError as error:
         raise UserError(f"data set {dataset!r}: {error}") from None
-    classes = split.train.num_classes
     wanted = overrides["data"].get("classes_per_batch", recipe.classes_per_batch)
     if wanted > classes:
         raise UserError(
@@ -437,9 +436,16 @@ def _check(
         )
     if view:
         _try_backbone(backbone, view["image_size"])
-        files = content_id([part.manifest_sha256() for part in (split.train, split.val, tests)])
         return data.partial, files
     return "", ""
+
+
+@cache
+def _split_identity(data: Any, fold: int, folds: int, on_disk: bool) -> tuple[int, str]:
+    """Training classes, and for image files the identity of all of them: computed once for all methods."""
+    split, tests = data.train_val(fold, folds), data.test()
+    parts = (split.train, split.val, tests) if on_disk else ()
+    return split.train.num_classes, content_id([part.manifest_sha256() for part in parts]) if parts else ""
 
 
 @cache
