@@ -50,7 +50,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def _progress(console: Any) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for work on images; nothing where the output is no terminal, but a line at the end of each part."""
+    """A bar for work on images, gone when it is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -334,7 +334,7 @@ def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) ->
             found = estimate(plan, context)
         except DataError as error:
             raise UserError(str(error)) from None
-        mine = found.total(plan.trials + seeds, seeds) - found.decode
+        mine = found.total(plan.trials, seeds)
         seconds += mine
         key = (plan.cell[1], repr(plan.template["view"]))
         disk[key], decode[key] = found.cache_bytes, found.decode

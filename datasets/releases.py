@@ -87,7 +87,7 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 class PhotoDataset(Dataset):
-    """A data set of image files, split by class: ``_find`` and ``_list`` are what a release has of its own.
+    """A data set of image files, split by class: ``_is`` and ``_list`` are what a release has of its own.
 
     Attributes:
         official: Name of the release.

@@ -26,6 +26,7 @@ class Estimate:
         step: Seconds of one training step.
         embed: Seconds per embedded image.
         training: Seconds of one training, validation included.
+        features: Seconds to compute what a head on a frozen backbone is trained on, once for each base.
         test: Seconds of one test.
         decode: Seconds to decode what is not in the cache yet.
         cache_bytes: Disk for decoded images that are not in the cache yet.
@@ -34,13 +35,15 @@ class Estimate:
     step: float
     embed: float
     training: float
+    features: float
     test: float
     decode: float
     cache_bytes: int
 
-    def total(self, trainings: int, tests: int) -> float:
-        """Seconds of one process."""
-        return self.decode + trainings * self.training + tests * self.test
+    def total(self, trials: int, seeds: int) -> float:
+        """Seconds of one process, without decoding; every seed has a base of its own, and all trials share one."""
+        bases = seeds + (trials > 0)
+        return (trials + seeds) * self.training + bases * self.features + seeds * self.test
 
 
 def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -127,13 +130,14 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
     steps = max(1, int(repeat * len(data.train)) // size)
     epochs = spec["optim"]["epochs"]
     validating = -(-len(data.val) // CHUNK) * CHUNK * one_image
+    features_once = 0.0
     if model.backbone_frozen:
-        views = spec["feature_views"] * (len(data.train) + len(data.val)) * one_image
-        training = views / max(1, plan.trials) + epochs * (steps * one_step + validating)
+        features_once = spec["feature_views"] * (len(data.train) + len(data.val)) * one_image + validating
+        training = epochs * steps * one_step
     else:
         training = epochs * (steps * (one_step + loading) + validating)
     test = (2 * len(tests) + len(data.val)) * one_image
-    return Estimate(one_step, one_image, training, test, decode, cache_bytes)
+    return Estimate(one_step, one_image, training, features_once, test, decode, cache_bytes)
 
 
 def readable(seconds: float) -> str:
