@@ -99,7 +99,8 @@ def run_command(
     from rich.console import Console
 
     from .engine.context import Context
-    from .engine.units import RunSettings, build_plans
+    from .engine.settings import RunSettings
+    from .engine.units import build_plans
 
     console = Console(stderr=True)
     try:
@@ -187,7 +188,7 @@ def run_command(
 
 
 def _names(asked: Any, context: Any) -> set[str]:
-    from .engine.units import expand
+    from .engine.settings import expand
 
     return set(expand(asked.methods, [entry.name for entry in context.methods]))
 
@@ -469,7 +470,7 @@ def _published(method: Any) -> dict[str, dict[str, float]]:
 
 def test_command(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
     """``bench test``: every check of every method; returns one row each."""
-    from .engine.units import expand
+    from .engine.settings import expand
     from .testing import CHECKS
 
     registry = Registry("methods", plugins)

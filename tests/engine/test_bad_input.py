@@ -6,7 +6,8 @@ from typing import NamedTuple
 import pytest
 from bench.cli import main
 from bench.engine.context import Context
-from bench.engine.units import RunSettings, build_plans
+from bench.engine.settings import RunSettings
+from bench.engine.units import build_plans
 from bench.errors import UserError
 from bench.registry import code_digest, shared_digest
 

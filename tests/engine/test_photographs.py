@@ -157,7 +157,8 @@ def _like_folder(root):
 
 def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
     from bench.engine.context import Context
-    from bench.engine.units import RunSettings, build_plans
+    from bench.engine.settings import RunSettings
+    from bench.engine.units import build_plans
 
     _photos(tmp_path / "photos", {"": range(4)})
     context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
@@ -187,7 +188,8 @@ def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
 
 def test_other_images_under_the_same_names_are_other_results(tmp_path):
     from bench.engine.context import Context
-    from bench.engine.units import RunSettings, build_plans, unit_id
+    from bench.engine.settings import RunSettings
+    from bench.engine.units import build_plans, unit_id
 
     ids = []
     for name, classes in (("a", range(4)), ("b", range(4, 8)), ("c", range(4))):

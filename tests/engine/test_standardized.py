@@ -6,7 +6,8 @@ import pandas as pd
 from bench.cli import main
 from bench.datasets.ndigit import NDigitSmoke
 from bench.engine.context import Context
-from bench.engine.units import RunSettings, build_plans
+from bench.engine.settings import RunSettings
+from bench.engine.units import build_plans
 
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
 

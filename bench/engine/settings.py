@@ -1,0 +1,202 @@
+"""Reading what was asked for: names, pinned values, setting files and published settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import UserError, unknown
+from ..protocols.recipes import Optim, Recipe, get_recipe
+from .context import Context
+from .published import BACKBONE, DIM, published_datasets, published_setting
+
+
+class RunSettings(BaseModel):
+    """What ``bench run`` was asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...]
+    protocol: str = "reality_check"
+    preset: str = "strict"
+    fidelity: str = "corrected"
+    seeds: int = Field(5, ge=1)
+    trials: int = Field(50, ge=1)
+    sampler: Literal["gp", "tpe"] = "gp"
+    folds: int = 1
+    hparams: str = "tuned"
+    base: str | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    dim: int | None = Field(None, ge=2)
+    scorers: tuple[str, ...] = ()
+    sets: tuple[tuple[str, str], ...] = ()
+
+
+class NothingPublished(UserError):
+    """A method has no published setting for a data set."""
+
+
+def expand(asked: tuple[str, ...], known: list[str]) -> list[str]:
+    """Names from comma-separated lists; ``all`` is every known one."""
+    names = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    if not names:
+        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
+    if "all" in names:
+        return known
+    return list(dict.fromkeys(names))
+
+
+DATA_KEYS = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
+
+
+def overrides_of(settings: RunSettings, method: Any, recipe: Recipe, used: set[str]) -> dict[str, dict[str, Any]]:
+    """The ``--set`` values that this method takes, by group."""
+    known: dict[str, set[str]] = {
+        "method": set(method.Params.model_fields),
+        "optim": {f.name for f in fields(Optim)} - {"search"},
+        "data": set(DATA_KEYS),
+        "view": set(recipe.view),
+        "augment": set(recipe.augmentation),
+    }
+    result: dict[str, dict[str, Any]] = {group: {} for group in known}
+    reference = {
+        "optim": asdict(recipe.end_to_end),
+        "data": {key: getattr(recipe, key) for key in DATA_KEYS},
+        "view": dict(recipe.view),
+        "augment": dict(recipe.augmentation),
+    }
+    for key, text in settings.sets:
+        group, _, field = key.partition(".")
+        # How images are read is set as data.*, like everything else about them.
+        group = "view" if group == "data" and field in known["view"] else group
+        if group not in known or field not in known[group]:
+            continue
+        used.add(key)
+        # pydantic converts and checks the values of a method's own parameters.
+        result[group][field] = text if group == "method" else _like(reference[group][field], key, text)
+    return result
+
+
+def _like(default: Any, key: str, text: str) -> Any:
+    try:
+        if isinstance(default, str):
+            return text
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        value = type(default)(text)
+    except (ValueError, KeyError):
+        like = "true or false" if isinstance(default, bool) else f"{type(default).__name__}, like {default!r}"
+        raise UserError(f"--set {key}={text}: expected {like}") from None
+    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < 1):
+        raise UserError(f"--set {key}={text}: out of range")
+    return value
+
+
+def unknown_key(
+    key: str, settings: RunSettings, context: Context, methods: list[str], datasets: list[str]
+) -> UserError:
+    """The error for a ``--set`` key that no method or data set of this run has, with the nearest one."""
+    known = {f"optim.{f.name}" for f in fields(Optim)} - {"optim.search"}
+    known |= {f"data.{name}" for name in DATA_KEYS}
+    for dataset in datasets:
+        known |= {f"augment.{name}" for name in get_recipe(dataset).augmentation}
+        known |= {f"data.{name}" for name in get_recipe(dataset).view}
+    for name in methods:
+        known |= {f"method.{field}" for field in context.methods.get(name).load().Params.model_fields}
+    return unknown("--set key", key, known)
+
+
+def validated(method: Any, params: dict[str, Any], name: str) -> dict[str, Any]:
+    """All parameters of a method, defaults filled in.
+
+    Raises:
+        UserError: If one is unknown or does not fit.
+    """
+    try:
+        return dict(method.Params(**params).model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [f"method.{key}" for key in method.Params.model_fields]
+            raise unknown(f"parameter of {name}:", f"method.{where}", known) from None
+        raise UserError(
+            f"method.{where}={first['input']!r} does not fit method {name!r}: {first['msg'].lower()}"
+            f" (see `bench show {name}`)"
+        ) from None
+
+
+def apply_file(path: Path, name: str, template: dict[str, Any], method: Any, methods: list[str]) -> str:
+    """Settings from a JSON or TOML file: ``{"method.scale": ..}`` for all methods, or ``{"cosface": {..}}``."""
+    try:
+        text = path.read_bytes()
+        held = tomllib.loads(text.decode()) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--hparams {path}: not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}"
+        ) from None
+    if not isinstance(held, dict):
+        raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
+    tables = {key: value for key, value in held.items() if isinstance(value, dict)}
+    for key in tables:
+        if key not in methods:
+            raise unknown(f"method in {path}:", key, methods)
+    # What stands at the top is for every method; a method's own table comes on top of it.
+    mine = {key: value for key, value in held.items() if key not in tables} | tables.get(name, {})
+    params = dict(template["params"])
+    for key, value in mine.items():
+        group, _, field = key.partition(".")
+        if group == "method":
+            params[field] = value
+        elif group == "optim" and field in template["optim"]:
+            template["optim"][field] = _like(template["optim"][field], key, str(value))
+        else:
+            known = [f"optim.{k}" for k in template["optim"]] + [f"method.{k}" for k in method.Params.model_fields]
+            raise unknown(f"setting in {path}", key, known)
+    template["params"] = validated(method, params, name)
+    # The same file name with other content must not share a label with the old one.
+    return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
+
+
+def published_or_refuse(method: Any, dataset: str, base: str) -> dict[str, Any]:
+    """The published setting of a method.
+
+    Raises:
+        NothingPublished: If there is none, with where there are some.
+    """
+    found = published_setting(method, dataset, base)
+    if found is not None:
+        return found
+    on_base = f" on {base}" if method.on_base else ""
+    where = [name for name in published_datasets(method) if name != dataset]
+    tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
+    raise NothingPublished(
+        f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
+    )
+
+
+def apply_published(
+    template: dict[str, Any], method: Any, dataset: str, base: str, overrides: dict[str, dict[str, Any]]
+) -> str:
+    """Replace the template's setting by the published one; what ``--set`` pins stays pinned."""
+    found = published_or_refuse(method, dataset, base)
+    if (template["backbone"], template["dim"]) != (BACKBONE, DIM):
+        raise UserError(
+            f"published settings are for {BACKBONE} and --dim {DIM}, not {template['backbone']} and {template['dim']};"
+            " leave --backbone and --dim out, or use --hparams tuned or default"
+        )
+    params = {**template["params"], **found["params"], **overrides["method"]}
+    template["params"] = validated(method, params, method.name)
+    template["optim"] = {**template["optim"], **found["optim"], **overrides["optim"]}
+    return "published"
