@@ -98,10 +98,20 @@ def run(
     fidelity: Annotated[
         str, typer.Option(help="`corrected`, or `released` where a paper's code differs.")
     ] = "corrected",
-    seeds: Annotated[int, typer.Option(min=1, help="Replicates trained at the best setting.")] = 5,
-    trials: Annotated[int, typer.Option(min=1, help="Tuning budget per method.")] = 50,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's (5) if not given.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Tuning budget per method; the preset's (50) if not given.")
+    ] = None,
     sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
-    folds: Annotated[int, typer.Option(min=1, help="Validation folds used.")] = 1,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the four blocks of classes validate, one model each; the preset's (1) if not given.",
+        ),
+    ] = None,
     hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",
     base: Annotated[
         str | None,

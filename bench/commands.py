@@ -78,7 +78,8 @@ def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
         seen.add((name, repr(view)))
         try:
             with _progress(console) as progress:
-                context.dataset(name, view).prepare(plan.template["fold"], plan.template["folds"], progress)
+                for fold in plan.validate:
+                    context.dataset(name, view).prepare(fold, plan.template["folds"], progress)
         except DataError as error:
             raise UserError(str(error)) from None
 
@@ -121,9 +122,9 @@ def run_command(
         console.print(f"left out: {line}", highlight=False, soft_wrap=True)
     requested = frozenset(plan.cell for plan in plans if plan.method in _names(asked, context))
     if dry_run:
-        _print_plan(plans, requested, asked.seeds, results)
+        _print_plan(plans, requested, results)
         count = workers or default_workers(pick_device(device))
-        _print_estimate(plans, asked.seeds, dataclasses.replace(context, device=pick_device(device)), count)
+        _print_estimate(plans, dataclasses.replace(context, device=pick_device(device)), count)
         return 0
     device = pick_device(device)
     count = workers or default_workers(device)
@@ -148,21 +149,21 @@ def run_command(
             await pool.start()
             loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
             rerun = on_existing == "rerun"
-            outcome = await Run(plans, asked.seeds, context, pool, display, rerun, requested).execute()
+            outcome = await Run(plans, context, pool, display, rerun, requested).execute()
             await loading
             return outcome
         finally:
             await pool.stop()
 
     console.print(
-        f"[bold]{len(plans)}[/] x (method, data set), up to {_trainings(plans, asked.seeds)} trainings,"
+        f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)} trainings,"
         f" {count} worker{'s' if count > 1 else ''} on {context.device}; results in {results}",
         highlight=False,
     )
     try:
         with Display(console) as display:
             for plan in plans:
-                display.add(plan.cell, (plan.trials + asked.seeds) * plan.template["optim"]["epochs"])
+                display.add(plan.cell, plan.trainings * plan.template["optim"]["epochs"])
             outcome = asyncio.run(execute(display))
     except KeyboardInterrupt:
         console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
@@ -193,17 +194,14 @@ def _names(asked: Any, context: Any) -> set[str]:
     return set(expand(asked.methods, [entry.name for entry in context.methods]))
 
 
-def _trainings(plans: list[Any], seeds: int) -> int:
-    return sum(plan.trials + seeds for plan in plans)
-
-
-def _print_plan(plans: list[Any], requested: frozenset[Any], seeds: int, results: Path) -> None:
+def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> None:
     for plan in plans:
         role = "" if plan.cell in requested else "  (base, not asked for by name)"
         base = f" on {plan.base.method}" if plan.base else ""
         optim = plan.template["optim"]
         print(
-            f"{plan.method}{base} on {plan.cell[1]}: {plan.trials} trials ({plan.hparams}) + {seeds} seeds,"
+            f"{plan.method}{base} on {plan.cell[1]}: {plan.trials} trials ({plan.hparams}) + {plan.seeds} seeds"
+            f"{f', {plan.models} models each' if plan.models > 1 else ''},"
             f" at most {optim['epochs']} epochs each{role}"
         )
         if plan.trials == 0:
@@ -214,7 +212,8 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], seeds: int, results
         for name, bounds in plan.space.items():
             scale = "log" if bounds["log"] else "linear"
             print(f"    {name} in [{bounds['low']:g}, {bounds['high']:g}] {scale}, default {plan.defaults()[name]:g}")
-    print(f"at most {_trainings(plans, seeds)} trainings, {len(plans) * seeds} tests; results in {results}")
+    tests = sum(plan.seeds for plan in plans)
+    print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
 
 
 def data_rows(plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
@@ -324,7 +323,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) -> None:
+def _print_estimate(plans: list[Any], context: Any, workers: int) -> None:
     """Time and disk, from a few timed steps on this machine."""
     from .datasets import DataError
     from .engine.estimate import estimate, readable
@@ -335,7 +334,7 @@ def _print_estimate(plans: list[Any], seeds: int, context: Any, workers: int) ->
             found = estimate(plan, context)
         except DataError as error:
             raise UserError(str(error)) from None
-        mine = found.total(plan.trials, seeds)
+        mine = found.total(plan)
         seconds += mine
         key = (plan.cell[1], repr(plan.template["view"]))
         disk[key], decode[key] = found.cache_bytes, found.decode
@@ -516,7 +515,7 @@ def status_rows(results: Path) -> list[dict[str, Any]]:
         units = {kind: [p for p in folder.glob(f"{kind}-*") if p.is_dir()] for kind in ("train", "test")}
         if not trials and not any(units.values()):
             continue
-        tuned = {trial["unit"] for trial in trials if trial}
+        tuned = {unit for trial in trials if trial for unit in trial["units"]}
         finished = {p.name.removeprefix("train-") for p in units["train"] if (p / "record.json").exists()}
         protocol, dataset, method = folder.relative_to(results).parts
         rows.append(

@@ -287,6 +287,8 @@ class PhotoImages(ImageSet):
         paths: N files.
         view: How they are read.
         threads: Threads that decode and crop.
+        within: Set that this is a part of, and the rows there: the parts share its decoded training images, so that
+            every fold of a cross-validation reads the same file.
     """
 
     def __init__(
@@ -298,11 +300,13 @@ class PhotoImages(ImageSet):
         *,
         view: View,
         threads: int = 1,
+        within: tuple[PhotoImages, Tensor] | None = None,
     ) -> None:
         super().__init__(labels, ids, class_names)
         self.paths = tuple(paths)
         self.view = view
         self.threads = threads
+        self.within = within
         self._caches: dict[str, PixelCache] = {}
 
     def prepare(self, kinds: Sequence[str], progress: Progress | None = None) -> None:
@@ -316,6 +320,9 @@ class PhotoImages(ImageSet):
             DataError: With the damaged images, if there are any.
         """
         for kind in kinds:
+            if kind == "training" and self.within:
+                self.within[0].prepare([kind], progress)
+                continue
             path = self._cache_path(kind)
             if PixelCache.exists(path):
                 continue
@@ -329,8 +336,12 @@ class PhotoImages(ImageSet):
         """Disk for the pixels of this set that are not in the cache yet, from a sample of 32 image headers.
 
         Args:
-            kinds: Of ``training`` and ``evaluation``, what will be read.
+            kinds: Of ``training`` and ``evaluation``, what will be read; ``training`` is of the whole set that this is
+                a part of.
         """
+        if "training" in kinds and self.within:
+            rest = [kind for kind in kinds if kind != "training"]
+            return self.within[0].estimated_cache_bytes(["training"]) + self.estimated_cache_bytes(rest)
         from PIL import Image
 
         total = 0.0
@@ -409,10 +420,22 @@ class PhotoImages(ImageSet):
     def _image(self, i: int, kind: str) -> Tensor:
         if not self.view.cache:
             return self._read(self.paths[i], kind)
+        if kind == "training" and self.within:
+            whole, rows = self.within
+            return whole._image(int(rows[i]), kind)
         if kind not in self._caches:
             self.prepare([kind])
             self._caches[kind] = PixelCache(self._cache_path(kind))
         return self._caches[kind][i]
+
+    def _training_sizes(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Heights and widths of decoded training images."""
+        if self.within:
+            whole, rows = self.within
+            return whole._training_sizes(rows[index])
+        self._open("training")
+        held = self._caches["training"]
+        return torch.from_numpy(held.heights[index.numpy()]), torch.from_numpy(held.widths[index.numpy()])
 
     def evaluation(self, index: Tensor) -> Tensor:
         """RGB in [0, 1], float32 ``[B, 3, S, S]``; the network normalises."""
@@ -423,7 +446,6 @@ class PhotoImages(ImageSet):
         """Random resized crop, flip and colour jitter: RGB in [0, 1], float32 ``[B, 3, S, S]``."""
         from torchvision.transforms.v2 import functional as F
 
-        self._open("training")
         u = torch.rand(len(index), 26, generator=generator, dtype=torch.float64)
         order = torch.randperm(3, generator=generator).tolist()
         flip = (u[:, 22] < augmentation.flip).tolist()
@@ -435,9 +457,7 @@ class PhotoImages(ImageSet):
 
         boxes: list[list[int]] = []
         if self.view.cache:
-            held = self._caches["training"]
-            heights, widths = (torch.from_numpy(sides[index.numpy()]) for sides in (held.heights, held.widths))
-            boxes = crop_boxes(heights, widths, augmentation, u[:, :22]).tolist()
+            boxes = crop_boxes(*self._training_sizes(index), augmentation, u[:, :22]).tolist()
 
         def crop(place: int) -> None:
             image = self._image(int(index[place]), "training")
@@ -469,7 +489,10 @@ class PhotoImages(ImageSet):
             self._image(0, kind)
 
     def select(self, index: Tensor) -> PhotoImages:
-        """Subset of the images, in the given order."""
+        """Subset of the images, in the given order; it shares the decoded training images of this set."""
         labels, ids, class_names = self._selected_names(index)
         paths = [self.paths[i] for i in index.tolist()]
-        return PhotoImages(paths, labels, ids, class_names, view=self.view, threads=self.threads)
+        whole, rows = self.within or (self, torch.arange(len(self)))
+        return PhotoImages(
+            paths, labels, ids, class_names, view=self.view, threads=self.threads, within=(whole, rows[index])
+        )

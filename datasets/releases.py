@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -227,8 +228,16 @@ class PhotoDataset(Dataset):
         """Training and validation images of the development classes."""
         dev, _ = self._classes()
         # A small part of a release may have fewer classes than there are folds.
-        train, val = train_and_validation_classes(len(dev), fold, folds if folds == 1 else min(folds, len(dev)))
-        return TrainVal(self._images([dev[i] for i in train]), self._images([dev[i] for i in val]), fold, folds)
+        classes = train_and_validation_classes(len(dev), fold, folds if folds == 1 else min(folds, len(dev)))
+        whole = self._development
+        train, val = (
+            whole.select(torch.isin(whole.labels, torch.tensor(part)).nonzero().squeeze(1)) for part in classes
+        )
+        return TrainVal(train, val, fold, folds)
+
+    @cached_property
+    def _development(self) -> PhotoImages:
+        return self._images(self._classes()[0])
 
     def test(self) -> PhotoImages:
         """Test images; with the roles of queries and gallery where the release gives them."""
@@ -251,9 +260,8 @@ class PhotoDataset(Dataset):
         Raises:
             DataError: With the damaged images.
         """
-        split = self.train_val(fold, folds)
-        split.train.prepare(["training"], progress)  # type: ignore[attr-defined]
-        split.val.prepare(["training", "evaluation"], progress)  # type: ignore[attr-defined]
+        self._development.prepare(["training"], progress)
+        self.train_val(fold, folds).val.prepare(["evaluation"], progress)  # type: ignore[attr-defined]
         self.test().prepare(["evaluation"], progress)
 
     def verify(self, progress: Progress | None = None) -> dict[str, Any]:

@@ -59,6 +59,31 @@ class ScoreMatrix:
         return self.scores[left, right]
 
 
+class MeanScorer:
+    """The mean of several scorers: embeddings of several models side by side.
+
+    Example:
+        >>> MeanScorer([ScoreMatrix(torch.eye(2)), ScoreMatrix(torch.zeros(2, 2))]).pairs(
+        ...     torch.tensor([0]), torch.tensor([0])).item()
+        0.5
+    """
+
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
+        self.name = scorers[0].name
+        self._scorers = tuple(scorers)
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]``."""
+        total = self._scorers[0].matrix(queries, gallery).double()
+        for scorer in self._scorers[1:]:
+            total = total + scorer.matrix(queries, gallery)
+        return total / len(self._scorers)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows."""
+        return torch.stack([scorer.pairs(left, right).double() for scorer in self._scorers]).mean(0)
+
+
 class Reranked:
     """What PER's public code ranks with: only the nearest ``candidates`` of another scorer get the scores of this one.
 

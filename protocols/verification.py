@@ -182,8 +182,8 @@ def _check(scores: Tensor, same: Tensor) -> None:
 def verification_rows(
     scores: Tensor,
     same: Tensor,
-    val_scores: Tensor,
-    val_same: Tensor,
+    val_scores: Tensor | None,
+    val_same: Tensor | None,
     *,
     scorer: str = "",
     false_positive_rate: float = 1e-3,
@@ -193,7 +193,7 @@ def verification_rows(
     Args:
         scores: Scores of the test pairs ``[P]``.
         same: Whether they share a class ``[P]``.
-        val_scores: Scores of the validation pairs, which give the threshold.
+        val_scores: Scores of the validation pairs, which give the threshold; None leaves out its accuracy.
         val_same: Whether they share a class.
         scorer: Name of the scorer.
         false_positive_rate: Operating point of the true positive rate.
@@ -206,9 +206,10 @@ def verification_rows(
         >>> [r["value"] for r in verification_rows(s, y, s, y)]
         [1.0, 1.0, 1.0, 0.0, 1.0]
     """
-    threshold, _ = best_threshold(val_scores, val_same)
     common: dict[str, Any] = {"scorer": scorer, "n_queries": len(scores)}
-    yield row("verification_accuracy", accuracy_at(threshold, scores, same), variant="threshold_val", **common)
+    if val_scores is not None and val_same is not None:
+        threshold, _ = best_threshold(val_scores, val_same)
+        yield row("verification_accuracy", accuracy_at(threshold, scores, same), variant="threshold_val", **common)
     yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
     yield row("verification_auc", auc(scores, same), **common)
     yield row("verification_eer", equal_error_rate(scores, same), **common)

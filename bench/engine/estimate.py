@@ -40,10 +40,11 @@ class Estimate:
     decode: float
     cache_bytes: int
 
-    def total(self, trials: int, seeds: int) -> float:
+    def total(self, plan: Plan) -> float:
         """Seconds of one process, without decoding; every seed has a base of its own, and all trials share one."""
-        bases = seeds + (trials > 0)
-        return (trials + seeds) * self.training + bases * self.features + seeds * self.test
+        bases = plan.seeds + (plan.trials > 0)
+        each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
+        return plan.models * each
 
 
 def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -74,8 +75,8 @@ def estimate(plan: Plan, context: Context) -> Estimate:
 
 
 def _estimate(plan: Plan, context: Context) -> Estimate:
-    base = plan.base.train_spec(plan.base.defaults(), 0, None) if plan.base else None
-    spec = plan.train_spec(plan.defaults(), 0, base)
+    bases = plan.base.train_specs(plan.base.defaults(), 0, None) if plan.base else None
+    spec = next(iter(plan.train_specs(plan.defaults(), 0, bases).values()))
     dataset = context.dataset(spec["dataset"], spec["view"])
     data, tests = dataset.train_val(spec["fold"], spec["folds"]), dataset.test()
     augmentation = dataset.augmentation_type(**spec["augmentation"])
@@ -91,10 +92,11 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
         few.view = replace(few.view, cache=False)
         some = list(few.paths[:16])
         reading = _median_seconds(lambda: [few._read(path, "training") for path in some], 1) / len(some)
-        sets = (data.train, data.val, tests)
-        read = (("training",), ("training", "evaluation"), ("evaluation",))
-        cache_bytes = sum(part.estimated_cache_bytes(kinds) for part, kinds in zip(sets, read))
-        decode = reading * sum(len(part) for part in sets) if cache_bytes else 0.0
+        held_out = [dataset.train_val(fold, spec["folds"]).val for fold in plan.validate]
+        cache_bytes = data.train.estimated_cache_bytes(["training"])
+        cache_bytes += sum(part.estimated_cache_bytes(["evaluation"]) for part in (*held_out, tests))
+        counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
+        decode = reading * sum(counts) if cache_bytes else 0.0
         load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
         loading = max(0.0, load / len(some) - reading) * size
     else:

@@ -1,16 +1,18 @@
-"""Testing one trained unit: embed once, then pure protocols on arrays."""
+"""Testing what was trained: embed once, then pure protocols on arrays."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ..datasets import crop_fractions
 from ..methods.distributions import to_arrays
@@ -18,13 +20,13 @@ from ..protocols.clustering import clustering_rows
 from ..protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
 from ..protocols.embeddings import row
 from ..protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from ..protocols.retrieval import Reranked, map_at_k_rows, per_query, rank, retrieval_rows
+from ..protocols.retrieval import Reranked, Scorer, map_at_k_rows, per_query, rank, retrieval_rows
 from ..protocols.structure import structure_rows
 from ..protocols.verification import sample_pairs, verification_rows
 from ..seeds import seed_for
 from ..store import RECORD, write_atomic, write_json
 from .context import Cell, Context
-from .model import DistributionScorer, embed, load_model
+from .subject import Concatenated, Subject
 from .train import environment
 
 CROP_BINS = 10
@@ -33,94 +35,157 @@ FACTORISING = ("cosine", "l2")
 """Scorers that PER's public code ranks the whole gallery with; the others re-rank the nearest means there."""
 
 
-def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> dict[str, Any]:
-    """Test a trained unit on clean and on centre-cropped images of the test classes, and write its record.
+@dataclass(frozen=True)
+class _Images:
+    """What all models of a replicate are tested on."""
+
+    name: str
+    labels: Tensor
+    ids: tuple[str, ...]
+    fractions: Tensor
+    roles: Mapping[str, Any]
+    noise: Tensor
+    tests: Mapping[str, Any]
+    manifest: str
+
+
+def run_tests(specs: Mapping[str, dict[str, Any]], cell: Cell, context: Context) -> None:
+    """Test the trained models of a replicate on clean and on centre-cropped images; write the records.
 
     Args:
-        spec: Specification of the test unit.
-        unit: Its id.
-        cell: Its folder.
+        specs: Specifications of test units of the same models, by their ids.
+        cell: Their folder.
         context: Paths and device.
-
-    Returns:
-        The record: tidy rows, the confidence by crop size, and what the unit was.
     """
     started = time.perf_counter()
-    model, trained = load_model(cell, spec["train"], context)
-    train_spec, method = trained["spec"], model.method
-    dataset = context.dataset(train_spec["dataset"], train_spec["view"])
-    tests = spec["tests"]
+    spec = next(iter(specs.values()))
+    first = context.store.record(cell, "train", spec["train"][0])
+    if first is None:
+        raise FileNotFoundError(f"training unit {spec['train'][0]} has no record")
+    images = _images(first["spec"], spec["tests"], context)
+    members = [Subject.of(unit, cell, context, images.fractions) for unit in spec["train"]]
+    for unit, wanted in specs.items():
+        side_by_side = wanted["ensemble"] == "concatenated"
+        subjects: Sequence[Subject | Concatenated] = [Concatenated(members)] if side_by_side else members
+        folder = context.store.unit_dir(cell, "test", unit)
+        if not side_by_side:
+            _keep_arrays(folder, members, images)
+        record = _record(wanted, unit, cell, members, images)
+        record["rows"] = [_json_safe(item) for item in mean_rows([_rows(s, images, context) for s in subjects])]
+        record["crop_curve"] = _mean_curve([_crop_curve(s, images) for s in subjects])
+        record["environment"] = environment(context, started)
+        record["finished"] = time.time()
+        write_json(folder / RECORD, record)
+
+
+def _images(train_spec: dict[str, Any], tests: Mapping[str, Any], context: Context) -> _Images:
     name = train_spec["dataset"]
-    test_images = dataset.test()
-    val_images = dataset.train_val(train_spec["fold"], train_spec["folds"]).val
-    ids, labels = test_images.ids, test_images.labels
-    fractions = crop_fractions(ids, seed_for("crops", name), tests["crop_low"], tests["crop_high"])
-
-    clean, clean_confidence = embed(model, test_images.evaluation, len(ids), context.device)
-    crop, crop_confidence = embed(
-        model, lambda index: test_images.corrupted(index, fractions[index]), len(ids), context.device
+    images = context.dataset(name, train_spec["view"]).test()
+    return _Images(
+        name=name,
+        labels=images.labels,
+        ids=images.ids,
+        fractions=crop_fractions(images.ids, seed_for("crops", name), tests["crop_low"], tests["crop_high"]),
+        roles={"queries": images.queries, "gallery": images.gallery},
+        noise=random_confidence(images.ids, seed_for("random confidence", name, train_spec["replicate"])),
+        tests=tests,
+        manifest=images.manifest_sha256(),
     )
-    val, _ = embed(model, val_images.evaluation, len(val_images.ids), context.device)
-    _keep_arrays(context.store.unit_dir(cell, "test", unit), clean, crop, labels, fractions, ids)
 
+
+def _rows(subject: Subject | Concatenated, images: _Images, context: Context) -> list[dict[str, Any]]:
+    """Every value of one subject."""
+    tests, name, labels, ids, method = images.tests, images.name, images.labels, images.ids, subject.method
+    ks = tuple(tests["recall_ks"])
     pairs = sample_pairs(labels, ids, seed_for("pairs", name))
-    val_pairs = sample_pairs(val_images.labels, val_images.ids, seed_for("pairs", name))
-    noise = random_confidence(ids, seed_for("random confidence", name, train_spec["replicate"]))
-    roles: dict[str, Any] = {"queries": test_images.queries, "gallery": test_images.gallery}
-    scorers = list(dict.fromkeys([method.scorer, "cosine", *tests["scorers"]]))
+    val, val_pairs = None, None
+    if isinstance(subject, Subject):
+        spec = subject.trained["spec"]
+        val = context.dataset(name, spec["view"]).train_val(spec["fold"], spec["folds"]).val
+        val_pairs = sample_pairs(val.labels, val.ids, seed_for("pairs", name))
     rows: list[dict[str, Any]] = []
-    for split, distribution, confidence in (
-        ("test", clean, clean_confidence),
-        ("test_crop", crop, crop_confidence),
-    ):
-        for scorer_name in scorers:
-            scorer = DistributionScorer(scorer_name, distribution, model.scorer_options())
-            val_scorer = DistributionScorer(scorer_name, val, model.scorer_options())
-            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"]), **roles))
+    for split in ("test", "test_crop"):
+        for scorer_name in dict.fromkeys([method.scorer, "cosine", *tests["scorers"]]):
+            scorer = subject.scorer(scorer_name, split)
+            found = list(retrieval_rows(scorer, labels, ks=ks, **images.roles))
             found += verification_rows(
                 scorer.pairs(pairs.left, pairs.right),
                 pairs.same,
-                val_scorer.pairs(val_pairs.left, val_pairs.right),
-                val_pairs.same,
+                subject.scorer(scorer_name, "val").pairs(val_pairs.left, val_pairs.right) if val_pairs else None,
+                val_pairs.same if val_pairs else None,
                 scorer=scorer_name,
                 false_positive_rate=tests["false_positive_rate"],
             )
             if tests["map_at_k"] and split == "test":
-                found += map_at_k_rows(scorer, labels, k=tests["map_at_k"], **roles)
+                found += map_at_k_rows(scorer, labels, k=tests["map_at_k"], **images.roles)
             if method.released and scorer_name not in FACTORISING:
-                near = DistributionScorer("l2", distribution)
+                near = subject.scorer("l2", split, options=False)
                 reranked = Reranked(scorer, near, int(torch.bincount(labels).max()) + 1)
                 found += [
-                    {**item, "variant": "reranked"}
-                    for item in retrieval_rows(reranked, labels, ks=tuple(tests["recall_ks"]), **roles)
+                    {**item, "variant": "reranked"} for item in retrieval_rows(reranked, labels, ks=ks, **images.roles)
                 ]
             if scorer_name == method.scorer:
-                found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name, roles)
-            rows += [{**item, "split": split} for item in found]
-    unit_vectors = torch.nn.functional.normalize(clean.mean.double(), dim=-1)
+                found += _confidence_rows(scorer, subject.confidence[split], images)
+            rows += [{"split": split, **item} for item in found]
+    if val is not None:
+        score = subject.trained["val_map_at_r"]  # type: ignore[union-attr]
+        rows.append({"split": "val"} | row("map_at_r", score, scorer=method.scorer, n_queries=len(val.ids)))
     more: list[dict[str, Any]] = []
     if tests["clustering"]:
-        more += clustering_rows(unit_vectors, labels, seed=seed_for("k-means", name) % 2**31)
+        more += clustering_rows(subject.unit_vectors("test"), labels, seed=seed_for("k-means", name) % 2**31)
     if tests["structure"]:
-        more += structure_rows(unit_vectors, labels)
-    rows += [{**item, "split": "test"} for item in more]
-    for kind, values in {**crop_confidence, "random": noise}.items():
-        before = clean_confidence.get(kind)
-        rows.append(row("spearman_crop", spearman_crop(values, fractions), confidence=kind, n_queries=len(ids)))
-        rows.append(row("kendall_crop", kendall_crop(values, fractions), confidence=kind, n_queries=len(ids)))
-        if before is not None:
-            rows.append(row("paired_crop", paired_crop(before, values), confidence=kind, n_queries=len(ids)))
-    rows.append(
-        row("map_at_r", trained["val_map_at_r"], scorer=method.scorer, n_queries=len(val_images.ids)) | {"split": "val"}
-    )
-    record = {
+        more += structure_rows(subject.unit_vectors("test"), labels)
+    rows += [{"split": "test", **item} for item in more]
+    rows += [{"split": "test_crop", **item} for item in _crop_rows(subject, images)]
+    return rows
+
+
+def _crop_rows(subject: Subject | Concatenated, images: _Images) -> Iterator[dict[str, Any]]:
+    """How the confidences follow the size of the crop."""
+    clean, count = subject.confidence["test"], len(images.ids)
+    for kind, values in {**subject.confidence["test_crop"], "random": images.noise}.items():
+        yield row("spearman_crop", spearman_crop(values, images.fractions), confidence=kind, n_queries=count)
+        yield row("kendall_crop", kendall_crop(values, images.fractions), confidence=kind, n_queries=count)
+        if kind in clean:
+            yield row("paired_crop", paired_crop(clean[kind], values), confidence=kind, n_queries=count)
+
+
+def mean_rows(parts: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Mean of the rows of several models, row by row; a value that one of them does not have, the mean has not.
+
+    Example:
+        >>> mean_rows([[{"metric": "map_at_r", "value": 0.5}], [{"metric": "map_at_r", "value": 1.0}]])
+        [{'metric': 'map_at_r', 'value': 0.75}]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    # Counts differ between models: each has its own validation classes, and filters out its own images.
+    numbers = ("value", "n_queries", "n_lone")
+    found = []
+    for items in zip(*parts, strict=True):
+        keys = [{key: value for key, value in item.items() if key not in numbers} for item in items]
+        if any(key != keys[0] for key in keys):
+            raise ValueError(f"rows of different things: {keys}")
+        means = {key: fmean(float(item[key]) for item in items) for key in numbers if key in items[0]}
+        counts = {key: round(value) for key, value in means.items() if key != "value"}
+        found.append({**keys[0], **counts, "value": means["value"]})
+    return found
+
+
+def _record(spec: dict[str, Any], unit: str, cell: Cell, members: Sequence[Subject], images: _Images) -> dict[str, Any]:
+    """What a test unit was, without its values."""
+    first = members[0]
+    train_spec, method = first.trained["spec"], first.method
+    bases = [(member.trained["spec"]["base"] or {}).get("unit", "") for member in members]
+    side_by_side = spec["ensemble"] == "concatenated"
+    return {
         "spec": spec,
         "unit": unit,
         "cell": list(cell),
         "columns": {
             "protocol": cell[0],
             "preset": spec["preset"],
-            "dataset": name,
+            "dataset": images.name,
             "method": train_spec["method"],
             "base": (train_spec["base"] or {}).get("method", ""),
             "fidelity": train_spec["fidelity"],
@@ -128,46 +193,29 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
             "trials": spec["trials"],
             "pinned": spec["pinned"],
             "backbone": train_spec["backbone"],
-            "dim": train_spec["dim"],
+            "dim": train_spec["dim"] * (len(members) if side_by_side else 1),
+            "ensemble": spec["ensemble"],
             "seed": train_spec["replicate"],
         },
         "role": {
             "primary_scorer": method.scorer,
             # A plug-in's objective need not be a classifier; the norm is what every embedding has.
             "default_confidence": method.default_confidence
-            if method.default_confidence in clean_confidence
+            if method.default_confidence in first.confidence["test"]
             else "norm",
             "probabilistic": method.probabilistic,
-            "trainings": spec["trials"] + spec["base_trials"],
-            "train": spec["train"],
-            "base_train": (train_spec["base"] or {}).get("unit", ""),
+            "trainings": spec["tuning_trainings"],
+            "train": " ".join(filter(None, [spec["ensemble"], *spec["train"]])),
+            "base_train": " ".join(filter(None, [spec["ensemble"], *bases])) if any(bases) else "",
         },
-        "rows": [{"split": "test_crop", **_json_safe(item)} for item in rows],
-        "crop_curve": _crop_curve({**crop_confidence, "random": noise}, fractions, tests),
-        "setting": {
-            "params": train_spec["params"],
-            "optim": train_spec["optim"],
-            "augmentation": train_spec["augmentation"],
-        },
-        "manifests": {**trained["manifests"], "test": test_images.manifest_sha256()},
-        "environment": environment(context, started),
-        "finished": time.time(),
+        "setting": {key: train_spec[key] for key in ("params", "optim", "augmentation")},
+        "manifests": [{**member.trained["manifests"], "test": images.manifest} for member in members],
     }
-    write_json(context.store.unit_dir(cell, "test", unit) / RECORD, record)
-    return {"unit": unit}
 
 
-def _confidence_rows(
-    scorer: DistributionScorer,
-    labels: Tensor,
-    ids: tuple[str, ...],
-    confidence: dict[str, Tensor],
-    noise: Tensor,
-    tests: dict[str, Any],
-    name: str,
-    roles: dict[str, Any],
-) -> list[dict[str, Any]]:
+def _confidence_rows(scorer: Scorer, confidence: Mapping[str, Tensor], images: _Images) -> list[dict[str, Any]]:
     """Filter-out curves and risk areas of every confidence, with the random and the oracle control."""
+    labels, ids, noise, tests, roles = images.labels, images.ids, images.noise, images.tests, images.roles
     most = int(torch.bincount(labels).max()) - 1
     values = per_query(rank(scorer, labels, depth=max(1, most), **roles), ks=(1,))
     lone = values["map_at_r"].isnan()
@@ -180,7 +228,7 @@ def _confidence_rows(
             every,
             oracle=True,
             fractions=tuple(tests["filter_fractions"]),
-            seed=seed_for("ties", name),
+            seed=seed_for("ties", images.name),
             **roles,
         )
     )
@@ -206,31 +254,36 @@ def _json_safe(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "value": value if math.isfinite(value) else None}
 
 
-def _crop_curve(confidence: dict[str, Tensor], fractions: Tensor, tests: dict[str, Any]) -> dict[str, Any]:
+def _crop_curve(subject: Subject | Concatenated, images: _Images) -> dict[str, Any]:
     """Mean rank of each confidence, in [0, 1], in equal bins of the crop's side."""
     from scipy.stats import rankdata
 
-    low, high = tests["crop_low"], tests["crop_high"]
+    low, high = images.tests["crop_low"], images.tests["crop_high"]
     width = (high - low) / CROP_BINS
-    place = ((fractions - low) / width).floor().clamp(0, CROP_BINS - 1).long()
+    place = ((images.fractions - low) / width).floor().clamp(0, CROP_BINS - 1).long()
     bins = [b for b in range(CROP_BINS) if bool((place == b).any())]
     ranks = {}
-    for kind, values in confidence.items():
+    for kind, values in {**subject.confidence["test_crop"], "random": images.noise}.items():
         rank01 = (torch.as_tensor(rankdata(values.double().numpy())) - 0.5) / len(values)
         ranks[kind] = [float(rank01[place == b].mean()) for b in bins]
     return {"fraction": [low + (b + 0.5) * width for b in bins], "rank": ranks}
 
 
-def _keep_arrays(
-    folder: Path,
-    clean: Distribution,
-    crop: Distribution,
-    labels: Tensor,
-    fractions: Tensor,
-    ids: tuple[str, ...],
-) -> None:
-    arrays = {"labels": labels, "crop_fraction": fractions}
-    for split, distribution in (("clean", clean), ("crop", crop)):
-        kind, parameters = to_arrays(distribution)
-        arrays |= {f"{split}.{key}": value.contiguous() for key, value in parameters.items()}
-    write_atomic(folder / "embeddings.safetensors", save(arrays, {"distribution": kind, "ids": "\n".join(ids)}))
+def _mean_curve(curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    ranks = {
+        kind: [fmean(values) for values in zip(*(curve["rank"][kind] for curve in curves))]
+        for kind in curves[0]["rank"]
+    }
+    return {"fraction": curves[0]["fraction"], "rank": ranks}
+
+
+def _keep_arrays(folder: Path, members: Sequence[Subject], images: _Images) -> None:
+    """Embeddings of the test images; of several models, one file each."""
+    for member in members:
+        arrays = {"labels": images.labels, "crop_fraction": images.fractions}
+        for name, split in (("clean", "test"), ("crop", "test_crop")):
+            kind, parameters = to_arrays(member.embeddings[split])
+            arrays |= {f"{name}.{key}": value.contiguous() for key, value in parameters.items()}
+        fold = f"-fold-{member.trained['spec']['fold']}" if len(members) > 1 else ""
+        data = save(arrays, {"distribution": kind, "ids": "\n".join(images.ids)})
+        write_atomic(folder / f"embeddings{fold}.safetensors", data)

@@ -11,8 +11,8 @@ from torch import nn
 
 from ..errors import UnitFailed, unknown
 
-OPTIMIZERS = ("adamw", "adam", "sgd")
-SCHEDULES = ("onecycle", "cosine", "step", "constant")
+OPTIMIZERS = ("adamw", "adam", "sgd", "rmsprop")
+SCHEDULES = ("onecycle", "cosine", "step", "multistep", "constant")
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -59,6 +59,8 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any
         raise UnitFailed("nothing to train: every part of the model is frozen")
     if optim["optimizer"] == "sgd":
         return torch.optim.SGD(groups, momentum=0.9)
+    if optim["optimizer"] == "rmsprop":
+        return torch.optim.RMSprop(groups, momentum=0.9)
     cls = torch.optim.Adam if optim["optimizer"] == "adam" else torch.optim.AdamW
     return cls(groups, fused=True)
 
@@ -68,12 +70,12 @@ def learning_rate_factor(step: int, steps: int, optim: Mapping[str, Any]) -> flo
 
     ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps
     and falls as half a cosine to 0; ``cosine`` only falls; ``step`` is ``gamma`` to the number of ``step_epochs``
-    passed.
+    passed, ``multistep`` to the number of ``milestones`` passed.
 
     Args:
         step: Steps done.
         steps: Steps of an epoch.
-        optim: ``schedule``, ``epochs``, ``warmup``, ``gamma``, ``step_epochs``.
+        optim: ``schedule``, ``epochs``, ``warmup``, ``gamma``, ``step_epochs``, ``milestones``.
 
     Example:
         >>> optim = {"schedule": "onecycle", "epochs": 10, "warmup": 0.1}
@@ -86,6 +88,9 @@ def learning_rate_factor(step: int, steps: int, optim: Mapping[str, Any]) -> flo
     if schedule == "step":
         factor: float = optim["gamma"] ** (step // steps // optim["step_epochs"])
         return factor
+    if schedule == "multistep":
+        passed = sum(step // steps >= epoch for epoch in optim["milestones"])
+        return math.pow(optim["gamma"], passed)
     if schedule == "cosine":
         return (1 + math.cos(math.pi * step / total)) / 2
     warmup = optim["warmup"]

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, TypeVar
 
 from ..errors import UnitFailed, UserError
@@ -17,7 +18,7 @@ from ..progress import Display
 from ..store import Store, read_json, write_json
 from .context import Cell, Context
 from .pool import Pool
-from .units import TUNING, Plan, unit_id
+from .units import TUNING, Plan, Specs, unit_id
 
 T = TypeVar("T")
 WEIGHTS = "weights.safetensors"
@@ -34,10 +35,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Best:
-    """The setting a study chose, and the specification of its best trial (none where nothing was tuned)."""
+    """The setting a study chose, its value, and the trainings of its best trial (none where nothing was tuned)."""
 
     setting: dict[str, Any]
-    spec: dict[str, Any] | None
+    value: float = 0.0
+    specs: Specs = field(default_factory=dict)
 
 
 class Run:
@@ -45,7 +47,6 @@ class Run:
 
     Args:
         plans: Cells, bases included.
-        seeds: Replicates 0 .. seeds-1 are trained and tested.
         context: Paths and device.
         pool: Workers.
         display: Where progress goes.
@@ -56,7 +57,6 @@ class Run:
     def __init__(
         self,
         plans: list[Plan],
-        seeds: int,
         context: Context,
         pool: Pool,
         display: Display,
@@ -64,7 +64,6 @@ class Run:
         requested: frozenset[Cell] = frozenset(),
     ) -> None:
         self.plans = plans
-        self.seeds = seeds
         self.context = context
         self.store: Store = context.store
         self.pool = pool
@@ -86,7 +85,7 @@ class Run:
         jobs = [
             (plan, seed, self._once(("test", plan.cell, seed), functools.partial(self._test, plan, seed)))
             for plan in self.plans
-            for seed in range(self.seeds)
+            for seed in range(plan.seeds)
         ]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[str] = set()
@@ -103,12 +102,12 @@ class Run:
 
     async def _study(self, plan: Plan) -> Best:
         if plan.trials == 0:
-            return Best({}, None)
-        base = None
+            return Best({})
+        bases = None
         if plan.base is not None:
             below = plan.base
-            base = await self._once(("tuning base", below.cell), lambda: self._tuning_base(below))
-        spec = plan.study_spec(base)
+            bases = await self._once(("tuning base", below.cell), lambda: self._tuning_bases(below))
+        spec = plan.study_spec(bases)
         study = unit_id(spec)
         folder = self.store.unit_dir(plan.cell, "study", study)
         if plan.cell in self.rerun:
@@ -135,7 +134,7 @@ class Run:
                 # All of the batch is waited for, so that a crash of one does not lose the others' work.
                 results = await asyncio.gather(
                     *(
-                        self._trial(plan, study, n, params, base)
+                        self._trial(plan, study, n, params, bases)
                         for n, params in zip(numbers, asked)
                         if held[n] is None
                     ),
@@ -146,12 +145,11 @@ class Run:
                         raise result
                 held = {n: read_json(folder / f"trial-{n:04d}.json") for n in numbers}
             else:
-                self.display.skip(plan.cell, len(numbers) * plan.template["optim"]["epochs"])
+                self.display.skip(plan.cell, len(numbers) * plan.models * plan.template["optim"]["epochs"])
             trials += [record for record in held.values() if record is not None]
-            best = self._best(plan, trials, base)
+            best = self._best(plan, trials, bases)
             self.display.note(plan.cell, self._tuning_note(plan, trials, best))
             self._prune(plan, trials, best)
-        best = self._best(plan, trials, base)
         if best is None:
             raise UnitFailed(
                 f"all {len(trials)} trials failed; first reason: {trials[0]['reason']}",
@@ -159,74 +157,84 @@ class Run:
             )
         return best
 
-    async def _trial(
-        self, plan: Plan, study: str, number: int, params: dict[str, Any], base: dict[str, Any] | None
-    ) -> None:
-        spec = plan.train_spec(params, TUNING, base)
-        record: dict[str, Any] = {"number": number, "params": params, "unit": unit_id(spec), "study": study}
+    async def _trial(self, plan: Plan, study: str, number: int, params: dict[str, Any], bases: Specs | None) -> None:
+        specs = plan.train_specs(params, TUNING, bases)
+        units = [unit_id(spec) for spec in specs.values()]
+        record: dict[str, Any] = {"number": number, "params": params, "units": units, "study": study}
         try:
-            trained = await self._ensure_trained(plan, spec, weights=False)
+            trained = await self._all_trained(plan, specs, weights=False)
             record |= {
                 "state": "complete",
-                "value": trained["selection_value"],
+                "value": fmean(model["selection_value"] for model in trained),
                 "reason": "",
-                "val_map_at_r": trained["val_map_at_r"],
-                "best_epoch": trained["best_epoch"],
+                "val_map_at_r": fmean(model["val_map_at_r"] for model in trained),
+                "best_epochs": [model["best_epoch"] for model in trained],
             }
         except UnitFailed as error:
             if type(error) is not UnitFailed:
                 raise  # a crash or a dead worker is not a result
             record |= {"state": "failed", "value": None, "reason": str(error), "val_map_at_r": None}
-            self.display.skip(plan.cell, plan.template["optim"]["epochs"])
+            self.display.skip(plan.cell, plan.models * plan.template["optim"]["epochs"])
             self.display.log(f"{plan.method} on {plan.cell[1]}: trial {number} failed: {error}")
         folder = self.store.unit_dir(plan.cell, "study", study)
         write_json(folder / f"trial-{number:04d}.json", record)
 
-    def _best(self, plan: Plan, trials: list[dict[str, Any]], base: dict[str, Any] | None) -> Best | None:
+    def _best(self, plan: Plan, trials: list[dict[str, Any]], bases: Specs | None) -> Best | None:
         complete = [trial for trial in trials if trial["value"] is not None]
         if not complete:
             return None
         top = max(complete, key=lambda trial: (trial["value"], -trial["number"]))
-        return Best(top["params"], plan.train_spec(top["params"], TUNING, base))
+        return Best(top["params"], top["value"], plan.train_specs(top["params"], TUNING, bases))
 
     def _tuning_note(self, plan: Plan, trials: list[dict[str, Any]], best: Best | None) -> str:
         failed = sum(trial["value"] is None for trial in trials)
-        values = [trial for trial in trials if best and best.spec and trial["unit"] == unit_id(best.spec)]
         text = f"{len(trials)}/{plan.trials} trials"
-        if values:
-            kind = "val MAP@R" if plan.template["selection"]["metric"] == "map_at_r" else "val loss"
-            value = values[0]["value"] if kind == "val MAP@R" else -values[0]["value"]
-            text += f", best {kind} {value:.4f}"
+        if best:
+            by_map_at_r = plan.template["selection"]["metric"] == "map_at_r"
+            text += f", best val MAP@R {best.value:.4f}" if by_map_at_r else f", best val loss {-best.value:.4f}"
         return text + (f", {failed} failed" if failed else "")
 
     def _prune(self, plan: Plan, trials: list[dict[str, Any]], best: Best | None) -> None:
         """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
-        keep = unit_id(best.spec) if best and best.spec else ""
-        for trial in trials:
-            if trial["unit"] != keep:
-                folder = self.store.unit_dir(plan.cell, "train", trial["unit"])
-                for path in folder.glob("*.safetensors"):
-                    path.unlink(missing_ok=True)
+        keep = {unit_id(spec) for spec in best.specs.values()} if best else set()
+        for unit in {unit for trial in trials for unit in trial["units"]} - keep:
+            folder = self.store.unit_dir(plan.cell, "train", unit)
+            for path in folder.glob("*.safetensors"):
+                path.unlink(missing_ok=True)
 
-    async def _tuning_base(self, base: Plan) -> dict[str, Any]:
-        """The base that heads are tuned on: the best trial of the base's study."""
+    async def _tuning_bases(self, base: Plan) -> Specs:
+        """The bases that heads are tuned on: the best trial of the base's study."""
         best = await self._once(("study", base.cell), lambda: self._study(base))
-        spec: dict[str, Any] = best.spec or base.train_spec(best.setting, TUNING, None)
-        await self._ensure_trained(base, spec)
-        return spec
+        specs = best.specs or base.train_specs(best.setting, TUNING, None)
+        await self._all_trained(base, specs)
+        return specs
 
-    async def _train(self, plan: Plan, seed: int) -> dict[str, Any]:
-        """Train one seed at the best setting, after its base; returns the specification."""
-        base = None
+    async def _train(self, plan: Plan, seed: int) -> Specs:
+        """Train one seed at the best setting, after its base; returns the specifications."""
+        bases = None
         if plan.base is not None:
             below = plan.base
             base_job = self._once(("train", below.cell, seed), lambda: self._train(below, seed))
         best = await self._once(("study", plan.cell), lambda: self._study(plan))
         if plan.base is not None:
-            base = await base_job
-        spec = plan.train_spec(best.setting, seed, base)
-        await self._ensure_trained(plan, spec)
-        return spec
+            bases = await base_job
+        specs = plan.train_specs(best.setting, seed, bases)
+        await self._all_trained(plan, specs)
+        return specs
+
+    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[dict[str, Any]]:
+        """Records of all models of a replicate.
+
+        Raises:
+            UnitFailed: If one failed, once the others have ended too.
+        """
+        jobs = (self._ensure_trained(plan, spec, weights) for spec in specs.values())
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        # A crash comes before a bad setting: the replicate must not be booked as failed for its setting then.
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in sorted(errors, key=lambda error: type(error) is UnitFailed):
+            raise error
+        return [result for result in results if not isinstance(result, BaseException)]
 
     async def _ensure_trained(self, plan: Plan, spec: dict[str, Any], weights: bool = True) -> dict[str, Any]:
         unit = unit_id(spec)
@@ -264,18 +272,13 @@ class Run:
 
     async def _test(self, plan: Plan, seed: int) -> None:
         trained = await self._once(("train", plan.cell, seed), lambda: self._train(plan, seed))
-        spec = plan.test_spec(unit_id(trained))
-        test = unit_id(spec)
+        specs = {unit_id(spec): spec for spec in plan.test_specs(trained)}
         if plan.cell in self.rerun:
-            self.store.remove(plan.cell, "test", test)
-        if self.store.record(plan.cell, "test", test) is None:
-            job = {
-                "job": "test",
-                "spec": spec,
-                "unit": test,
-                "cell": plan.cell,
-                "context": self.context.as_dict(),
-            }
+            for unit in specs:
+                self.store.remove(plan.cell, "test", unit)
+        missing = {unit: spec for unit, spec in specs.items() if self.store.record(plan.cell, "test", unit) is None}
+        if missing:
+            job = {"job": "test", "specs": missing, "cell": plan.cell, "context": self.context.as_dict()}
             # Tests go first: a seed's numbers appear as soon as it is trained.
             await self.pool.run(job, priority=(0, self._order[plan.cell]))
         self.display.tested(plan.cell, seed)

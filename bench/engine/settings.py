@@ -19,7 +19,7 @@ from .published import BACKBONE, DIM, published_datasets, published_setting
 
 
 class RunSettings(BaseModel):
-    """What ``bench run`` was asked for."""
+    """What ``bench run`` was asked for; None leaves it to the protocol's preset."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,10 +28,10 @@ class RunSettings(BaseModel):
     protocol: str = "reality_check"
     preset: str = "strict"
     fidelity: str = "corrected"
-    seeds: int = Field(5, ge=1)
-    trials: int = Field(50, ge=1)
+    seeds: int | None = Field(None, ge=1)
+    trials: int | None = Field(None, ge=1)
     sampler: Literal["gp", "tpe"] = "gp"
-    folds: int = 1
+    folds: int | None = Field(None, ge=1)
     hparams: str = "tuned"
     base: str | None = None
     backbone: str | None = None
@@ -90,11 +90,20 @@ def _like(default: Any, key: str, text: str) -> Any:
     try:
         if isinstance(default, str):
             return text
+        if isinstance(default, tuple):
+            numbers = [int(part) for part in text.split(",")]
+            if numbers != sorted(set(numbers)) or numbers[0] < 1:
+                raise ValueError
+            return numbers
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]
         value = type(default)(text)
     except (ValueError, KeyError):
-        like = "true or false" if isinstance(default, bool) else f"{type(default).__name__}, like {default!r}"
+        like = f"{type(default).__name__}, like {default!r}"
+        if isinstance(default, bool):
+            like = "true or false"
+        elif isinstance(default, tuple):
+            like = "ascending numbers, like 25,50"
         raise UserError(f"--set {key}={text}: expected {like}") from None
     if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < 1):
         raise UserError(f"--set {key}={text}: out of range")

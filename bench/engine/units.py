@@ -40,6 +40,12 @@ def engine_digest(*names: str) -> str:
     return content_id([[code_digest(path) for path in paths], shared_digest("bench.protocols")])
 
 
+ENSEMBLES = ("separated", "concatenated")
+"""How the models of one replicate are taken together: mean of their results, and their embeddings side by side."""
+
+Specs = dict[int, dict[str, Any]]
+"""Training specifications of one replicate, by the block of classes that validates: one model each."""
+
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
 
@@ -50,9 +56,11 @@ class Plan:
 
     Attributes:
         cell: Folder of the units.
-        template: Training specification at the default setting, without replicate and base unit.
+        template: Training specification at the default setting, without fold, replicate and base unit.
+        validate: The blocks of classes that validate; a replicate is one model for each.
         space: What is tuned.
         trials: Budget; 0 where nothing is tuned.
+        seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
         hparams: Label of where the setting comes from.
         sampler: Optuna sampler.
         trial_batch: Trials asked before any is told.
@@ -65,8 +73,10 @@ class Plan:
 
     cell: Cell
     template: dict[str, Any]
+    validate: tuple[int, ...]
     space: Space
     trials: int
+    seeds: int
     hparams: str
     sampler: str
     trial_batch: int
@@ -87,46 +97,63 @@ class Plan:
         flat = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
         return clip_to_space(flat, self.space)
 
-    def train_spec(self, setting: dict[str, Any], replicate: str | int, base: dict[str, Any] | None) -> dict[str, Any]:
-        """Specification of one training.
+    @property
+    def models(self) -> int:
+        """Models of one replicate: trainings that a trial, or a seed, takes."""
+        return len(self.validate)
+
+    @property
+    def trainings(self) -> int:
+        """Trainings of the study and of all seeds."""
+        return (self.trials + self.seeds) * self.models
+
+    @property
+    def tuning_trainings(self) -> int:
+        """Trainings that the setting has cost, those of the base included."""
+        return (self.trials + (self.base.trials if self.base else 0)) * self.models
+
+    def train_specs(self, setting: dict[str, Any], replicate: str | int, bases: Specs | None) -> Specs:
+        """Specifications of the trainings of one replicate.
 
         Args:
             setting: Tuned values, ``{"method.scale": .., "optim.lr": ..}``.
             replicate: Seed number, or :data:`TUNING`.
-            base: Training specification of the trained base, for two-stage methods.
+            bases: Training specifications of the trained bases, for two-stage methods.
         """
-        spec = {**self.template, "replicate": replicate, "base": base and base_reference(base)}
+        groups = {"params": dict(self.template["params"]), "optim": dict(self.template["optim"])}
         for name, value in setting.items():
             group, _, key = name.partition(".")
-            target = {"method": "params", "optim": "optim"}[group]
-            spec[target] = {**spec[target], key: value}
-        return spec
+            groups[{"method": "params", "optim": "optim"}[group]][key] = value
+        common = {**self.template, **groups, "replicate": replicate}
+        return {fold: {**common, "fold": fold, "base": bases and base_reference(bases[fold])} for fold in self.validate}
 
-    def study_spec(self, base: dict[str, Any] | None) -> dict[str, Any]:
+    def study_spec(self, bases: Specs | None) -> dict[str, Any]:
         """Specification of the study; the number of trials is not part of it, so that a study can be extended."""
         return {
             "kind": "study",
             "template": self.template,
+            "validate": self.validate,
             "space": self.space,
             "sampler": self.sampler,
             "trial_batch": self.trial_batch,
-            "base": base and base_reference(base),
+            "base": bases and [base_reference(bases[fold]) for fold in self.validate],
         }
 
-    def test_spec(self, train_unit: str) -> dict[str, Any]:
-        """Specification of the tests of one trained unit."""
-        return {
+    def test_specs(self, trained: Specs) -> list[dict[str, Any]]:
+        """Specifications of the tests of one replicate: of its one model, or of its models taken together."""
+        common = {
             "kind": "test",
-            "engine": engine_digest("evaluate", "model"),
+            "engine": engine_digest("evaluate", "subject", "model"),
             "pinned": self.pinned,
-            "train": train_unit,
+            "train": [unit_id(trained[fold]) for fold in self.validate],
             "hparams": self.hparams,
             "trials": self.trials,
-            "base_trials": self.base.trials if self.base else 0,
+            "tuning_trainings": self.tuning_trainings,
             "tests": self.tests,
             "preset": self.preset,
             "protocol": [self.cell[0], self.version],
         }
+        return [{**common, "ensemble": kind} for kind in (ENSEMBLES if self.models > 1 else ("",))]
 
 
 def base_reference(spec: dict[str, Any]) -> dict[str, Any]:
@@ -168,8 +195,12 @@ def build_plans(settings: RunSettings, context: Context, left_out: list[str] | N
             f"protocol {settings.protocol!r} holds no class out, so there is nothing to tune on: use --hparams default"
             " or a file"
         )
-    if settings.folds != 1:
-        raise UserError(f"--folds {settings.folds}: preset {settings.preset!r} validates on one fold; use --folds 1")
+    if settings.folds is not None:
+        if settings.folds > preset.folds or preset.folds == 1:
+            raise UserError(
+                f"--folds {settings.folds}: preset {settings.preset!r} cuts the development classes into {preset.folds}"
+            )
+        preset = replace(preset, validate=tuple(range(settings.folds)))
     scorers = tuple(expand(settings.scorers, list(SCORERS))) if settings.scorers else ()
     for name in scorers:
         if name not in SCORERS:
@@ -270,7 +301,6 @@ def _plan(
         "dataset": dataset,
         "dataset_source": context.datasets.get(dataset).source_hash(),
         "folds": preset.folds,
-        "fold": preset.fold,
         "method": name,
         "method_source": entry.source_hash(),
         "fidelity": fidelity,
@@ -291,7 +321,7 @@ def _plan(
         "augmentation": {**recipe.augmentation, **overrides["augment"]},
         "selection": selection,
     }
-    trials, hparams = settings.trials, "tuned"
+    trials, hparams = settings.trials or preset.trials, "tuned"
     if settings.hparams != "tuned":
         trials, hparams, space = 0, settings.hparams, {}
         if settings.hparams == "published":
@@ -304,8 +334,10 @@ def _plan(
     plan = Plan(
         cell=cell,
         template=template,
+        validate=preset.validate,
         space=space,
         trials=trials,
+        seeds=settings.seeds or preset.seeds,
         hparams=hparams,
         sampler=settings.sampler,
         trial_batch=preset.trial_batch,
@@ -341,7 +373,8 @@ def _pinned(
 ) -> str:
     """What sets this run apart from one with the same method, data set and budget."""
     named = {"view": "data"}
-    parts = [
+    parts = [] if settings.folds is None else [f"folds={settings.folds}"]
+    parts += [
         f"{named.get(group, group)}.{key}={value}"
         for group, values in overrides.items()
         for key, value in sorted(values.items())
@@ -393,7 +426,7 @@ def _check(
     except ValueError as error:
         raise UserError(f"--set data.*: {error}") from None
     try:
-        classes, files = _split_identity(data, preset.fold, preset.folds, bool(view))
+        classes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
     except ValueError as error:
         raise UserError(f"data set {dataset!r}: {error}") from None
     wanted = overrides["data"].get("classes_per_batch", recipe.classes_per_batch)
@@ -409,11 +442,12 @@ def _check(
 
 
 @cache
-def _split_identity(data: Any, fold: int, folds: int, on_disk: bool) -> tuple[int, str]:
+def _split_identity(data: Any, validate: tuple[int, ...], folds: int, on_disk: bool) -> tuple[int, str]:
     """Training classes, and for image files the identity of all of them: computed once for all methods."""
-    split, tests = data.train_val(fold, folds), data.test()
-    parts = (split.train, split.val, tests) if on_disk else ()
-    return split.train.num_classes, content_id([part.manifest_sha256() for part in parts]) if parts else ""
+    splits = [data.train_val(fold, folds) for fold in validate]
+    parts = (splits[0].train, splits[0].val, data.test()) if on_disk else ()
+    files = content_id([part.manifest_sha256() for part in parts]) if parts else ""
+    return min(split.train.num_classes for split in splits), files
 
 
 @cache

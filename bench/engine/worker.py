@@ -53,7 +53,7 @@ def run_job(job: Job, emit: Callable[[dict[str, Any]], None]) -> Any:
         return run_training(job["spec"], job["unit"], cell, context, emit)
     from .evaluate import run_tests
 
-    return run_tests(job["spec"], job["unit"], cell, context)
+    return run_tests(job["specs"], cell, context)
 
 
 def _propose(propose: Callable[..., Any], job: Job, number: int, asked: list[dict[str, Any]]) -> Any:

@@ -50,6 +50,7 @@ def _colour(index: int) -> Any:
 def _label(row: pd.Series[Any], pinned: str) -> str:
     extra = [row["hparams"]] if row["hparams"] != "tuned" else []
     extra += [row["fidelity"]] if row["fidelity"] != "corrected" else []
+    extra += [row["ensemble"]] if row["ensemble"] else []
     # What is pinned in every curve says nothing here, and a long legend leaves no room for the curves.
     extra += [pinned] if pinned else []
     return textwrap.fill(", ".join([row["method"], *extra]), 40, max_lines=2, placeholder=" ..")
@@ -57,7 +58,7 @@ def _label(row: pd.Series[Any], pinned: str) -> str:
 
 def _groups(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
     """(index, label, rows) of each method at each setting; a budget is named where two of them meet."""
-    names = ["method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim"]
+    names = ["method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim", "ensemble"]
     grouped = list(frame.groupby(names, sort=True, dropna=False))
     _, own = split_pinned([str(group["pinned"].iloc[0]) for _, group in grouped])
     labels = [_label(group.iloc[0], pinned) for (_, group), pinned in zip(grouped, own)]

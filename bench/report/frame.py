@@ -20,6 +20,7 @@ KEYS = (
     "pinned",
     "backbone",
     "dim",
+    "ensemble",
     "seed",
 )
 ROW_KEYS = ("split", "scorer", "confidence", "variant", "metric", "fraction")

@@ -105,8 +105,9 @@ class Row:
 
     @property
     def network(self) -> str:
-        """Backbone and embedding size."""
-        return f"{self.setting['backbone']}/{self.setting['dim']}"
+        """Backbone and embedding size, and how several models are taken together."""
+        short = {"separated": " sep.", "concatenated": " conc."}.get(self.setting["ensemble"], "")
+        return f"{self.setting['backbone']}/{self.setting['dim']}{short}"
 
     @property
     def tuning(self) -> str:
@@ -233,7 +234,8 @@ def comparison_frame(rows: dict[str, list[Row]]) -> pd.DataFrame:
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
     "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
-    "seeds gave every image the same confidence, which has no rank correlation."
+    "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
+    "cross-validation; `conc.`: their embeddings side by side."
 )
 
 

@@ -17,13 +17,14 @@ class Optim:
     """Optimiser and schedule of one stage; the search ranges of what is tuned stand beside the defaults.
 
     Attributes:
-        optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
+        optimizer: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop`` (momentum 0.9).
         lr: Peak learning rate of backbone and heads.
         heads_factor: Learning rate of the heads over that of the backbone.
         lr_objective: Peak learning rate of the objective's own parameters (class weights, proxies).
-        schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step`` or ``constant``.
-        gamma: Factor of ``step``, after every ``step_epochs`` epochs.
+        schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step``, ``multistep`` or ``constant``.
+        gamma: Factor of ``step``, after every ``step_epochs`` epochs, and of ``multistep``, at its ``milestones``.
         step_epochs: Epochs between two steps.
+        milestones: Epochs after which ``multistep`` goes down.
         warmup: Fraction of the steps that ``onecycle`` spends warming up.
         grad_clip: Global gradient norm.
         epochs: Passes over the training images.
@@ -41,6 +42,7 @@ class Optim:
     warmup: float = 0.15
     gamma: float = 0.5
     step_epochs: int = 5
+    milestones: tuple[int, ...] = ()
     grad_clip: float = 10.0
     heads_factor: float = 1.0
     precision: str = "float32"

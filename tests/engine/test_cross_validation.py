@@ -1,0 +1,137 @@
+"""Several validation folds: one model each, tested apart and side by side."""
+
+import json
+from statistics import fmean
+
+import pandas as pd
+import pytest
+import torch
+from bench.datasets import PhotoImages
+from bench.engine.context import Context
+from bench.engine.optim import build_optimizer, learning_rate_factor
+from bench.engine.settings import RunSettings
+from bench.engine.units import build_plans
+from bench.report.frame import COLUMNS
+from safetensors.torch import load_file
+
+RUN = ("run", "--method", "pfe", "--dataset", "ndigit_smoke", "--folds", "2", "--trials", "1", "--seeds", "1")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    from tests.engine.conftest import Cli
+
+    folder = tmp_path_factory.mktemp("folds")
+    Cli(folder)(*RUN, "--set", "optim.epochs=2", "--workers", "2")
+    return folder / "results" / "runs"
+
+
+def _records(root, method, kind):
+    return [json.loads(p.read_text()) for p in root.glob(f"*/*/{method}/{kind}-*/record.json")]
+
+
+def _map_at_r(vectors, labels):
+    """Straight from the definition."""
+    scores = (vectors @ vectors.T).fill_diagonal_(-torch.inf)
+    found = []
+    for i, label in enumerate(labels):
+        r = int((labels == label).sum()) - 1
+        if r:
+            hits = (labels[scores[i].argsort(descending=True)[:r]] == label).double()
+            found.append(float((hits * hits.cumsum(0) / torch.arange(1, r + 1)).sum() / r))
+    return fmean(found)
+
+
+def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_fold(results):
+    bases = {r["unit"]: r for r in _records(results, "cosface", "train")}
+    heads = _records(results, "pfe", "train")
+    assert len(bases) == len(heads) == 4
+    assert {r["spec"]["fold"] for r in heads} == {0, 1}
+    for head in heads:
+        base = bases[head["spec"]["base"]["unit"]]
+        assert (base["spec"]["fold"], base["spec"]["replicate"]) == (head["spec"]["fold"], head["spec"]["replicate"])
+        assert base["manifests"] == head["manifests"]
+    assert len({r["manifests"]["val"] for r in heads}) == 2
+
+
+def test_a_trial_counts_by_the_mean_of_its_models(results):
+    (trial,) = [json.loads(p.read_text()) for p in results.glob("*/*/cosface/study-*/trial-*.json")]
+    values = [r["selection_value"] for r in _records(results, "cosface", "train") if r["unit"] in trial["units"]]
+    assert len(values) == 2
+    assert trial["value"] == pytest.approx(fmean(values), rel=1e-12)
+
+
+def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_side_by_side(results):
+    frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
+    mine = frame[(frame["method"] == "pfe") & (frame["metric"] == "map_at_r") & (frame["scorer"] == "cosine")]
+    value = {(row["ensemble"], row["split"]): row["value"] for _, row in mine[mine["confidence"] == ""].iterrows()}
+    (folder,) = {p.parent for p in results.glob("*/*/pfe/test-*/embeddings-fold-0.safetensors")}
+    models = [load_file(folder / f"embeddings-fold-{fold}.safetensors") for fold in (0, 1)]
+    for split, name in (("test", "clean"), ("test_crop", "crop")):
+        unit = [torch.nn.functional.normalize(m[f"{name}.loc"].double(), dim=1) for m in models]
+        apart = fmean(_map_at_r(vectors, models[0]["labels"]) for vectors in unit)
+        assert value["separated", split] == pytest.approx(apart, abs=1e-9)
+        assert value["concatenated", split] == pytest.approx(
+            _map_at_r(torch.cat(unit, 1), models[0]["labels"]), abs=1e-9
+        )
+    assert value["separated", "test"] != value["concatenated", "test"]
+
+
+def test_the_tables_keep_the_two_apart(results):
+    frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
+    assert not frame.duplicated([c for c in COLUMNS if c not in ("value", "n_queries", "n_lone", "unit")]).any()
+    assert {(e, d) for e, d in zip(frame["ensemble"], frame["dim"])} == {("separated", 64), ("concatenated", 128)}
+    # Every class has trained one of two models: no class is left to take a threshold from.
+    by_val = frame[frame["variant"] == "threshold_val"]
+    assert set(by_val["ensemble"]) == {"separated"}
+    assert set(frame[frame["split"] == "val"]["ensemble"]) == {"separated"}
+    roles = {r["columns"]["ensemble"]: r["role"] for r in _records(results, "pfe", "test")}
+    bases = {r["columns"]["ensemble"]: r["role"]["train"] for r in _records(results, "cosface", "test")}
+    assert {kind: role["base_train"] for kind, role in roles.items()} == bases
+    # One trial of the base and one of the head, two models each.
+    assert {role["trainings"] for role in roles.values()} == {4}
+
+
+def test_the_full_reality_check_on_photographs(tmp_path):
+    from PIL import Image
+
+    for c in range(8):
+        (tmp_path / "photos" / str(c)).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
+    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    settings = RunSettings(
+        methods=("arcface",), datasets=("folder",), preset="mlrc", weights="none",
+        sets=(("data.classes_per_batch", "2"),),
+    )  # fmt: skip
+    (plan,) = build_plans(settings, context)
+    assert (plan.validate, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
+    optim, view = plan.template["optim"], plan.template["view"]
+    assert (optim["optimizer"], optim["lr"], optim["schedule"]) == ("rmsprop", 1e-6, "constant")
+    assert (view["image_size"], view["resize"], plan.template["images_per_class"]) == (227, 256, 4)
+    assert set(plan.space) >= {"method.margin", "optim.lr_objective"}
+    assert "optim.lr" not in plan.space
+    # Each specification holds another block out, and all read the same decoded images.
+    specs = plan.train_specs(plan.defaults(), 0, None)
+    assert [spec["fold"] for spec in specs.values()] == [0, 1, 2, 3]
+    folds = [context.dataset("folder", view).train_val(fold, 4) for fold in range(4)]
+    assert {fold.train.within[0] for fold in folds} == {folds[0].val.within[0]}
+    assert isinstance(folds[0].train, PhotoImages)
+
+
+def test_milestones_are_those_of_pytorch():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5], gamma=0.3)
+    optim = {"schedule": "multistep", "epochs": 7, "gamma": 0.3, "milestones": [2, 5]}
+    for epoch in range(7):
+        for step in (0, 3):
+            assert learning_rate_factor(4 * epoch + step, 4, optim) == pytest.approx(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+
+def test_rmsprop_has_momentum():
+    model, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optim = {"optimizer": "rmsprop", "lr": 0.1, "lr_objective": 0.2, "weight_decay": 0.0, "heads_factor": 1.0}
+    made = build_optimizer(model, objective, optim)
+    assert isinstance(made, torch.optim.RMSprop)
+    assert [(g["lr"], g["momentum"]) for g in made.param_groups] == [(0.1, 0.9), (0.2, 0.9)]
