@@ -446,25 +446,25 @@ def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
     if cls.released_behaviour:
         lines += ["with --fidelity released, as in the public code"] + [f"  - {t}" for t in cls.released_behaviour]
     if value["published"]:
-        lines += ["published settings (PER)"]
+        lines += ["published settings"]
         lines += [
-            f"  {dataset}: {', '.join(f'{k}={v:g}' for k, v in found.items())}"
-            for dataset, found in value["published"].items()
+            f"  {name}: {', '.join(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in found.items())}"
+            for name, found in value["published"].items()
         ]
     return value, "\n".join(lines)
 
 
-def _published(method: Any) -> dict[str, dict[str, float]]:
-    """Settings that PER published for a method, by data set and configuration."""
-    from .engine.published import EPOCHS, published_rows, published_variant
+def _published(method: Any) -> dict[str, dict[str, Any]]:
+    """What papers published for a method, by data set and configuration."""
+    from .engine.published import DATASETS, published_settings
     from .protocols.recipes import get_recipe
 
-    found = {}
-    for dataset in EPOCHS:
-        variant = published_variant(method, dataset, get_recipe(dataset).base)
-        if variant is not None:
-            found[f"{dataset} ({variant})"] = published_rows()[variant, dataset]
-    return found
+    return {
+        f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
+        for dataset in DATASETS
+        if dataset != "inshop"
+        for item in published_settings(method, dataset, get_recipe(dataset).base)
+    }
 
 
 def test_command(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -78,6 +79,8 @@ class Method:
         fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
         published_as: Name under which PER published settings of it, if that is not its own with hyphens.
+        in_scripts: Name in the run scripts of EL-nivMF and NIR, if it is there.
+        published_for_released: Whether the scripts' settings make sense for the released form only.
         warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
     """
 
@@ -93,6 +96,8 @@ class Method:
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     warm_start: ClassVar[bool] = False
     published_as: ClassVar[str] = ""
+    in_scripts: ClassVar[str] = ""
+    published_for_released: ClassVar[bool] = False
 
     class Params(MethodParams):
         """No hyper-parameters."""
@@ -134,6 +139,15 @@ class Method:
             variant: Name of the configuration, which may say more (``dul-cls-arcface``).
         """
         return {name: value for name, value in values.items() if name in cls.Params.model_fields}
+
+    @classmethod
+    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Parameters, and learning rates of the objective, from a row of the EL-nivMF and NIR scripts.
+
+        Args:
+            values: By their published names.
+        """
+        raise NotImplementedError(f"{cls.name} is not in the scripts")
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
         """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""

@@ -8,10 +8,12 @@ Image: vMF(z/|z|, |z|) of its raw embedding z. Proxy: nivMF(mu_c, K_c), K_c diag
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -31,24 +33,30 @@ class DistributionProxies(nn.Module):
 
     Corrected: concentration and temperature are exponentials. Released: raw numbers, a concentration below 0.1 counts
     as 0.1 and has no gradient, a temperature may cross zero.
+
+    Args:
+        num_classes: C.
+        dim: D.
+        params: Initial values, and rates over that of the directions.
+        vector: One concentration per class and dimension, not one per class.
+        released: As in the public code.
     """
 
-    learning_rates = {  # noqa: RUF012
-        "raw_concentration": ("lr_objective", 1.0),
-        "raw_temperature": ("lr_objective", 0.1),
-    }
-
     def __init__(
-        self, num_classes: int, dim: int, concentration: float, temperature: float, *, vector: bool, released: bool
+        self, num_classes: int, dim: int, params: NormConcentrationParams, *, vector: bool, released: bool
     ) -> None:
         super().__init__()
         self.released = released
         self.weight = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.xavier_normal_(self.weight)
         shape = (num_classes, dim) if vector else (num_classes,)
-        start = concentration if released else math.log(concentration)
-        self.raw_concentration = nn.Parameter(torch.full(shape, start))
+        start, temperature = params.concentration, params.temperature
+        self.raw_concentration = nn.Parameter(torch.full(shape, start if released else math.log(start)))
         self.raw_temperature = nn.Parameter(torch.tensor(temperature if released else math.log(temperature)))
+        self.learning_rates = {
+            "raw_concentration": ("lr_objective", params.concentration_rate),
+            "raw_temperature": ("lr_objective", params.temperature_rate),
+        }
 
     def directions(self) -> Tensor:
         """Unit proxies ``[C, D]``."""
@@ -72,18 +80,9 @@ class DistributionProxies(nn.Module):
 class ElNivmfLoss(DistributionProxies):
     """EL-nivMF cross-entropy with its proxies."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        concentration: float,
-        temperature: float,
-        samples: int,
-        normalizer: str,
-        released: bool,
-    ) -> None:
-        super().__init__(num_classes, dim, concentration, temperature, vector=True, released=released)
-        self.samples, self.normalizer = samples, normalizer
+    def __init__(self, num_classes: int, dim: int, params: ElNivmf.Params, released: bool) -> None:
+        super().__init__(num_classes, dim, params, vector=True, released=released)
+        self.samples, self.normalizer = params.samples, params.normalizer
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
         """``[B, C]``; the same draws of an image meet all proxies, which keeps differences between them quiet."""
@@ -110,6 +109,7 @@ class NormConcentrationMethod(Method):
 
     default_confidence = "method"
     warm_start = True
+    published_for_released = True  # their rates are those of raw concentrations and temperatures
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
         """The constant alpha."""
@@ -121,11 +121,41 @@ class NormConcentrationMethod(Method):
         k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
         return VonMisesFisher(raw, k, validate_args=False)
 
+    @torch.no_grad()
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Alpha such that the mean concentration of an image is ``image_concentration`` times D."""
+        """Alpha such that the mean concentration of an image is ``image_concentration`` times D.
+
+        With ``norm_multiplier``, as the public code does instead: the last layer's weight is multiplied, and the
+        proxies start at the class means, as long as the concentration.
+        """
         assert isinstance(model.spread, ScaledNorm)
-        wanted = self.params.image_concentration * raw.shape[-1]
-        model.spread.alpha.fill_(wanted / raw.square().sum(-1).sqrt().mean())
+        p = self.params
+        if not p.norm_multiplier:
+            model.spread.alpha.fill_(p.image_concentration * raw.shape[-1] / raw.square().sum(-1).sqrt().mean())
+            return
+        proxies = model.objective
+        assert isinstance(proxies, DistributionProxies)
+        sums = torch.zeros_like(proxies.weight).index_add_(0, labels, raw.to(proxies.weight.dtype))
+        seen = torch.bincount(labels, minlength=len(sums)) > 0
+        proxies.weight[seen] = p.concentration * F.normalize(sums[seen], dim=-1)
+        model.mean.weight.mul_(p.norm_multiplier)
+
+    @classmethod
+    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start and rates of the proxies, and what else of a row has a counterpart here."""
+        rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
+        params: dict[str, Any] = {
+            "concentration": float(values["loss_proxyvmf_concentration"]),
+            "temperature": float(values["loss_proxyvmf_temp"]),
+            "norm_multiplier": float(values["loss_proxyvmf_init_norm_multiplier"]),
+            "concentration_rate": rate["conc"] / rate["proxy"],
+            "temperature_rate": rate["temp"] / rate["proxy"],
+        }
+        renamed = {"samples": ("n_samples", int), "omega": ("guidance_w", float)}
+        for ours, (theirs, kind) in renamed.items():
+            if ours in cls.Params.model_fields and f"loss_proxyvmf_{theirs}" in values:
+                params[ours] = kind(values[f"loss_proxyvmf_{theirs}"])
+        return params, {"lr_objective": 1e-5 * rate["proxy"]}
 
     def confidence(self, distribution: Distribution) -> Tensor | None:
         """Log concentration."""
@@ -133,11 +163,14 @@ class NormConcentrationMethod(Method):
 
 
 class NormConcentrationParams(MethodParams):
-    """Initial concentrations and temperature."""
+    """Initial concentrations and temperature; the rates of both over ``lr_objective``; the public code's start."""
 
     image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
     concentration: float = tuned(8.0, 1.0, 64.0, log=True, gt=0)
     temperature: float = tuned(1.0, 0.02, 2.0, log=True, gt=0)
+    concentration_rate: float = Field(1.0, gt=0)
+    temperature_rate: float = Field(0.1, gt=0)
+    norm_multiplier: float = Field(0.0, ge=0)
 
 
 RELEASED = (
@@ -150,7 +183,7 @@ RELEASED = (
 DEVIATIONS = (
     "alpha scales the norms once at the start (the paper multiplies the weights of the last layer)",
     "concentrations and temperature are exponentials, so neither can die or change sign",
-    "proxies start at random directions, not at class means of the untrained network",
+    "proxies start at random directions, not at class means of the untrained network, unless norm_multiplier is set",
 )
 
 
@@ -166,6 +199,7 @@ class ElNivmf(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Eq. 4-6",
     )
+    in_scripts = "EL-nivMF"
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = RELEASED
@@ -178,5 +212,4 @@ class ElNivmf(NormConcentrationMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
-        p = self.params
-        return ElNivmfLoss(num_classes, dim, p.concentration, p.temperature, p.samples, p.normalizer, self.released)
+        return ElNivmfLoss(num_classes, dim, self.params, self.released)

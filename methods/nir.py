@@ -10,10 +10,12 @@ the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -30,8 +32,6 @@ _LARGEST = 50.0
 class NirLoss(nn.Module):
     """A proxy loss and the likelihood of its embeddings under a flow."""
 
-    learning_rates = {"flow": ("lr", 0.1)}  # noqa: RUF012
-
     def __init__(
         self,
         proxy_loss: nn.Module,
@@ -42,8 +42,10 @@ class NirLoss(nn.Module):
         mean_over_dims: bool,
         detach_condition: bool,
         noise: float,
+        flow_rate: float,
     ) -> None:
         super().__init__()
+        self.learning_rates = {"flow": ("lr", flow_rate)}
         self.proxy_loss, self.flow = proxy_loss, flow
         self.omega, self.gamma, self.noise = omega, gamma, noise
         self.mean_over_dims, self.detach_condition = mean_over_dims, detach_condition
@@ -103,6 +105,8 @@ class NIR(Method):
         "omega near 1, because the regulariser does not vanish; the paper's 0.0075 to 0.3 is for the sum",
         "3 blocks, 3 layers, width 64 by default (the paper: 5 blocks, 8 layers, width 128, for D = 512)",
     )
+    in_scripts = "ProxyAnchor+NIR"
+    published_for_released = True  # their omega is for the sum over dimensions
     fidelities = ("corrected", "released")
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
@@ -110,7 +114,7 @@ class NIR(Method):
     )
 
     class Params(MethodParams):
-        """Proxy loss and its constants; weight of it; the flow; the ablations of the paper."""
+        """Proxy loss and its constants; weight of it; the flow and its rate over ``lr``; the ablations of the paper."""
 
         base_loss: Literal["proxy_anchor", "proxy_nca", "soft_triple"] = "proxy_anchor"
         omega: float = tuned(1.0, 0.01, 10.0, log=True, ge=0)
@@ -123,6 +127,23 @@ class NIR(Method):
         depth: int = 3
         width: int = 64
         conditioned: Literal["all", "start", "mid", "end"] = "all"
+        flow_rate: float = Field(0.1, gt=0)
+
+    @classmethod
+    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weight of the proxy loss; else their code's defaults, with the name the option had before (``normflow``)."""
+        given = {name.replace("normflow", "nir"): value for name, value in values.items()}
+        params = {
+            "base_loss": "proxy_anchor",
+            "omega": float(given["loss_nir_w_align"]),
+            "scale": 32.0,
+            "margin": 0.1,
+            "blocks": 5,
+            "depth": 8,
+            "width": 128,
+            "flow_rate": float(given.get("loss_nir_lrmulti", 50)),
+        }
+        return params, {"lr_objective": 0.04}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies, flow and loss."""
@@ -142,4 +163,5 @@ class NIR(Method):
             mean_over_dims=not self.released,
             detach_condition=p.detach_condition,
             noise=p.noise,
+            flow_rate=p.flow_rate,
         )

@@ -8,6 +8,7 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,6 +43,7 @@ class ProxyAnchor(Method):
         arxiv="2003.13911",
         equations="Eq. 4",
     )
+    in_scripts = "ProxyAnchor"
     fidelities = ("corrected", "released")
     released_behaviour = ("the positive term is averaged over samples, not over classes (EL-nivMF and NIR code)",)
 
@@ -55,6 +57,11 @@ class ProxyAnchor(Method):
     def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
         """PER's margin is the whole gap, twice the delta of the paper."""
         return {"scale": values["scale"], "margin": values["margin"] / 2}
+
+    @classmethod
+    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The scripts leave their code's defaults: scale 32, margin 0.1, proxies at 2000 times the rate."""
+        return {"scale": 32.0, "margin": 0.1}, {"lr_objective": 0.02}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""

@@ -17,9 +17,9 @@ from .proxies import proxy_anchor_loss
 class GuidedElNivmfLoss(ElNivmfLoss):
     """EL-nivMF plus a weighted Proxy-Anchor on the same directions."""
 
-    def __init__(self, *args: object, omega: float, alpha: float, delta: float) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
-        self.omega, self.alpha, self.delta = omega, alpha, delta
+    def __init__(self, num_classes: int, dim: int, params: ProxyAnchorElNivmf.Params, released: bool) -> None:
+        super().__init__(num_classes, dim, params, released)
+        self.omega, self.alpha, self.delta = params.omega, params.alpha, params.delta
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
@@ -40,6 +40,7 @@ class ProxyAnchorElNivmf(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Eq. 7",
     )
+    in_scripts = "PANC+EL-nivMF"
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (*RELEASED, "Proxy-Anchor's positive term is averaged over samples")
@@ -53,16 +54,4 @@ class ProxyAnchorElNivmf(NormConcentrationMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
-        p = self.params
-        return GuidedElNivmfLoss(
-            num_classes,
-            dim,
-            p.concentration,
-            p.temperature,
-            p.samples,
-            p.normalizer,
-            self.released,
-            omega=p.omega,
-            alpha=p.alpha,
-            delta=p.delta,
-        )
+        return GuidedElNivmfLoss(num_classes, dim, self.params, self.released)

@@ -21,18 +21,9 @@ from .nivmf_losses import distance_logits
 class DistanceLoss(DistributionProxies):
     """Cross-entropy of one of the distances."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        concentration: float,
-        temperature: float,
-        distance: str,
-        normalizer: str,
-        released: bool,
-    ) -> None:
-        super().__init__(num_classes, dim, concentration, temperature, vector=distance == "nivmf", released=released)
-        self.distance, self.normalizer = distance, normalizer
+    def __init__(self, num_classes: int, dim: int, params: ProxyDistance.Params, released: bool) -> None:
+        super().__init__(num_classes, dim, params, vector=params.distance == "nivmf", released=released)
+        self.distance, self.normalizer = params.distance, params.normalizer
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
@@ -61,6 +52,7 @@ class ProxyDistance(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Section 4, Eq. 29-39",
     )
+    in_scripts = "EL-vMF"
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (
@@ -77,5 +69,4 @@ class ProxyDistance(NormConcentrationMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
-        p = self.params
-        return DistanceLoss(num_classes, dim, p.concentration, p.temperature, p.distance, p.normalizer, self.released)
+        return DistanceLoss(num_classes, dim, self.params, self.released)

@@ -209,8 +209,17 @@ def _record(spec: dict[str, Any], unit: str, cell: Cell, members: Sequence[Subje
             "base_train": " ".join(filter(None, [spec["ensemble"], *bases])) if any(bases) else "",
         },
         "setting": {key: train_spec[key] for key in ("params", "optim", "augmentation")},
-        "manifests": [{**member.trained["manifests"], "test": images.manifest} for member in members],
+        "manifests": {"test": images.manifest} | _manifests(members),
     }
+
+
+def _manifests(members: Sequence[Subject]) -> dict[str, str]:
+    """What each model was trained and validated on; of several models, by the fold that validated."""
+    found: dict[str, str] = {}
+    for member in members:
+        fold = f"_fold_{member.trained['spec']['fold']}" if len(members) > 1 else ""
+        found |= {f"{part}{fold}": digest for part, digest in member.trained["manifests"].items()}
+    return found
 
 
 def _confidence_rows(scorer: Scorer, confidence: Mapping[str, Tensor], images: _Images) -> list[dict[str, Any]]:

@@ -1,14 +1,64 @@
-"""The settings that "Probabilistic Embeddings Revisited" published with its code, by method and data set."""
+"""Settings that papers published with their code, by method, data set and network."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-BACKBONE, DIM = "bn_inception", 128
-TRAINING = {
+
+@dataclass(frozen=True)
+class Published:
+    """A published setting in our names.
+
+    Attributes:
+        source: Whose code it comes with.
+        variant: Name of the configuration there.
+        network: Backbone and embedding size it is for, such as ``bn_inception/128``.
+        values: The values as published.
+        params: The method's parameters.
+        optim: Optimisation of its stage.
+        data: Batches and epochs, where they differ from the recipe's.
+    """
+
+    source: str
+    variant: str
+    network: str
+    values: Mapping[str, Any]
+    params: Mapping[str, Any]
+    optim: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
+"""Data sets that have published settings, with their names in the EL-nivMF and NIR scripts."""
+
+
+def published_settings(method: Any, dataset: str, base: str) -> list[Published]:
+    """Everything published for a method on a data set.
+
+    Args:
+        method: Class of the method.
+        dataset: Name of the data set.
+        base: Base method of two-stage methods.
+    """
+    return [*_revisited(method, dataset, base), *_scripts(method, dataset)]
+
+
+@cache
+def _table(name: str, key: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Values by (configuration, data set) of a file of published settings."""
+    text = files("bench.results.published").joinpath(name).read_text()
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        found.setdefault((row[key], row["dataset"]), {})[row["hparam"]] = row["value"]
+    return found
+
+
+REVISITED = {
     "optimizer": "sgd",
     "schedule": "step",
     "step_epochs": 5,
@@ -16,57 +66,60 @@ TRAINING = {
     "grad_clip": 10.0,
     "heads_factor": 1.0,
 }
-"""What all of its runs have in common (spec of its code)."""
-RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "gamma", "num_epochs": "epochs"}
-EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
+"""What all runs of "Probabilistic Embeddings Revisited" have in common."""
+_RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "gamma", "num_epochs": "epochs"}
+_EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
 
 
-@cache
-def published_rows() -> dict[tuple[str, str], dict[str, float]]:
-    """Values by (variant, data set), such as ``("pfe-arcface", "cub200")``, under their published names."""
-    table = files("bench.results.published").joinpath("pe_revisited_best_hparams.csv").read_text()
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in csv.DictReader(table.splitlines()):
-        values = found.setdefault((row["variant"], row["dataset"]), {})
+def _revisited(method: Any, dataset: str, base: str) -> list[Published]:
+    """Of "Probabilistic Embeddings Revisited"; its In-shop is the merged one."""
+    where = "inshop" if dataset == "inshop_merged" else dataset
+    table = _table("pe_revisited_best_hparams.csv", "variant")
+    stem = method.published_as or method.name.replace("_", "-")
+    names = (f"{stem}-cont-{base}", f"{stem}-{base}", stem)
+    variant = next((name for name in names if (name, where) in table), None)
+    if variant is None:
+        return []
+    values: dict[str, float] = {}
+    for name, text in table[variant, where].items():
         try:
-            values[row["hparam"]] = float(row["value"])
+            values[name] = float(text)
         except ValueError:
             continue  # a switch that is not a number
-    return found
-
-
-def published_variant(method: Any, dataset: str, base: str) -> str | None:
-    """Name of the published configuration of a method on a data set and base, if there is one."""
-    stem = method.published_as or method.name.replace("_", "-")
-    known = {variant for variant, where in published_rows() if where == dataset}
-    return next((name for name in (f"{stem}-cont-{base}", f"{stem}-{base}", stem) if name in known), None)
-
-
-def published_setting(method: Any, dataset: str, base: str) -> dict[str, Any] | None:
-    """Parameters and optimisation of a method's published configuration, in our names.
-
-    Args:
-        method: Class of the method.
-        dataset: Name of the data set; ``inshop_merged`` is PER's ``inshop``.
-        base: Base method of the recipe.
-
-    Returns:
-        ``{"params": .., "optim": .., "variant": ..}``, or None if nothing was published.
-    """
-    where = "inshop" if dataset == "inshop_merged" else dataset
-    variant = published_variant(method, where, base)
-    if variant is None:
-        return None
-    values = dict(published_rows()[variant, where])
-    optim: dict[str, Any] = {**TRAINING, "epochs": EPOCHS[where]}
-    for theirs, ours in RENAMED.items():
-        if theirs in values:
-            optim[ours] = values.pop(theirs)
+    rest = dict(values)
+    optim: dict[str, Any] = {**REVISITED, "epochs": _EPOCHS[where]}
+    optim |= {ours: rest.pop(theirs) for theirs, ours in _RENAMED.items() if theirs in rest}
     optim["epochs"] = int(optim["epochs"])
-    return {"params": method.from_published(values, variant), "optim": optim, "variant": variant}
+    return [Published("PER", variant, "bn_inception/128", values, method.from_published(rest, variant), optim)]
 
 
-def published_datasets(method: Any) -> list[str]:
-    """Data sets for which a setting of a method was published, on any base."""
-    bases = ("arcface", "cosface")
-    return [name for name in EPOCHS if any(published_variant(method, name, base) for base in bases)]
+SCRIPTS = {"optimizer": "adam", "lr": 1e-5, "weight_decay": 4e-4, "schedule": "constant", "heads_factor": 1.0}
+"""What all runs of the EL-nivMF and NIR scripts have in common."""
+
+
+def _scripts(method: Any, dataset: str) -> list[Published]:
+    """Of the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
+    found = []
+    for (variant, where), values in _table("nivmf_nir_hparams.csv", "method").items():
+        dim = values.get("embed_dim", "")
+        names = (
+            f"{method.in_scripts} R50/{dim}",
+            f"{method.in_scripts} baseline R50/{dim}",
+            f"{method.in_scripts} (Fig.5)",
+        )
+        if not method.in_scripts or where != DATASETS.get(dataset) or variant not in names:
+            continue
+        params, rates = method.from_script(values)
+        epochs = int(values["n_epochs"])
+        optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
+        milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]
+        if milestones:
+            optim |= {"schedule": "multistep", "milestones": milestones, "gamma": float(values["gamma"])}
+        data = {
+            "classes_per_batch": int(values.get("bs", 64)) // 2,
+            "images_per_class": 2,
+            "epoch_repeats": 1.0,
+            "freeze_norm": "statistics",
+        }
+        found.append(Published("EL-nivMF and NIR scripts", variant, f"resnet50/{dim}", values, params, optim, data))
+    return found

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import UserError, unknown
 from ..protocols.recipes import Optim, Recipe, get_recipe
 from .context import Context
-from .published import BACKBONE, DIM, published_datasets, published_setting
+from .published import DATASETS, Published, published_settings
 
 
 class RunSettings(BaseModel):
@@ -178,34 +178,45 @@ def apply_file(path: Path, name: str, template: dict[str, Any], method: Any, met
     return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
 
 
-def published_or_refuse(method: Any, dataset: str, base: str) -> dict[str, Any]:
-    """The published setting of a method.
+def published_or_refuse(method: Any, dataset: str, base: str, network: str, fidelity: str) -> Published:
+    """The published setting of a method for a network.
+
+    Args:
+        method: Class of the method.
+        dataset: Name of the data set.
+        base: Base method of two-stage methods.
+        network: Backbone and embedding size, such as ``bn_inception/128``.
+        fidelity: ``corrected`` or ``released``.
 
     Raises:
         NothingPublished: If there is none, with where there are some.
+        UserError: If there is one, but not for this network or form.
     """
-    found = published_setting(method, dataset, base)
-    if found is not None:
-        return found
-    on_base = f" on {base}" if method.on_base else ""
-    where = [name for name in published_datasets(method) if name != dataset]
-    tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
-    raise NothingPublished(
-        f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
-    )
+    found = {item.network: item for item in published_settings(method, dataset, base)}
+    if not found:
+        on_base = f" on {base}" if method.on_base else ""
+        where = [name for name in DATASETS if published_settings(method, name, base)]
+        tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
+        raise NothingPublished(
+            f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
+        )
+    if network not in found:
+        raise UserError(
+            f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
+            " --backbone and --dim, or use --hparams tuned or default"
+        )
+    if method.published_for_released and fidelity != "released" and network.startswith("resnet50"):
+        raise UserError(
+            f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
+            " use --hparams tuned or default"
+        )
+    return found[network]
 
 
 def apply_published(
-    template: dict[str, Any], method: Any, dataset: str, base: str, overrides: dict[str, dict[str, Any]]
-) -> str:
+    template: dict[str, Any], method: Any, found: Published, overrides: dict[str, dict[str, Any]]
+) -> None:
     """Replace the template's setting by the published one; what ``--set`` pins stays pinned."""
-    found = published_or_refuse(method, dataset, base)
-    if (template["backbone"], template["dim"]) != (BACKBONE, DIM):
-        raise UserError(
-            f"published settings are for {BACKBONE} and --dim {DIM}, not {template['backbone']} and {template['dim']};"
-            " leave --backbone and --dim out, or use --hparams tuned or default"
-        )
-    params = {**template["params"], **found["params"], **overrides["method"]}
+    params = {**template["params"], **found.params, **overrides["method"]}
     template["params"] = validated(method, params, method.name)
-    template["optim"] = {**template["optim"], **found["optim"], **overrides["optim"]}
-    return "published"
+    template["optim"] = {**template["optim"], **found.optim, **overrides["optim"]}

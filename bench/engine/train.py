@@ -190,6 +190,8 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             optimizer.zero_grad(set_to_none=True)
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
+            if epoch < optim["head_epochs"]:
+                model.backbone.zero_grad(set_to_none=True)  # an optimiser skips what has no gradient
             nn.utils.clip_grad_norm_(trainable, optim["grad_clip"], error_if_nonfinite=False)
             scaler.step(optimizer)
             scaler.update()

@@ -256,10 +256,14 @@ def _plan(
     # A method whose public code computes what its paper says has one form, which is both.
     fidelity = settings.fidelity if settings.fidelity in method.fidelities else "corrected"
     recipe = get_recipe(dataset)
-    if settings.hparams == "published":
-        published_or_refuse(method, dataset, settings.base or recipe.base)
     if recipe.view and preset.photographs:
         recipe = replace(recipe, **preset.photographs, end_to_end=replace(recipe.end_to_end, **preset.optim))
+    backbone, dim = settings.backbone or recipe.backbone, settings.dim or recipe.dim
+    published = None
+    if settings.hparams == "published":
+        published = published_or_refuse(method, dataset, settings.base or recipe.base, f"{backbone}/{dim}", fidelity)
+        # Batches are checked against the data, and --set against them.
+        recipe = replace(recipe, **published.data)
     base = None
     if method.on_base:
         base_name = settings.base or recipe.base
@@ -275,7 +279,6 @@ def _plan(
     params = validated(method, {**recipe_params, **overrides["method"]}, name)
     instance = method(method.Params(**params), fidelity)
     frozen = "backbone" not in instance.trained_parts
-    backbone = settings.backbone or recipe.backbone
     view = {**recipe.view, **(preset.view if recipe.view else {}), **overrides["view"]}
     optim_defaults = asdict(recipe.frozen if frozen else recipe.end_to_end)
     optim_space = optim_defaults.pop("search")
@@ -307,7 +310,7 @@ def _plan(
         "params": params,
         "backbone": backbone,
         "weights": _weights_hash(backbone, context.weights),
-        "dim": settings.dim or recipe.dim,
+        "dim": dim,
         "optim": optim,
         "classes_per_batch": recipe.classes_per_batch,
         "images_per_class": recipe.images_per_class,
@@ -324,8 +327,8 @@ def _plan(
     trials, hparams = settings.trials or preset.trials, "tuned"
     if settings.hparams != "tuned":
         trials, hparams, space = 0, settings.hparams, {}
-        if settings.hparams == "published":
-            hparams = apply_published(template, method, dataset, settings.base or recipe.base, overrides)
+        if published is not None:
+            apply_published(template, method, published, overrides)
         elif settings.hparams != "default":
             known = [entry.name for entry in context.methods]
             hparams = apply_file(Path(settings.hparams), name, template, method, known)

@@ -26,6 +26,7 @@ class Optim:
         step_epochs: Epochs between two steps.
         milestones: Epochs after which ``multistep`` goes down.
         warmup: Fraction of the steps that ``onecycle`` spends warming up.
+        head_epochs: First epochs that leave the backbone as it is and train the rest.
         grad_clip: Global gradient norm.
         epochs: Passes over the training images.
         precision: Of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling); heads
@@ -43,6 +44,7 @@ class Optim:
     gamma: float = 0.5
     step_epochs: int = 5
     milestones: tuple[int, ...] = ()
+    head_epochs: int = 0
     grad_clip: float = 10.0
     heads_factor: float = 1.0
     precision: str = "float32"

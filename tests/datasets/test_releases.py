@@ -181,7 +181,7 @@ def _damage_header(r):
 DAMAGES = {
     _damage_missing_list: "lacks its companion",
     _damage_wrong_counts: "incomplete: 16 of 24 images, 8 of 8 classes",
-    _damage_truncated: "1 of 9 images cannot be used: .*103_1.JPG: not a readable image",
+    _damage_truncated: "1 of 15 images cannot be used: .*103_1.JPG: not a readable image",
     _damage_duplicate: "1 images are listed more than once, such as bicycle_final/105_2.JPG",
     _damage_unreadable: "no such folder",
     _damage_wrong_cub: r"is CUB-200 \(2010",

@@ -26,8 +26,8 @@ def _train(method, context, base=None):
     )
     plan = next(plan for plan in build_plans(settings, context) if plan.method == method)
     if plan.base is not None:
-        base = _train(plan.base.method, context)
-    spec = plan.train_spec({}, 0, base)
+        base = {0: _train(plan.base.method, context)}
+    spec = plan.train_specs({}, 0, base)[0]
     run_training(spec, unit_id(spec), plan.cell, context, lambda event: None)
     return spec
 

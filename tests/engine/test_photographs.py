@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from bench.cli import main
+from bench.engine.context import Context
+from bench.engine.model import build_model
+from bench.engine.settings import RunSettings
+from bench.engine.train import run_training
+from bench.engine.units import build_plans, unit_id
 from PIL import Image
+from safetensors.torch import load_file
 
 SMALL = (
     "--backbone", "squeezenet1_0", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
@@ -72,7 +80,6 @@ def test_lower_precision_trains_and_is_part_of_the_result(photo_cli, tmp_path, p
 
 
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
-    import torch
     from bench.methods.cosface import CosFace
     from bench.testing import build
 
@@ -114,7 +121,6 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeypatch, capsys):
-    from bench.cli import main
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.chdir(tmp_path)
@@ -127,7 +133,6 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeyp
 
 
 def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, capsys, monkeypatch):
-    from bench.cli import main
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
@@ -142,7 +147,71 @@ def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, 
     assert "left out: no published setting of 'margin'" in captured.err
     assert main([*arguments, "--method", "margin"]) == 2
     assert main([*arguments, "--method", "hib", "--dim", "64"]) == 2
-    assert "published settings are for bn_inception and --dim 128" in capsys.readouterr().err
+    assert "published settings of hib on cub200 are for bn_inception/128, not" in capsys.readouterr().err
+
+
+def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch):
+    """By hand from the scripts: rates are multiples of 1e-5, a milestone at the last epoch changes nothing."""
+    _photos(tmp_path / "photos", {"": range(4)})
+    monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    context = Context(str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
+    asked = {
+        "datasets": ("cub200",), "protocol": "standardized", "hparams": "published", "weights": "none",
+        "fidelity": "released", "sets": (("data.classes_per_batch", "2"),),
+    }  # fmt: skip
+    methods = ("proxy_anchor_el_nivmf", "nir", "proxy_anchor")
+    plans = {plan.method: plan.template for plan in build_plans(RunSettings(methods=methods, **asked), context)}
+    guided = plans["proxy_anchor_el_nivmf"]
+    wanted = {
+        "concentration": 6.0, "temperature": 0.003, "samples": 5, "omega": 3.0, "norm_multiplier": 30.0,
+        "concentration_rate": 4.0, "temperature_rate": 0.04,
+    }  # fmt: skip
+    assert {key: guided["params"][key] for key in wanted} == pytest.approx(wanted)
+    optim = {
+        "optimizer": "adam",
+        "lr": 1e-5,
+        "weight_decay": 4e-4,
+        "schedule": "multistep",
+        "gamma": 0.3,
+        "epochs": 250,
+    }
+    assert {key: guided["optim"][key] for key in optim} == optim
+    assert guided["optim"]["lr_objective"] == pytest.approx(0.05)
+    assert guided["optim"]["milestones"] == [25, 50]
+    nir = plans["nir"]
+    flow = {"omega": 0.0075, "blocks": 5, "depth": 8, "width": 128, "flow_rate": 50.0}
+    assert {key: nir["params"][key] for key in flow} == flow
+    assert (nir["optim"]["schedule"], nir["optim"]["head_epochs"], nir["optim"]["epochs"]) == ("constant", 1, 100)
+    assert nir["optim"]["lr_objective"] == pytest.approx(0.04)
+    assert plans["proxy_anchor"]["optim"]["lr_objective"] == pytest.approx(0.02)
+    assert {(t["backbone"], t["dim"], t["images_per_class"]) for t in plans.values()} == {("resnet50", 128, 2)}
+    arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
+    arguments += ["--data-root", str(tmp_path), "--method", "nir"]
+    assert main([*arguments, "--backbone", "resnet50"]) == 2
+    assert "add --fidelity released" in capsys.readouterr().err
+    assert main(arguments) == 2
+    assert "are for resnet50/128 and resnet50/512, not bn_inception/128" in capsys.readouterr().err
+
+
+def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
+
+    context = Context(str(tmp_path))
+    kept = {}
+    for frozen in (0, 1):
+        sets = (("optim.epochs", "1"), *([("optim.head_epochs", "1")] if frozen else []))
+        settings = RunSettings(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", sets=sets)
+        (plan,) = build_plans(settings, context)
+        spec = plan.train_specs({}, 0, None)[0]
+        record = run_training(spec, unit_id(spec), plan.cell, context, lambda event: None)
+        weights = load_file(context.store.unit_dir(plan.cell, "train", unit_id(spec)) / "weights.safetensors")
+        kept[frozen] = {key: value for key, value in weights.items() if "running" not in key}
+
+    start = build_model(spec, context, record["num_classes"], record["channels"]).state_dict()
+    same = {f: [k for k, v in kept[f].items() if k in start and torch.equal(v, start[k])] for f in kept}
+    backbone = [key for key in start if key.startswith("backbone.") and key.endswith(("weight", "bias"))]
+    assert set(backbone) <= set(same[1])
+    assert not set(backbone) <= set(same[0])
+    assert "mean.weight" not in same[1]
 
 
 def _like_folder(root):
@@ -156,9 +225,6 @@ def _like_folder(root):
 
 
 def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
-    from bench.engine.context import Context
-    from bench.engine.settings import RunSettings
-    from bench.engine.units import build_plans
 
     _photos(tmp_path / "photos", {"": range(4)})
     context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
@@ -187,9 +253,6 @@ def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
 
 
 def test_other_images_under_the_same_names_are_other_results(tmp_path):
-    from bench.engine.context import Context
-    from bench.engine.settings import RunSettings
-    from bench.engine.units import build_plans, unit_id
 
     ids = []
     for name, classes in (("a", range(4)), ("b", range(4, 8)), ("c", range(4))):
@@ -203,12 +266,11 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
         )  # fmt: skip
         context = Context(str(tmp_path / "results"), data_root=str(root), weights="none")
         (plan,) = build_plans(settings, context)
-        ids.append(unit_id(plan.train_spec({}, 0, None)))
+        ids.append(unit_id(plan.train_specs({}, 0, None)[0]))
     assert ids[0] == ids[2] != ids[1]
 
 
 def test_a_network_for_another_image_size_is_refused_before_anything_is_decoded(tmp_path, monkeypatch, capsys):
-    from bench.cli import main
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.chdir(tmp_path)
@@ -218,7 +280,6 @@ def test_a_network_for_another_image_size_is_refused_before_anything_is_decoded(
 
 
 def test_a_head_without_a_published_setting_on_its_base_trains_nothing(tmp_path, capsys, monkeypatch):
-    from bench.cli import main
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 ALL = "arcface,cosface,pfe,dul_cls"
 KEYS = [
     "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
-    "seed", "split", "scorer", "confidence", "variant", "metric", "fraction",
+    "ensemble", "seed", "split", "scorer", "confidence", "variant", "metric", "fraction",
 ]  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_losing_trials_keep_their_records_but_not_their_weights(tiny_run):
     for method in ("arcface", "pfe"):
         tuned = list(tiny_run.glob(f"reality_check/ndigit_smoke/{method}/study-*/trial-*.json"))
         assert len(tuned) == 6
-        units = {json.loads(p.read_text())["unit"] for p in tuned}
+        units = {unit for p in tuned for unit in json.loads(p.read_text())["units"]}
         folder = tiny_run / "reality_check" / "ndigit_smoke" / method
         assert sum((folder / f"train-{u}" / "weights.safetensors").exists() for u in units) == 1
         assert all((folder / f"train-{u}" / "record.json").exists() for u in units)

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods.distributions import PointMass, VonMisesFisher
-from bench.methods.el_nivmf import ElNivmfLoss
+from bench.methods.el_nivmf import ElNivmf, ElNivmfLoss
 from bench.methods.flow import ConditionalFlow
 from bench.methods.losses import ArcFaceLoss, CosineClassifier
 from bench.methods.margin import margin_loss
@@ -155,7 +155,7 @@ def test_the_released_criterion_differs_from_the_corrected_one_and_both_train():
     losses = []
     for released in (False, True):
         torch.manual_seed(1)
-        objective = ElNivmfLoss(6, 16, 8.0, 0.5, 5, "heuristic", released)
+        objective = ElNivmfLoss(6, 16, ElNivmf.Params(concentration=8.0, temperature=0.5), released)
         loss = objective(VonMisesFisher(z, z.norm(dim=-1)), labels)
         loss.backward()
         assert all(torch.isfinite(p.grad).all() for p in objective.parameters())
@@ -238,7 +238,14 @@ def test_the_flow_with_stored_weights_gives_the_stored_latent_and_inverse(name, 
     labels = held["labels"].long()
     proxies = ProxyAnchorLoss(len(v), dim, 32.0, 0.1, released=True).double()
     loss = NirLoss(
-        proxies, flow, omega=float(held["omega"]), gamma="exp", mean_over_dims=False, detach_condition=False, noise=0.0
+        proxies,
+        flow,
+        omega=float(held["omega"]),
+        gamma="exp",
+        mean_over_dims=False,
+        detach_condition=False,
+        noise=0.0,
+        flow_rate=0.1,
     )
     with torch.no_grad():
         proxies.weight.copy_(v)
