@@ -42,7 +42,7 @@ class RunSettings(BaseModel):
 
 
 class NothingPublished(UserError):
-    """A method has no published setting for a data set."""
+    """A method has no published setting for a data set and network."""
 
 
 def expand(asked: tuple[str, ...], known: list[str]) -> list[str]:
@@ -189,8 +189,7 @@ def published_or_refuse(method: Any, dataset: str, base: str, network: str, fide
         fidelity: ``corrected`` or ``released``.
 
     Raises:
-        NothingPublished: If there is none, with where there are some.
-        UserError: If there is one, but not for this network or form.
+        NothingPublished: If there is none, or none for this network or form, with where there are some.
     """
     found = {item.network: item for item in published_settings(method, dataset, base)}
     if not found:
@@ -201,12 +200,12 @@ def published_or_refuse(method: Any, dataset: str, base: str, network: str, fide
             f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
         )
     if network not in found:
-        raise UserError(
+        raise NothingPublished(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
     if method.published_for_released and fidelity != "released" and network.startswith("resnet50"):
-        raise UserError(
+        raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"
         )

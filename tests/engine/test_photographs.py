@@ -191,6 +191,11 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert "add --fidelity released" in capsys.readouterr().err
     assert main(arguments) == 2
     assert "are for resnet50/128 and resnet50/512, not bn_inception/128" in capsys.readouterr().err
+    # Beside a method that has one, it is left out.
+    assert (
+        main([*arguments, "--method", "dul_cls", "--set", "data.classes_per_batch=1", "--set", "optim.epochs=3"]) == 0
+    )
+    assert "left out: published settings of nir" in capsys.readouterr().err
 
 
 def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
