@@ -62,6 +62,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Draw(StrEnum):
+    """What a bootstrap draws."""
+
+    queries = "queries"
+    classes = "classes"
+
+
 Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Plugins = Annotated[
@@ -337,6 +344,77 @@ def report(
     written = report_command(results, out, quiet=as_json)
     if as_json:
         _print_json([str(path) for path in written])
+
+
+def _split(values: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Names from repeated and comma-separated values."""
+    names = tuple(name.strip() for value in values or [] for name in value.split(",") if name.strip())
+    return names or default
+
+
+Scorers = Annotated[
+    list[str] | None,
+    typer.Option("--scorers", help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metrics",
+        help="Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, clustering, structure,"
+        " all, or single ones such as recall_at_16 or nmi. Default: recall,map_at_r,r_precision.",
+        metavar="M[,M..]",
+    ),
+]
+Normalize = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize", help="L2-normalise embeddings first; what the file says, else yes, by default."
+    ),
+]
+Bootstrap = Annotated[
+    Draw,
+    typer.Option(
+        "--bootstrap", help="What is drawn for the intervals of a comparison: queries, or whole classes of them."
+    ),
+]
+
+
+@app.command()
+def score(
+    files: Annotated[list[Path], typer.Argument(help="Embeddings, .npz, .safetensors or Parquet.", metavar="FILE..")],
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
+
+    A file holds embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = surer),
+    variance [N] or [N, D], concentration [N], quality [N], is_query [N], is_gallery [N], ids [N]. With several files
+    of the same images, the others are compared with the first.
+
+    \b
+    numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
+    score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
+    compare:  bench score mine.npz theirs.npz --bootstrap classes
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ._score_command import score_command
+
+    found = score_command(
+        files,
+        scorers=_split(scorers, ("cosine",)),
+        metrics=_split(metrics, ("recall", "map_at_r", "r_precision")),
+        normalize=normalize,
+        by=bootstrap.value,
+        out=out,
+        quiet=as_json,
+    )
+    if as_json:
+        _print_json(found)
 
 
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -1,0 +1,118 @@
+"""``bench score``: files in, tables and figures out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from ._embedding_files import read_embeddings
+from ._embedding_set import EmbeddingSet
+from ._score import Scored, compare, score_set, tidy
+from .errors import BadInput
+from .report.scored import print_scored, worth, write_scored
+
+
+def score_command(
+    files: Sequence[Path],
+    *,
+    scorers: Sequence[str],
+    metrics: Sequence[str],
+    normalize: bool | None,
+    by: str,
+    out: Path | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Score files, compare the others with the first, print unless quiet, write if asked to.
+
+    Args:
+        files: Files of the same images if there are several.
+        scorers: Names of scorers.
+        metrics: Names of groups or metrics.
+        normalize: None does what each file says, and normalises where it says nothing.
+        by: What the bootstrap draws, ``queries`` or ``classes``.
+        out: Folder for tables and figures.
+        quiet: Print nothing on standard output.
+
+    Returns:
+        What ``--json`` prints.
+    """
+    if out is not None and out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out} is a file; name a folder")
+    names = _labels(files)
+    sets: list[EmbeddingSet] = []
+    scored: dict[str, Scored] = {}
+    for path, name in zip(files, names):
+        given, normalized = _read(path)
+        try:
+            if sets:
+                given = given.aligned_with(sets[0])
+            how = normalized if normalize is None else normalize
+            scored[name] = score_set(given, scorers=scorers, metrics=metrics, normalize=how)
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+        sets.append(given)
+    frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
+    differences = [
+        {"first": names[0], "other": name, **line}
+        for name in names[1:]
+        for line in compare(scored[names[0]], scored[name], metrics, by=by)
+    ]
+    comparison = pd.DataFrame(differences)
+    if out is not None:
+        written = write_scored(scored, frame, comparison, out)
+    if not quiet:
+        print_scored(scored, frame, comparison, Console())
+        if out is not None:
+            print(f"{len(written)} tables and figures in {out}")
+    return {
+        "files": [{"file": str(path), "name": name, **_counts(scored[name])} for path, name in zip(files, names)],
+        "rows": _records(frame),
+        "confidences": _records(worth(frame)),
+        "comparison": _records(comparison),
+    }
+
+
+def _read(path: Path) -> tuple[EmbeddingSet, bool]:
+    arrays, others = read_embeddings(path)
+    if others:
+        sys.stderr.write(f"bench: note: {path}: not read: {', '.join(others)}\n")
+    try:
+        normalized = arrays.get("normalize", np.array(True))
+        if normalized.shape or normalized.dtype.kind != "b":
+            raise BadInput("normalize must be one boolean")
+        return EmbeddingSet.of(arrays), bool(normalized)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def _labels(files: Sequence[Path]) -> list[str]:
+    stems = [path.stem for path in files]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in files]
+    if len(set(names)) < len(names):
+        raise BadInput(f"{next(name for name in names if names.count(name) > 1)} is given twice")
+    return names
+
+
+def _counts(scored: Scored) -> dict[str, int]:
+    given = scored.given
+    return {
+        "images": len(given),
+        "classes": len(np.unique(given.labels)),
+        "dim": given.embeddings.shape[1],
+        "queries": int(given.is_query.sum()),
+        "gallery": int(given.is_gallery.sum()),
+    }
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain values; what has no value is null, which JSON has and NaN it has not."""
+    return [
+        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
+        for line in frame.to_dict("records")
+    ]
