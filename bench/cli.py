@@ -417,6 +417,76 @@ def score(
         _print_json(found)
 
 
+@app.command()
+def embed(
+    images: Annotated[
+        Path,
+        typer.Option(
+            "--images",
+            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.",
+            metavar="DIR",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", help="weights.safetensors of a trained unit, its record beside it.", metavar="FILE"
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="A backbone alone, its pooled features.", metavar="NAME")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            help="Weights of the backbone (.safetensors or .pth), or `none`; those cached here if not given.",
+            metavar="FILE",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
+    plugin: Plugins = None,
+) -> None:
+    """Embed a folder of images into a file that `bench score` reads.
+
+    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added.
+    Variance or concentration come from the network where it has them, and the confidence its method is quoted with.
+
+    \b
+    bench embed --run 3f2a --images photos --out photos.npz
+    bench embed --backbone resnet50 --weights resnet50.pth --images photos --out photos.npz
+    bench score photos.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ._embed import embed_command
+    from .commands import pick_device
+
+    text = embed_command(
+        run=run,
+        checkpoint=checkpoint,
+        backbone=backbone,
+        weights=weights,
+        image_size=image_size,
+        images=images,
+        out=out,
+        results=results,
+        device=pick_device(device.value),
+        plugins=tuple(plugin or ()),
+    )
+    typer.echo(text)
+
+
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 

@@ -49,7 +49,7 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def _progress(console: Any) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(console: Any) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for work on images, gone when it is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -77,7 +77,7 @@ def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
             continue
         seen.add((name, repr(view)))
         try:
-            with _progress(console) as progress:
+            with progress_bar(console) as progress:
                 context.dataset(name, view).prepare(plan.template["fold"], plan.template["folds"], progress)
         except DataError as error:
             raise UserError(str(error)) from None
@@ -246,7 +246,7 @@ def data_verify_command(
 
     dataset = _photo_dataset(name, root, allow_partial, plugins)
     try:
-        with _progress(Console(stderr=True)) as progress:
+        with progress_bar(Console(stderr=True)) as progress:
             found: dict[str, Any] = dataset.verify(progress)
     except ValueError as error:
         raise UserError(str(error)) from None
