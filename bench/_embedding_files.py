@@ -250,7 +250,7 @@ def _write_npz(arrays: Mapping[str, np.ndarray]) -> bytes:
 def _write_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     from safetensors.numpy import save
 
-    numbers = {key: np.ascontiguousarray(value) for key, value in arrays.items() if key not in _TEXTS}
+    numbers = {key: np.require(value, requirements="C") for key, value in arrays.items() if key not in _TEXTS}
     return save(numbers, {key: json.dumps(arrays[key].tolist()) for key in _TEXTS if key in arrays})
 
 

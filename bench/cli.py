@@ -418,6 +418,41 @@ def score(
 
 
 @app.command()
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    as_json: Json = False,
+) -> None:
+    """Compare methods of a results folder seed by seed, or files of embeddings query by query.
+
+    The first is compared with each of the others; without names, every two methods are. Methods: mean difference over
+    the seeds that both have, with its 95 % t-interval. Files: what `bench score FILE FILE2` prints; the options but
+    --results are for them.
+
+    \b
+    bench compare cosface pfe dul_cls --results results/runs
+    bench compare mine.npz theirs.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if names and any(Path(name).suffix or Path(name).is_file() for name in names):
+        if len(names) < 2:
+            raise UserError(f"{names[0]}: name another file to compare it with")
+        score([Path(name) for name in names], scorers, metrics, normalize, bootstrap, None, as_json)
+        return
+    from .commands import compare_command
+
+    found = compare_command(_split(names, ()), results, quiet=as_json)
+    if as_json:
+        _print_json(found)
+
+
+@app.command()
 def embed(
     images: Annotated[
         Path,

@@ -577,3 +577,37 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
         for path in written:
             print(path)
     return written
+
+
+def compare_command(names: tuple[str, ...], results: Path, quiet: bool) -> list[dict[str, Any]]:
+    """``bench compare`` of the methods of a results folder; returns one row per pair and metric.
+
+    Args:
+        names: Methods, the first compared with each of the others; none = every two.
+        results: Results folder.
+        quiet: Print nothing.
+    """
+    from rich.console import Console
+
+    from .report.frame import collect
+    from .report.tables import paired_methods, print_paired
+
+    store = Store(results)
+    _open_for_reading(store)
+    frame, roles = collect(store)
+    if frame.empty:
+        raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
+    held = set(frame["method"])
+    for name in names:
+        if name not in held:
+            raise unknown("method of these results", name, held)
+    lines = paired_methods(frame, roles, names)
+    if lines.empty:
+        raise UserError(f"{results} has no two of these settings with a common seed on one data set")
+    if not quiet:
+        _say_what_was_left_out(store, Console(stderr=True))
+        print_paired(lines, Console())
+    return [
+        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
+        for line in lines.to_dict("records")
+    ]

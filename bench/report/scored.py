@@ -95,16 +95,19 @@ def _percent(value: float, digits: int = 2, sign: str = "") -> str:
 
 
 def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title="Values in percent", title_justify="left")
+    plain = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
+    several = plain["scorer"].nunique() > 1
+    title = "Values in percent" if several else f"Values in percent, ranked by {plain['scorer'].iloc[0]}"
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
     table.add_column("metric")
-    table.add_column("scorer")
+    if several:
+        table.add_column("scorer")
     for name in names:
         table.add_column(name if len(names) > 1 else "value", justify="right", no_wrap=len(name) < 12)
     for name in names[1:]:
-        table.add_column(f"{name} - {names[0]} [95 %]", justify="right")
+        table.add_column(f"{name} - {names[0]} [95 %]", justify="right", no_wrap=True)
     table.add_column("n_queries", justify="right")
     table.add_column("n_lone", justify="right")
-    plain = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
     differences = {
         (line["other"], line["scorer"], line["metric"]): _interval(line) for line in comparison.to_dict("records")
     }
@@ -116,7 +119,7 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
         counts = [str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone")]
         title = TITLES.get(metric, metric.replace("recall_at_", "Recall@").replace("_", " "))
         label = f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title
-        table.add_row(Text(label), scorer, *cells, *counts)
+        table.add_row(Text(label), *([scorer] if several else []), *cells, *counts)
     console.print(table)
     if len(comparison):
         by = comparison["resampled"].iloc[0]
