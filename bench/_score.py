@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -252,7 +253,7 @@ def confidences_of(given: EmbeddingSet, distribution: Distribution) -> dict[str,
 
 
 def _measured(given: EmbeddingSet, distribution: Distribution, scorers: list[str], wanted: dict[str, int]) -> Scored:
-    labels = torch.unique(torch.from_numpy(given.labels), return_inverse=True)[1]
+    labels = torch.from_numpy(_classes(given.labels))
     confidences = confidences_of(given, distribution)
     primary = next((name for name in ("given", "method") if name in confidences), "")
     queries, gallery = (torch.from_numpy(mask).nonzero().squeeze(1) for mask in (given.is_query, given.is_gallery))
@@ -283,6 +284,12 @@ def _measured(given: EmbeddingSet, distribution: Distribution, scorers: list[str
                 found_value = correlation(value, quality)
                 rows.append(row(metric, found_value, confidence=kind, variant="quality", n_queries=len(labels)))
     return Scored(tuple(rows), given, queries, values, confidences, primary)
+
+
+def _classes(labels: np.ndarray) -> np.ndarray:
+    """Classes 0..C-1 in the order of their first rows: what they were numbered by does not matter."""
+    _, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[place]
 
 
 def _about_all(distribution: Distribution, labels: Tensor, wanted: dict[str, int]) -> Iterator[Row]:
@@ -375,7 +382,7 @@ def compare(
             continue
         a, b = (torch.stack([each[scorer][name] for name in names], 1) for each in (other.values, first.values))
         counted = ~b.isnan().any(1)
-        labels = first.given.labels[first.queries.numpy()][counted.numpy()] if by == "classes" else None
+        labels = _classes(first.given.labels)[first.queries.numpy()][counted.numpy()] if by == "classes" else None
         seed = seed_for("score", "bootstrap") % 2**32
         intervals = paired_bootstrap(a[counted].numpy(), b[counted].numpy(), labels, resamples=resamples, seed=seed)
         for name, interval in zip(names, intervals):

@@ -15,6 +15,7 @@ from ._embedding_files import read_embeddings
 from ._embedding_set import EmbeddingSet
 from ._score import Scored, compare, score_set, tidy
 from .errors import BadInput
+from .report.frame import plain_rows
 from .report.scored import print_scored, worth, write_scored
 
 
@@ -72,9 +73,9 @@ def score_command(
             print(f"{len(written)} tables and figures in {out}")
     return {
         "files": [{"file": str(path), "name": name, **_counts(scored[name])} for path, name in zip(files, names)],
-        "rows": _records(frame),
-        "confidences": _records(worth(frame)),
-        "comparison": _records(comparison),
+        "rows": plain_rows(frame),
+        "confidences": plain_rows(worth(frame)),
+        "comparison": plain_rows(comparison),
     }
 
 
@@ -108,11 +109,3 @@ def _counts(scored: Scored) -> dict[str, int]:
         "queries": int(given.is_query.sum()),
         "gallery": int(given.is_gallery.sum()),
     }
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain values; what has no value is null, which JSON has and NaN it has not."""
-    return [
-        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
-        for line in frame.to_dict("records")
-    ]

@@ -589,7 +589,7 @@ def compare_command(names: tuple[str, ...], results: Path, quiet: bool) -> list[
     """
     from rich.console import Console
 
-    from .report.frame import collect
+    from .report.frame import collect, plain_rows
     from .report.tables import paired_methods, print_paired
 
     store = Store(results)
@@ -607,7 +607,4 @@ def compare_command(names: tuple[str, ...], results: Path, quiet: bool) -> list[
     if not quiet:
         _say_what_was_left_out(store, Console(stderr=True))
         print_paired(lines, Console())
-    return [
-        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
-        for line in lines.to_dict("records")
-    ]
+    return plain_rows(lines)
