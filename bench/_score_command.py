@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from rich.console import Console
 
 from ._embedding_files import read_embeddings
 from ._embedding_set import EmbeddingSet
-from ._score import Scored, compare, score_set, tidy
 from .errors import BadInput
-from .report.frame import plain_rows
-from .report.scored import print_scored, worth, write_scored
+
+if TYPE_CHECKING:
+    from ._score import Scored
 
 
 def score_command(
@@ -46,18 +45,25 @@ def score_command(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     names = _labels(files)
-    sets: list[EmbeddingSet] = []
-    scored: dict[str, Scored] = {}
-    for path, name in zip(files, names):
+    sets: list[tuple[EmbeddingSet, bool]] = []
+    for path in files:
         given, normalized = _read(path)
-        try:
-            if sets:
-                given = given.aligned_with(sets[0])
-            how = normalized if normalize is None else normalize
+        with _named(path):
+            sets.append((given.aligned_with(sets[0][0]) if sets else given, normalized))
+
+    # A bad file is refused at once: torch takes seconds to load.
+    import pandas as pd
+    from rich.console import Console
+
+    from ._score import compare, score_set, tidy
+    from .report.frame import plain_rows
+    from .report.scored import print_scored, worth, write_scored
+
+    scored: dict[str, Scored] = {}
+    for path, name, (given, normalized) in zip(files, names, sets):
+        how = normalized if normalize is None else normalize
+        with _named(path):
             scored[name] = score_set(given, scorers=scorers, metrics=metrics, normalize=how)
-        except BadInput as error:
-            raise BadInput(f"{path}: {error}") from None
-        sets.append(given)
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
     differences = [
         {"first": names[0], "other": name, **line}
@@ -79,17 +85,24 @@ def score_command(
     }
 
 
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What is wrong inside is wrong with this file."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
 def _read(path: Path) -> tuple[EmbeddingSet, bool]:
     arrays, others = read_embeddings(path)
     if others:
         sys.stderr.write(f"bench: note: {path}: not read: {', '.join(others)}\n")
-    try:
+    with _named(path):
         normalized = arrays.get("normalize", np.array(True))
         if normalized.shape or normalized.dtype.kind != "b":
             raise BadInput("normalize must be one boolean")
         return EmbeddingSet.of(arrays), bool(normalized)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
 
 
 def _labels(files: Sequence[Path]) -> list[str]:
