@@ -23,7 +23,7 @@ from .datasets.photographs import PhotoImages, View, decode
 from .engine.context import Context
 from .engine.model import CHUNK, WEIGHTS, build_model, embed
 from .errors import UserError
-from .methods.backbones import build_backbone, find_weights
+from .methods.backbones import build_backbone, check_backbone, find_weights
 from .methods.distributions import to_arrays
 from .seeds import seed_for
 from .store import RECORD, read_json
@@ -193,6 +193,7 @@ def _bare_backbone(name: str, weights: str | None, image_size: int | None, devic
         raise UserError(f"--weights {weights}: no such file")
     torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
     try:
+        check_backbone(name)
         network = build_backbone(name, 3, find_weights(name, weights)).to(device).eval()
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -54,7 +54,8 @@ def progress_bar(console: Any) -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    # Where there is no terminal a bar would leave an empty line.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[tuple[str, int], Any] = {}
 
         def advance(what: str, done: int, total: int) -> None:

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 from bench._embedding_files import write_embeddings
 from bench.protocols.statistics import paired_bootstrap
+from bench.report.frame import KEYS, ROW_KEYS
 from bench.report.tables import paired_methods
+from bench.store import Store, write_json
 from scipy import stats
 
 
@@ -163,3 +165,23 @@ def test_methods_are_compared_by_the_seeds_they_share():
     named = paired_methods(*_results(values), names=("two", "one", "three"))
     assert list(zip(named["first"], named["other"])) == [("two", "one"), ("two", "three")]
     assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
+
+
+def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
+    store = Store(tmp_path / "runs")
+    store.open("reality_check", 1, create=True)
+    frame, roles = _results({"one": {0: 0.5, 1: 0.6}, "two": {0: 0.6, 1: 0.8}})
+    for row, role in zip(frame.to_dict("records"), roles.to_dict("records")):
+        columns = {key: row[key] for key in KEYS} | {"protocol": "reality_check"}
+        item = {key: row[key] for key in (*ROW_KEYS, "value")} | {"fraction": None, "n_queries": 9, "n_lone": 0}
+        record = {"columns": columns, "rows": [item], "role": role, "unit": row["unit"], "finished": 0.0}
+        write_json(tmp_path / "runs/reality_check/d" / row["method"] / f"test-{row['unit']}" / "record.json", record)
+    code, out, err = bench("compare", "one,two", "--results", "runs")
+    assert (code, err) == (0, "")
+    assert "+15.0" in out
+    found = json.loads(bench("compare", "--results", "runs", "--json")[1])
+    assert [(line["first"], line["other"], line["metric"]) for line in found] == [("one", "two", "map_at_r")]
+    assert found[0]["difference_mean"] == pytest.approx(0.15)
+    code, _, err = bench("compare", "one", "tow", "--results", "runs")
+    assert code == 2
+    assert "did you mean 'two'" in err
