@@ -155,7 +155,11 @@ def run(
     """Tune, train and test methods on data sets; write tables and figures.
 
     The same command again resumes where the last one stopped: finished units are never done twice.
-    """
+
+    \b
+    bench run --method dul_cls --dataset ndigit --seeds 5
+    bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import run_command
 
     pins = []
@@ -202,7 +206,12 @@ def list_(
     check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols or scorers."""
+    """List methods, data sets, protocols or scorers.
+
+    \b
+    bench list methods
+    bench list datasets --json
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import list_rows
 
     rows = list_rows(kind.value, tuple(plugin or ()), check)
@@ -223,7 +232,11 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol."""
+    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol.
+
+    \b
+    bench show dul_cls
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import show_entry
 
     value, text = show_entry(name, tuple(plugin or ()))
@@ -244,7 +257,11 @@ DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloade
 
 @data_app.command("list")
 def data_list(as_json: Json = False, plugin: Plugins = None) -> None:
-    """List data sets, what each needs and where its owners publish it."""
+    """List data sets, what each needs and where its owners publish it.
+
+    \b
+    bench data list
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_rows
 
     rows = data_rows(tuple(plugin or ()))
@@ -267,7 +284,11 @@ def data_verify(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged."""
+    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged.
+
+    \b
+    bench data verify cub200 --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_verify_command
 
     found = data_verify_command(name, data_root, allow_partial, tuple(plugin or ()), quiet=as_json)
@@ -286,7 +307,11 @@ def data_import(
         bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")
     ] = False,
 ) -> None:
-    """Unpack or copy a download below the data root and check that it is the release it should be."""
+    """Unpack or copy a download below the data root and check that it is the release it should be.
+
+    \b
+    bench data import cub200 CUB_200_2011.tgz --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_import_command
 
     typer.echo(data_import_command(name, source, data_root, allow_partial))
@@ -298,7 +323,11 @@ def check_methods(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts."""
+    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts.
+
+    \b
+    bench test --method mine --plugin mine.py
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import test_command
 
     rows = test_command(tuple(method), tuple(plugin or ()))
@@ -315,7 +344,11 @@ def check_methods(
 
 @app.command()
 def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
-    """Say what a results folder holds: trials, trained and tested seeds of every cell."""
+    """Say what a results folder holds: trials, trained and tested seeds of every cell.
+
+    \b
+    bench status --results results/runs
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import status_rows
 
     rows = status_rows(results)
@@ -338,7 +371,11 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder."""
+    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder.
+
+    \b
+    bench report --results results/runs --out report
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import report_command
 
     written = report_command(results, out, quiet=as_json)
