@@ -54,6 +54,8 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
         raise BadInput(f"{path}: {error}") from None
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or 'cannot be read'}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: holds text that is not UTF-8; damaged?") from None
     except MemoryError:
         raise BadInput(f"{path}: does not fit into memory") from None
 
@@ -209,8 +211,8 @@ def _read_parquet(path: Path) -> tuple[Arrays, list[str]]:
         if key in whole:
             raise BadInput(f"{key} is there both as one column and as one per dimension; keep one")
         arrays[key] = np.stack([_column(table.column(parts[i]), key) for i in range(len(parts))], 1)
-    if "normalize" in arrays:
-        arrays["normalize"] = arrays["normalize"][:1].reshape(())
+    if arrays.get("normalize", np.array(())).size:
+        arrays["normalize"] = arrays["normalize"][0]
     return arrays, others
 
 

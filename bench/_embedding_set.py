@@ -168,7 +168,7 @@ def _array(key: str, value: Any) -> np.ndarray:
 def _numbers(key: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiu":
         raise BadInput(f"{key} must be numbers, not {_kind(values)}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         numbers = values.astype(np.float64)
     bad = int((~np.isfinite(numbers)).sum())
     if bad:

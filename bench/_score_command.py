@@ -97,7 +97,8 @@ def _named(path: Path) -> Iterator[None]:
 def _read(path: Path) -> tuple[EmbeddingSet, bool]:
     arrays, others = read_embeddings(path)
     if others:
-        sys.stderr.write(f"bench: note: {path}: not read: {', '.join(others)}\n")
+        shown = ", ".join(ascii(name)[1:-1] for name in others)
+        sys.stderr.write(f"bench: note: {path}: not read: {shown}\n")
     with _named(path):
         normalized = arrays.get("normalize", np.array(True))
         if normalized.shape or normalized.dtype.kind != "b":

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import bench as package
 import numpy as np
+import pandas as pd
 import pytest
 from bench._embedding_files import read_embeddings, write_embeddings
+from bench._embedding_set import EmbeddingSet
 from bench.errors import BadInput
 from bench.report.frame import COLUMNS
 from safetensors.numpy import save_file
@@ -63,18 +65,30 @@ def test_parquet_may_have_a_column_per_dimension(arrays, tmp_path):
     assert others == ["path"]
 
 
-def test_the_real_command_prints_a_table_and_writes_figures(arrays, tmp_path):
+def test_the_real_command_prints_a_table(arrays, tmp_path):
     np.savez_compressed(tmp_path / "mine.npz", **arrays)
-    command = [CONSOLE, "score", "mine.npz", "--out", "out", "--metrics", "recall,map_at_r,verification"]
+    command = [CONSOLE, "score", "mine.npz", "--metrics", "recall,map_at_r,verification"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("n_lone", "MAP@R", "oracle", "confidence 'given'", "held out"):
         assert text in done.stdout
+
+
+def test_tables_and_figures_are_written(arrays, bench, tmp_path):
+    write_embeddings(tmp_path / "mine.npz", arrays)
+    assert bench("score", "mine.npz", "--out", "out")[0] == 0
     written = {path.name for path in (tmp_path / "out").iterdir()}
     figures = {
         f"{name}.{suffix}" for name in ("filter_out", "risk_coverage", "confidence") for suffix in ("png", "svg")
     }
     assert written == {"metrics.csv", "curves.csv"} | figures
+    frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
+    assert list(frame.columns) == list(COLUMNS)
+    curves = pd.read_csv(tmp_path / "out" / "curves.csv")
+    risk = curves[(curves["curve"] == "risk_coverage") & (curves["confidence"] == "given")]
+    recall = package.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_1"])["value"].iloc[0]
+    assert risk["value"].iloc[-1] == pytest.approx(1 - recall)
+    assert risk["x"].iloc[-1] == 1.0
 
 
 def test_what_is_not_read_is_said(arrays, bench, tmp_path):
@@ -243,6 +257,24 @@ def test_a_bad_file_gives_one_line(arrays, bench, tmp_path, name):
     assert message in err
     assert peak < 50e6
     assert not Path("unpickled").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.filterwarnings("error")
+def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):
+    path = tmp_path / f"set{suffix}"
+    write_embeddings(path, arrays | {"ids": np.array([f"image {i}" for i in range(41)])})
+    raw, rng, refused = path.read_bytes(), np.random.default_rng(0), []
+    for trial in range(150):
+        damaged = np.frombuffer(raw, dtype=np.uint8).copy()
+        damaged[rng.integers(len(raw), size=3)] = rng.integers(256, size=3)
+        path.write_bytes(damaged.tobytes()[: rng.integers(len(raw)) if trial % 5 == 0 else None])
+        try:
+            EmbeddingSet.of(read_embeddings(path)[0])
+        except BadInput as error:
+            refused.append(str(error))
+    assert len(refused) > 30
+    assert not [message for message in refused if "\n" in message]
 
 
 def test_the_message_is_the_same_through_the_console_script(arrays, tmp_path):
