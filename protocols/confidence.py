@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from .embeddings import Row, row
@@ -35,6 +34,8 @@ def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
     x, y = _pair(confidence, fraction)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
+    from scipy import stats  # late: a second to import, and most tests do without
+
     return float(np.clip(stats.spearmanr(x, y).statistic, -1.0, 1.0))
 
 
@@ -48,6 +49,8 @@ def kendall_crop(confidence: Tensor, fraction: Tensor) -> float:
     x, y = _pair(confidence, fraction)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
+    from scipy import stats
+
     return float(np.clip(stats.kendalltau(x, y).statistic, -1.0, 1.0))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,8 @@ def summarise(values: Sequence[float]) -> Summary:
     if n == 1:
         return Summary(mean, math.nan, math.nan, math.nan, 1)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    from scipy import stats  # late: a second to import
+
     half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
     return Summary(mean, sd, mean - half, mean + half, n)
 
