@@ -3,4 +3,21 @@
 Importing this package is cheap on purpose: torch and the other heavy packages load with the parts that need them.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._score import score
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "score"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "score":
+        from ._score import score
+
+        globals()["score"] = score  # found at once from now on
+        return score
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -62,6 +62,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Draw(StrEnum):
+    """What a bootstrap draws."""
+
+    queries = "queries"
+    classes = "classes"
+
+
 Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Plugins = Annotated[
@@ -158,7 +165,11 @@ def run(
     """Tune, train and test methods on data sets; write tables and figures.
 
     The same command again resumes where the last one stopped: finished units are never done twice.
-    """
+
+    \b
+    bench run --method dul_cls --dataset ndigit --seeds 5
+    bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import run_command
 
     pins = []
@@ -205,7 +216,12 @@ def list_(
     check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols or scorers."""
+    """List methods, data sets, protocols or scorers.
+
+    \b
+    bench list methods
+    bench list datasets --json
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import list_rows
 
     rows = list_rows(kind.value, tuple(plugin or ()), check)
@@ -226,7 +242,11 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol."""
+    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol.
+
+    \b
+    bench show dul_cls
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import show_entry
 
     value, text = show_entry(name, tuple(plugin or ()))
@@ -247,7 +267,11 @@ DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloade
 
 @data_app.command("list")
 def data_list(as_json: Json = False, plugin: Plugins = None) -> None:
-    """List data sets, what each needs and where its owners publish it."""
+    """List data sets, what each needs and where its owners publish it.
+
+    \b
+    bench data list
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_rows
 
     rows = data_rows(tuple(plugin or ()))
@@ -270,7 +294,11 @@ def data_verify(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged."""
+    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged.
+
+    \b
+    bench data verify cub200 --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_verify_command
 
     found = data_verify_command(name, data_root, allow_partial, tuple(plugin or ()), quiet=as_json)
@@ -289,7 +317,11 @@ def data_import(
         bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")
     ] = False,
 ) -> None:
-    """Unpack or copy a download below the data root and check that it is the release it should be."""
+    """Unpack or copy a download below the data root and check that it is the release it should be.
+
+    \b
+    bench data import cub200 CUB_200_2011.tgz --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import data_import_command
 
     typer.echo(data_import_command(name, source, data_root, allow_partial))
@@ -301,7 +333,11 @@ def check_methods(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts."""
+    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts.
+
+    \b
+    bench test --method mine --plugin mine.py
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import test_command
 
     rows = test_command(tuple(method), tuple(plugin or ()))
@@ -318,7 +354,11 @@ def check_methods(
 
 @app.command()
 def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
-    """Say what a results folder holds: trials, trained and tested seeds of every cell."""
+    """Say what a results folder holds: trials, trained and tested seeds of every cell.
+
+    \b
+    bench status --results results/runs
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import status_rows
 
     rows = status_rows(results)
@@ -341,12 +381,192 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder."""
+    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder.
+
+    \b
+    bench report --results results/runs --out report
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .commands import report_command
 
     written = report_command(results, out, quiet=as_json)
     if as_json:
         _print_json([str(path) for path in written])
+
+
+def _split(values: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Names from repeated and comma-separated values."""
+    names = tuple(name.strip() for value in values or [] for name in value.split(",") if name.strip())
+    return names or default
+
+
+Scorers = Annotated[
+    list[str] | None,
+    typer.Option("--scorers", help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metrics",
+        help="Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, clustering, structure,"
+        " all, or single ones such as recall_at_16 or nmi. Default: recall,map_at_r,r_precision.",
+        metavar="M[,M..]",
+    ),
+]
+Normalize = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize", help="L2-normalise embeddings first; what the file says, else yes, by default."
+    ),
+]
+Bootstrap = Annotated[
+    Draw,
+    typer.Option(
+        "--bootstrap", help="What is drawn for the intervals of a comparison: queries, or whole classes of them."
+    ),
+]
+
+
+@app.command()
+def score(
+    files: Annotated[list[Path], typer.Argument(help="Embeddings, .npz, .safetensors or Parquet.", metavar="FILE..")],
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
+
+    A file holds embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = surer),
+    variance [N] or [N, D], concentration [N], quality [N], is_query [N], is_gallery [N], ids [N]. With several files
+    of the same images, the others are compared with the first.
+
+    \b
+    numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
+    score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
+    compare:  bench score mine.npz theirs.npz --bootstrap classes
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ._score_command import score_command
+
+    found = score_command(
+        files,
+        scorers=_split(scorers, ("cosine",)),
+        metrics=_split(metrics, ("recall", "map_at_r", "r_precision")),
+        normalize=normalize,
+        by=bootstrap.value,
+        out=out,
+        quiet=as_json,
+    )
+    if as_json:
+        _print_json(found)
+
+
+@app.command()
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    as_json: Json = False,
+) -> None:
+    """Compare methods of a results folder seed by seed, or files of embeddings query by query.
+
+    The first is compared with each of the others; without names, every two methods are. Methods: mean difference over
+    the seeds that both have, with its 95 % t-interval. Files: what `bench score FILE FILE2` prints; the options but
+    --results are for them.
+
+    \b
+    bench compare cosface pfe dul_cls --results results/runs
+    bench compare mine.npz theirs.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if names and any(Path(name).suffix or Path(name).is_file() for name in names):
+        if len(names) < 2:
+            raise UserError(f"{names[0]}: name another file to compare it with")
+        score([Path(name) for name in names], scorers, metrics, normalize, bootstrap, None, as_json)
+        return
+    from .commands import compare_command
+
+    found = compare_command(_split(names, ()), results, quiet=as_json)
+    if as_json:
+        _print_json(found)
+
+
+@app.command()
+def embed(
+    images: Annotated[
+        Path,
+        typer.Option(
+            "--images",
+            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.",
+            metavar="DIR",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", help="weights.safetensors of a trained unit, its record beside it.", metavar="FILE"
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="A backbone alone, its pooled features.", metavar="NAME")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            help="Weights of the backbone (.safetensors or .pth), or `none`; those cached here if not given.",
+            metavar="FILE",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
+    plugin: Plugins = None,
+) -> None:
+    """Embed a folder of images into a file that `bench score` reads.
+
+    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added.
+    Variance or concentration come from the network where it has them, and the confidence its method is quoted with.
+
+    \b
+    bench embed --run 3f2a --images photos --out photos.npz
+    bench embed --backbone resnet50 --weights resnet50.pth --images photos --out photos.npz
+    bench score photos.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ._embed import embed_command
+    from .commands import pick_device
+
+    text = embed_command(
+        run=run,
+        checkpoint=checkpoint,
+        backbone=backbone,
+        weights=weights,
+        image_size=image_size,
+        images=images,
+        out=out,
+        results=results,
+        device=pick_device(device.value),
+        plugins=tuple(plugin or ()),
+    )
+    typer.echo(text)
 
 
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -49,12 +49,13 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def _progress(console: Any) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(console: Any) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for work on images, gone when it is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    # Where there is no terminal a bar would leave an empty line.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[tuple[str, int], Any] = {}
 
         def advance(what: str, done: int, total: int) -> None:
@@ -77,7 +78,7 @@ def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
             continue
         seen.add((name, repr(view)))
         try:
-            with _progress(console) as progress:
+            with progress_bar(console) as progress:
                 for fold in plan.validate:
                     context.dataset(name, view).prepare(fold, plan.template["folds"], progress)
         except DataError as error:
@@ -246,7 +247,7 @@ def data_verify_command(
 
     dataset = _photo_dataset(name, root, allow_partial, plugins)
     try:
-        with _progress(Console(stderr=True)) as progress:
+        with progress_bar(Console(stderr=True)) as progress:
             found: dict[str, Any] = dataset.verify(progress)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -577,3 +578,34 @@ def report_command(results: Path, out: Path | None, quiet: bool) -> list[Path]:
         for path in written:
             print(path)
     return written
+
+
+def compare_command(names: tuple[str, ...], results: Path, quiet: bool) -> list[dict[str, Any]]:
+    """``bench compare`` of the methods of a results folder; returns one row per pair and metric.
+
+    Args:
+        names: Methods, the first compared with each of the others; none = every two.
+        results: Results folder.
+        quiet: Print nothing.
+    """
+    from rich.console import Console
+
+    from .report.frame import collect, plain_rows
+    from .report.tables import paired_methods, print_paired
+
+    store = Store(results)
+    _open_for_reading(store)
+    frame, roles = collect(store)
+    if frame.empty:
+        raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
+    held = set(frame["method"])
+    for name in names:
+        if name not in held:
+            raise unknown("method of these results", name, held)
+    lines = paired_methods(frame, roles, names)
+    if lines.empty:
+        raise UserError(f"{results} has no two of these settings with a common seed on one data set")
+    if not quiet:
+        _say_what_was_left_out(store, Console(stderr=True))
+        print_paired(lines, Console())
+    return plain_rows(lines)

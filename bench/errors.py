@@ -10,6 +10,10 @@ class UserError(Exception):
     """Something the user can mend; one line that says what to do. Exit code 2."""
 
 
+class BadInput(UserError, ValueError):
+    """Arrays or a file that cannot be scored: one line on the command line, a ``ValueError`` from Python."""
+
+
 class UnitFailed(Exception):
     """A training or test that cannot give a result; its reason goes into the summary. Exit code 1.
 

@@ -47,6 +47,37 @@ class Folder(PhotoDataset):
         return listing
 
 
+def images_below(folder: Path) -> tuple[Listing, bool]:
+    """Images of a folder for embedding: no split, any number of classes.
+
+    Args:
+        folder: ``DIR/CLASS/*``, ``DIR/query/CLASS/*`` with ``DIR/gallery/CLASS/*``, or images without folders.
+
+    Returns:
+        The images, and whether they have classes: those of a flat folder do not.
+
+    Raises:
+        DataError: If there is no image, or images lie both in class folders and beside them.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    listing = Listing(folder)
+    beside = sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.lower().endswith(IMAGE_SUFFIXES))
+    below = any(e.is_dir() and not e.name.startswith(".") for e in os.scandir(folder))
+    if beside and below:
+        raise DataError(
+            f"{folder} holds images beside folders, such as {beside[0]}; put every image into a class folder"
+        )
+    roles = ("query", "gallery") if all((folder / role).is_dir() for role in ("query", "gallery")) else ("",)
+    for role in roles if below else ():
+        _add_classes(listing, folder, f"{role}/" if role else "", role)
+    for name in beside:
+        listing.add(name, "", "")
+    if not listing.ids:
+        raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+    return listing, below
+
+
 def _add_classes(listing: Listing, folder: Path, prefix: str, part: str) -> None:
     for entry in sorted(os.scandir(folder / prefix), key=lambda e: e.name):
         if not entry.is_dir() or entry.name.startswith("."):

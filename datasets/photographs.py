@@ -367,7 +367,7 @@ class PhotoImages(ImageSet):
             if not damaged:
                 yield image
         if damaged:
-            shown = "; ".join(damaged[:5]) + ("; ..." if len(damaged) > 5 else "")
+            shown = "; ".join(sorted(damaged)[:5]) + ("; ..." if len(damaged) > 5 else "")
             raise DataError(f"{len(damaged)} of {len(self)} images cannot be used: {shown}")
 
     def _try(self, path: Path, kind: str, damaged: list[str]) -> Tensor:

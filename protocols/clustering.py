@@ -75,7 +75,7 @@ def pair_f1(labels: Tensor, found: Tensor) -> float:
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
+    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
 
     Args:
         unit: ``[N, D]``, normalised.
@@ -86,6 +86,6 @@ def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 
     classes = len(torch.unique(labels))
     found = k_means(unit, classes, seed=seed, restarts=restarts)
     return [
-        row("nmi", nmi(labels, found), scorer="cosine", n_queries=len(labels)),
-        row("pair_f1", pair_f1(labels, found), scorer="cosine", n_queries=len(labels)),
+        row(metric, measure(labels, found), scorer="cosine", n_queries=len(labels))
+        for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1))
     ]

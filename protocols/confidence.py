@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
+
+from .embeddings import Row, row
+from .filter_out import METRICS, oracle_confidence
 
 
 def _pair(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -30,6 +34,8 @@ def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
     x, y = _pair(confidence, fraction)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
+    from scipy import stats  # late: a second to import, and most tests do without
+
     return float(np.clip(stats.spearmanr(x, y).statistic, -1.0, 1.0))
 
 
@@ -43,6 +49,8 @@ def kendall_crop(confidence: Tensor, fraction: Tensor) -> float:
     x, y = _pair(confidence, fraction)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return math.nan
+    from scipy import stats
+
     return float(np.clip(stats.kendalltau(x, y).statistic, -1.0, 1.0))
 
 
@@ -57,11 +65,31 @@ def paired_crop(clean: Tensor, crop: Tensor) -> float:
     return float((x > y).mean() + 0.5 * (x == y).mean())
 
 
-def aurc(confidence: Tensor, risk: Tensor) -> float:
-    """Area under the risk-coverage curve (Geifman et al. 2019), lower is better.
+def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
+    """Mean risk of the n most confident items for n = 1..N, ``[N]`` (Geifman et al. 2019).
 
-    ``1/N sum_n 1/n sum_{i<=n} risk_(i)`` with items by descending confidence. Items of equal confidence take the mean
-    risk of their group, the expectation over their orders: a constant confidence gives exactly the mean risk.
+    Items of equal confidence take the mean risk of their group, the expectation over their orders: a constant
+    confidence gives exactly the mean risk everywhere.
+
+    Args:
+        confidence: ``[N]``.
+        risk: ``[N]``, such as 1 - Recall@1.
+
+    Example:
+        >>> risk_coverage(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])).tolist()
+        [0.0, 0.5]
+    """
+    x, y = _pair(confidence, risk)
+    _, group = np.unique(-x, return_inverse=True)
+    mean = np.bincount(group, weights=y) / np.bincount(group)
+    expected = mean[np.sort(group)]
+    return torch.from_numpy(np.cumsum(expected) / np.arange(1, len(x) + 1))
+
+
+def aurc(confidence: Tensor, risk: Tensor) -> float:
+    """Area under the risk-coverage curve (Geifman et al. 2019), lower is better; nan without items.
+
+    The mean of :func:`risk_coverage` over n, so a constant confidence gives exactly the mean risk.
 
     Args:
         confidence: ``[N]``.
@@ -71,14 +99,7 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
         >>> aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
         0.25
     """
-    x, y = _pair(confidence, risk)
-    if len(x) == 0:
-        return math.nan
-    _, group = np.unique(-x, return_inverse=True)
-    mean = np.bincount(group, weights=y) / np.bincount(group)
-    expected = mean[np.sort(group)]
-    running = np.cumsum(expected) / np.arange(1, len(x) + 1)
-    return float(running.mean())
+    return float(risk_coverage(confidence, risk).numpy().mean()) if len(risk) else math.nan
 
 
 def e_aurc(confidence: Tensor, risk: Tensor) -> float:
@@ -112,3 +133,35 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
     right, wrong = np.bincount(group, weights=y), np.bincount(group, weights=1.0 - y)
     below = np.cumsum(wrong) - wrong
     return float((right * (below + 0.5 * wrong)).sum() / (right.sum() * wrong.sum()))
+
+
+def risk_rows(
+    values: Mapping[str, Tensor], confidences: Mapping[str, Tensor], *, scorer: str = "", oracle: bool = True
+) -> Iterator[Row]:
+    """AURC and E-AURC of MAP@R and of Recall@1, and the AUROC of Recall@1, for some confidences of the queries.
+
+    Args:
+        values: Metrics of every query by name, each ``[Q]``, nan for lone queries
+            (:func:`~bench.protocols.retrieval.per_query`).
+        confidences: Confidences of the queries by name, each ``[Q]``.
+        scorer: Name of the scorer.
+        oracle: Add the order by the queries' own values.
+
+    Example:
+        >>> found = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
+        >>> rows = risk_rows(found, {"method": torch.tensor([2.0, 1.0])}, oracle=False)
+        >>> [(r["metric"], r["variant"], r["value"]) for r in rows][:2]
+        [('aurc', 'map_at_r', 0.25), ('e_aurc', 'map_at_r', 0.0)]
+    """
+    lone = values["recall_at_1"].isnan()
+    extra: dict[str, Any] = {"scorer": scorer, "n_queries": int((~lone).sum()), "n_lone": int(lone.sum())}
+    for name in [*confidences, *(["oracle"] if oracle else [])]:
+        by_metric = {}
+        for metric in METRICS:
+            order = oracle_confidence(values[metric]) if name == "oracle" else confidences[name]
+            by_metric[metric] = kept = order[~lone]
+            risk = 1.0 - values[metric][~lone]
+            yield row("aurc", aurc(kept, risk), confidence=name, variant=metric, **extra)
+            yield row("e_aurc", e_aurc(kept, risk), confidence=name, variant=metric, **extra)
+        auroc = confidence_auroc(by_metric["recall_at_1"], values["recall_at_1"][~lone])
+        yield row("confidence_auroc", auroc, confidence=name, **extra)

@@ -10,7 +10,6 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from .embeddings import Row, row
@@ -120,6 +119,8 @@ def auc(scores: Tensor, same: Tensor) -> float:
         0.75
     """
     _check(scores, same)
+    from scipy.stats import rankdata  # late: a second to import
+
     ranks = rankdata(scores.double().numpy())
     positives = int(same.sum())
     negatives = len(same) - positives

@@ -32,7 +32,8 @@ CURVES = (("filter_out_map_at_r", "MAP@R"), ("filter_out_recall_at_1", "Recall@1
 VARIANTS = (("query_only", "queries removed"), ("query_and_gallery", "queries and gallery removed"))
 
 
-def _save(figure: Figure, path: Path) -> list[Path]:
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure as PNG and SVG; equal figures give equal bytes."""
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
         buffer = io.BytesIO()
@@ -204,5 +205,5 @@ def write_figures(store: Store, frame: pd.DataFrame, roles: pd.DataFrame, out: P
             }
             for name, figure in figures.items():
                 if figure is not None:
-                    written += _save(figure, out / name)
+                    written += save_figure(figure, out / name)
     return written

@@ -72,6 +72,14 @@ def _chosen(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
     return chosen
 
 
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON has them: what has no value is null there and NaN here."""
+    return [
+        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
+        for line in frame.to_dict("records")
+    ]
+
+
 def write_metrics(store: Store) -> pd.DataFrame:
     """Write ``metrics.csv`` at the root of the results folder and return the tidy table."""
     frame, _ = collect(store)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -340,6 +342,97 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
     print_scorers(frame, roles, console)
 
 
+def _paired(group: pd.DataFrame, other: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Mean of ``group - other`` over the seeds both have by metric, each with its own scorer and confidence."""
+    mine, theirs = group.iloc[0], other.iloc[0]
+    for column in COMPARED:
+        left = _defined(_per_seed(group, column, mine["primary_scorer"], mine["default_confidence"]))
+        right = _defined(_per_seed(other, column, theirs["primary_scorer"], theirs["default_confidence"]))
+        if not set(left) & set(right):
+            continue
+        difference = paired_difference(left, right)
+        yield {
+            "metric": column.metric,
+            "split": column.split,
+            "variant": column.variant,
+            "difference_mean": difference.mean,
+            "difference_sd": difference.sd,
+            "ci95_low": difference.ci_low,
+            "ci95_high": difference.ci_high,
+            "seeds": difference.n,
+        }
+
+
+def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Every two settings of one protocol, preset and data set, seed by seed: ``other - first``, 95 % t-interval.
+
+    Seeds pair up because initialisation and order depend on (data set, replicate), not on the method.
+
+    Args:
+        frame: Tidy table.
+        roles: Roles of its units.
+        names: Methods to compare, the first of them with all others; without, every two.
+    """
+    merged = frame.merge(roles, on="unit")
+    lines = []
+    for _, cell in merged.groupby(["protocol", "preset", "dataset"], sort=True):
+        groups = list(cell.groupby(list(SETTING), sort=True, dropna=False))
+        found = [(Row(dict(zip(SETTING, values)), 0, 0, "", ()), group) for values, group in groups]
+        if names:
+            found = [item for name in names for item in found if item[0].setting["method"] == name]
+        for (first, group), (other, rest) in combinations(found, 2):
+            if names and first.setting["method"] != names[0]:
+                continue
+            common = {key: first.setting[key] for key in ("protocol", "preset", "dataset")}
+            sides = {
+                "first": first.label,
+                "first_tuning": first.tuning,
+                "other": other.label,
+                "other_tuning": other.tuning,
+            }
+            lines += [{**common, **sides, **line} for line in _paired(rest, group)]
+    return pd.DataFrame(lines)
+
+
+def print_paired(lines: pd.DataFrame, console: Console) -> None:
+    """Differences on the terminal, one table per data set and pair of settings side by side."""
+    for (protocol, preset, dataset), part in lines.groupby(["protocol", "preset", "dataset"], sort=False):
+        table = Table(
+            title=f"{dataset} ({protocol}, {preset}): other - first, mean over paired seeds [95 % t-interval]",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        for title in ("first", "other"):
+            table.add_column(title)
+        shown = [column for column in COMPARED if column.brief and not column.wide]
+        for column in shown:
+            table.add_column(column.title, justify="right", no_wrap=True)
+        table.add_column("seeds", justify="right")
+        keys = ["first", "first_tuning", "other", "other_tuning"]
+        sides = part[keys].drop_duplicates()
+        for _, group in part.groupby(keys, sort=False):
+            line = group.iloc[0]
+            texts = []
+            for side, which in (("first", line["first_tuning"]), ("other", line["other_tuning"])):
+                several = sides[sides[side] == line[side]][f"{side}_tuning"].nunique() > 1
+                texts.append(Text(f"{line[side]}, {which}" if several else str(line[side])))
+            cells = []
+            for column in shown:
+                chosen = group[(group["metric"] == column.metric) & (group["split"] == column.split)]
+                chosen = chosen[chosen["variant"] == column.variant]
+                cells.append(_signed(chosen.iloc[0], column.percent) if len(chosen) else "-")
+            table.add_row(*texts, *cells, str(int(group["seeds"].max())))
+        console.print(table)
+
+
+def _signed(line: pd.Series[Any], percent: bool) -> str:
+    factor, digits = (100.0, 1) if percent else (1.0, 2)
+    mean, low, high = (line[key] * factor for key in ("difference_mean", "ci95_low", "ci95_high"))
+    interval = f"\n[{low:+.{digits}f}, {high:+.{digits}f}]" if low == low else ""
+    return f"{mean:+.{digits}f}{interval}"
+
+
 def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Each two-stage method against its own base, seed by seed: mean difference and its 95 % t-interval."""
     merged = frame.merge(roles, on="unit")
@@ -351,26 +444,7 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         other = merged[merged["train"].isin(set(group["base_train"]))]
         if other.empty:
             continue
-        mine, theirs = group.iloc[0], other.iloc[0]
-        for column in COMPARED:
-            left = _defined(_per_seed(group, column, mine["primary_scorer"], mine["default_confidence"]))
-            right = _defined(_per_seed(other, column, theirs["primary_scorer"], theirs["default_confidence"]))
-            if not set(left) & set(right):
-                continue
-            difference = paired_difference(left, right)
-            lines.append(
-                {
-                    **setting,
-                    "metric": column.metric,
-                    "split": column.split,
-                    "variant": column.variant,
-                    "difference_mean": difference.mean,
-                    "difference_sd": difference.sd,
-                    "ci95_low": difference.ci_low,
-                    "ci95_high": difference.ci_high,
-                    "seeds": difference.n,
-                }
-            )
+        lines += [{**setting, **line} for line in _paired(group, other)]
     return pd.DataFrame(lines)
 
 

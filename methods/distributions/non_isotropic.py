@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from ._bessel import vmf_log_normalizer
+from ._shapes import broadcast_shapes
 from .von_mises_fisher import VonMisesFisher, _on_sphere
 
 NORMALIZERS = ("heuristic", "exact", "none")
@@ -94,7 +94,7 @@ class NonIsotropicVonMisesFisher(Distribution):
             raise ValueError(
                 f"loc [*, D] and concentration [*, D] must share a D >= 2: {loc.shape[-1]}, {concentration.shape[-1]}"
             )
-        shape = torch.broadcast_shapes(loc.shape, concentration.shape)
+        shape = broadcast_shapes(loc.shape, concentration.shape)
         self.loc = _on_sphere(loc).expand(shape)
         self.concentration = concentration.expand(shape)
         self.normalizer = normalizer

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
+from ._shapes import broadcast_shapes
+
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -64,7 +66,7 @@ class IsotropicNormal(_Normal):
     arg_constraints = {"loc": constraints.real_vector, "variance": constraints.positive}  # noqa: RUF012
 
     def __init__(self, loc: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
-        batch = torch.broadcast_shapes(loc.shape[:-1], variance.shape)
+        batch = broadcast_shapes(loc.shape[:-1], variance.shape)
         self.loc = loc.expand(*batch, loc.shape[-1])
         self._variance = variance.expand(batch)
         super().__init__(batch, loc.shape[-1:], validate_args=validate_args)
@@ -100,7 +102,7 @@ class DiagonalNormal(_Normal):
     def __init__(self, loc: Tensor, variance: Tensor, validate_args: bool | None = None) -> None:
         if loc.shape[-1] != variance.shape[-1]:
             raise ValueError(f"loc has {loc.shape[-1]} dimensions and variance has {variance.shape[-1]}")
-        shape = torch.broadcast_shapes(loc.shape, variance.shape)
+        shape = broadcast_shapes(loc.shape, variance.shape)
         self.loc = loc.expand(shape)
         self._variance = variance.expand(shape)
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
@@ -125,7 +127,7 @@ def _kl_normal(p: _Normal, q: _Normal) -> Tensor:
     shift = (p.loc - q.loc).square() / q._variance_vector()
     # r - 1 - log r is evaluated as one term per dimension: it is never negative, and zero where p equals q.
     terms = shift + (ratio - 1.0 - ratio.log())
-    return 0.5 * terms.expand(torch.broadcast_shapes(terms.shape, p.loc.shape)).sum(-1)
+    return 0.5 * terms.expand(broadcast_shapes(terms.shape, p.loc.shape)).sum(-1)
 
 
 for _p in (IsotropicNormal, DiagonalNormal):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from ._bessel import vmf_log_normalizer, vmf_log_normalizer_ratio, vmf_log_uniform, vmf_mean_resultant_length
+from ._shapes import broadcast_shapes
 
 PATHWISE_FROM_DIM = 64
 """From here on the pathwise gradient of a draw is used by default: its bias in E[cos] is below 0.6 %."""
@@ -42,7 +43,7 @@ class VonMisesFisher(Distribution):
             raise ValueError(f"loc must have at least 2 dimensions, not {loc.shape[-1]}")
         if gradient not in ("auto", "implicit", "pathwise"):
             raise ValueError(f"gradient must be auto, implicit or pathwise, not {gradient!r}")
-        batch = torch.broadcast_shapes(loc.shape[:-1], concentration.shape)
+        batch = broadcast_shapes(loc.shape[:-1], concentration.shape)
         self.loc = _on_sphere(loc).expand(*batch, loc.shape[-1])
         self.concentration = concentration.expand(batch)
         self.gradient = gradient

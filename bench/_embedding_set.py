@@ -1,0 +1,241 @@
+"""What is scored: embeddings with labels, checked once; every row has an identity that its place does not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from .errors import BadInput
+
+FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
+MASKS = ("is_query", "is_gallery")
+KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_names")
+"""What a file may hold; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """Checked arrays of N images.
+
+    Attributes:
+        embeddings: float64 ``[N, D]``, as given.
+        labels: int64 ``[N]``, as given.
+        ids: N different names. Everything that is drawn is drawn per identity. Without ``ids`` in the input, a row is
+            named by what is in it, and the n-th of equal rows by n.
+        named: Whether the identities were given.
+        is_query: bool ``[N]``.
+        is_gallery: bool ``[N]``.
+        confidence: float64 ``[N]``, higher = surer.
+        variance: float64 ``[N]`` or ``[N, D]``, positive.
+        concentration: float64 ``[N]``, not negative.
+        quality: float64 ``[N]``.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    ids: tuple[str, ...]
+    named: bool
+    is_query: np.ndarray
+    is_gallery: np.ndarray
+    confidence: np.ndarray | None = None
+    variance: np.ndarray | None = None
+    concentration: np.ndarray | None = None
+    quality: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
+        """Check numpy arrays, tensors or lists by name; None counts as not given.
+
+        Raises:
+            BadInput: In one line, with what is wrong and what to do about it.
+        """
+        given = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
+        for key in ("embeddings", "labels"):
+            if key not in given:
+                raise BadInput(f"{key} missing (a set needs embeddings [N, D] and labels [N])")
+        embeddings = _numbers("embeddings", given["embeddings"])
+        if embeddings.ndim != 2 or 0 in embeddings.shape:
+            raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
+        count, dim = embeddings.shape
+        labels = _labels(given["labels"])
+        _check_length("labels", labels, count)
+        floats = {key: _numbers(key, given[key]) for key in FLOATS if key in given}
+        for key, values in floats.items():
+            if key == "variance" and values.ndim == 2:
+                if values.shape not in ((count, dim), (count, 1)):
+                    raise BadInput(f"variance must have the shape [{count}] or [{count}, {dim}], not {_shape(values)}")
+            else:
+                _check_length(key, values, count)
+        if "variance" in floats and floats["variance"].shape == (count, 1):
+            floats["variance"] = floats["variance"][:, 0]
+        _check_spread(floats)
+        masks = {key: _mask(key, given[key], count) if key in given else np.ones(count, dtype=bool) for key in MASKS}
+        _check_roles(labels, **masks)
+        named = "ids" in given
+        made = cls(embeddings, labels, (), named, **masks, **floats)
+        return replace(made, ids=_names(given["ids"], count) if named else made._content_ids())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every array but the identities, by name."""
+        names = ("embeddings", "labels", *MASKS, *FLOATS)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def in_order(self) -> EmbeddingSet:
+        """The same rows sorted by identity: whatever is computed then does not depend on how they were stored."""
+        order = sorted(range(len(self)), key=self.ids.__getitem__)
+        return self._rows(order)
+
+    def _rows(self, order: list[int]) -> EmbeddingSet:
+        ids = tuple(self.ids[i] for i in order)
+        columns: dict[str, Any] = {name: value[order] for name, value in self.columns.items()}
+        return replace(self, ids=ids, **columns)
+
+    def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
+        """These rows under the identities of another set of the same images, in its order.
+
+        By identity where both have names; otherwise row by row.
+
+        Raises:
+            BadInput: If images, labels or roles are not the same.
+        """
+        mine = self
+        if self.named and other.named:
+            if set(self.ids) != set(other.ids):
+                strange = sorted(set(self.ids) ^ set(other.ids))
+                raise BadInput(f"ids differ: {len(strange)} are in one file only, such as {strange[0]!r}")
+            place = {name: i for i, name in enumerate(self.ids)}
+            mine = self._rows([place[name] for name in other.ids])
+        if len(mine) != len(other):
+            raise BadInput(f"{len(mine)} images against {len(other)}; files of the same images are compared")
+        for key in ("labels", *MASKS):
+            differing = int((getattr(mine, key) != getattr(other, key)).sum())
+            if differing:
+                raise BadInput(
+                    f"{key} differ in {differing} of {len(mine)} rows; files of the same images are compared"
+                )
+        return replace(mine, ids=other.ids)
+
+    def digest(self) -> str:
+        """16 hexadecimal digits that name the content, whatever the order of its rows."""
+        state = blake2b(digest_size=8)
+        ordered = self.in_order()
+        for name, value in ordered.columns.items():
+            state.update(f"{name}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        state.update("\n".join(ordered.ids).encode())
+        return state.hexdigest()
+
+    def _content_ids(self) -> tuple[str, ...]:
+        keys = [blake2b(row.tobytes(), digest_size=16).hexdigest() for row in np.ascontiguousarray(self.embeddings)]
+        repeated = {key for key, times in Counter(keys).items() if times > 1}
+        if not repeated:
+            return tuple(keys)
+        # Equal embeddings are numbered in the order of what else their rows hold, so that equal rows are equal in all.
+        rest = [value for name, value in self.columns.items() if name != "embeddings"]
+        twins = [i for i, key in enumerate(keys) if key in repeated]
+        twins.sort(key=lambda i: (keys[i], b"".join(value[i].tobytes() for value in rest)))
+        seen: Counter[str] = Counter()
+        for i in twins:
+            key = keys[i]
+            seen[key] += 1
+            keys[i] = f"{key}-{seen[key]:09d}"
+        return tuple(keys)
+
+
+def _shape(values: np.ndarray) -> str:
+    return str(list(values.shape))
+
+
+def _array(key: str, value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        # NumPy has no bfloat16.
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError):
+        raise BadInput(f"{key} is not an array: its rows have different lengths") from None
+
+
+def _numbers(key: str, values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiu":
+        raise BadInput(f"{key} must be numbers, not {_kind(values)}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = values.astype(np.float64)
+    bad = int((~np.isfinite(numbers)).sum())
+    if bad:
+        raise BadInput(f"{key} holds {bad} values that are not finite (NaN or infinite); drop those rows or mend them")
+    return numbers + 0.0  # no negative zeros: equal rows have equal bytes
+
+
+def _kind(values: np.ndarray) -> str:
+    kinds = {"U": "text", "S": "text", "O": "Python objects", "b": "booleans", "c": "complex numbers"}
+    return kinds.get(values.dtype.kind, str(values.dtype))
+
+
+def _labels(values: np.ndarray) -> np.ndarray:
+    kind = values.dtype.kind
+    if kind == "f":
+        raise BadInput(
+            f"labels are {values.dtype} numbers, they must be integers: labels.astype(int) if they are whole"
+        )
+    if kind not in "iu":
+        raise BadInput(
+            f"labels are {_kind(values)}, they must be integers: np.unique(labels, return_inverse=True)[1] numbers them"
+        )
+    if values.size and int(values.max()) > np.iinfo(np.int64).max:
+        raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them anew")
+    return values.astype(np.int64)
+
+
+def _check_length(key: str, values: np.ndarray, count: int) -> None:
+    if values.shape != (count,):
+        raise BadInput(f"{key} must have the shape [{count}], one per row of embeddings, not {_shape(values)}")
+
+
+def _check_spread(floats: Mapping[str, np.ndarray]) -> None:
+    if "variance" in floats and "concentration" in floats:
+        raise BadInput("variance (a normal) and concentration (a von Mises-Fisher) exclude each other; give one")
+    if "variance" in floats and bool((floats["variance"] <= 0).any()):
+        raise BadInput(f"variance must be positive; {int((floats['variance'] <= 0).sum())} values are not")
+    if "concentration" in floats and bool((floats["concentration"] < 0).any()):
+        raise BadInput(f"concentration must not be negative; {int((floats['concentration'] < 0).sum())} values are")
+
+
+def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
+    if values.dtype.kind != "b":
+        raise BadInput(f"{key} must be booleans, not {_kind(values)}: {key}.astype(bool)")
+    _check_length(key, values, count)
+    return values
+
+
+def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarray) -> None:
+    if len(np.unique(labels)) < 2:
+        raise BadInput("labels hold one class only; retrieval needs at least two")
+    if not is_query.any():
+        raise BadInput("is_query is False everywhere; at least one image must be a query")
+    if is_gallery.sum() < 2:
+        raise BadInput(f"is_gallery leaves {int(is_gallery.sum())} images to search; at least two are needed")
+    classes, place = np.unique(labels, return_inverse=True)
+    positives = np.bincount(place[is_gallery], minlength=len(classes))[place] - is_gallery
+    if not (positives[is_query] > 0).any():
+        raise BadInput("no query has another image of its class in the gallery; there is nothing to find")
+
+
+def _names(values: np.ndarray, count: int) -> tuple[str, ...]:
+    if values.dtype.kind not in "iuUS":
+        raise BadInput(f"ids must be text or integers, not {_kind(values)}")
+    _check_length("ids", values, count)
+    names = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist())
+    if len(set(names)) < count:
+        repeated = next(name for name, times in Counter(names).items() if times > 1)
+        raise BadInput(f"ids repeat, such as {repeated!r}; they must name every image once")
+    return names

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+from bench.cli import main
+
+
+@pytest.fixture
+def arrays():
+    """A small set with everything in it; classes of different sizes, one of a single image."""
+    rng = np.random.default_rng(7)
+    labels = np.array([0] * 9 + [1] * 7 + [2] * 6 + [3] * 5 + [4] * 4 + [5] * 4 + [6] * 3 + [7] * 2 + [8])
+    quality = rng.uniform(0.3, 1.0, len(labels))
+    embeddings = rng.normal(size=(9, 6))[labels] + 0.7 / quality[:, None] * rng.normal(size=(len(labels), 6))
+    return {
+        "embeddings": embeddings.astype(np.float32),
+        "labels": labels,
+        "confidence": quality + 0.2 * rng.normal(size=len(labels)),
+        "quality": quality,
+    }
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capsys):
+    """The command line in this process: exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

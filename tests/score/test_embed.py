@@ -1,0 +1,197 @@
+"""bench embed: files that hold what the network says of the images, ready to be scored."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from bench._embedding_files import read_embeddings
+from bench.engine.context import Context
+from bench.engine.model import WEIGHTS, build_model, save_weights
+from bench.methods.backbones import build_backbone
+from bench.store import RECORD, write_json
+from PIL import Image
+from torchvision.transforms.v2 import functional as F
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three classes of three images of different sizes, in ``photos``."""
+    rng = np.random.default_rng(0)
+    for name in ("b", "a", "c"):
+        colour = rng.integers(0, 255, 3)
+        for i in range(3):
+            path = tmp_path / "photos" / name / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            noise = rng.integers(-30, 30, (40 + 3 * i, 50, 3))
+            Image.fromarray(np.clip(colour + noise, 0, 255).astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, **spec):
+    """A training unit with untrained weights."""
+    folder = root / "runs/reality_check" / dataset / method / "train-0123456789abcdef"
+    full = {"method": method, "params": params or {}, "fidelity": "corrected", "dataset": dataset, "replicate": 0}
+    full |= {"backbone": "convnet", "freeze_norm": "no", "base": base, "dim": 8, "view": None} | spec
+    context = Context(str(root / "runs"), weights="none")
+    channels = 1 if dataset == "ndigit_smoke" else 3
+    model = build_model(full, context, 5, channels).eval()
+    save_weights(model.state_dict(), folder / WEIGHTS)
+    write_json(folder / RECORD, {"spec": full, "num_classes": 5, "channels": channels})
+    return model, folder
+
+
+def _grey(path, dataset):
+    pixels = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
+    mean, std = dataset.test().mean, dataset.test().std
+    return (
+        F.resize(F.rgb_to_grayscale(pixels), list(dataset.image_size), antialias=True).float() / 255 - mean[0]
+    ) / std[0]
+
+
+def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
+    model, _ = _unit(tmp_path, "dul_cls")
+    code, out, err = bench("embed", "--run", "0123", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    assert (code, err) == (0, "")
+    assert "bench score x.npz" in out
+    found, others = read_embeddings(tmp_path / "x.npz")
+    assert others == []
+    assert found["ids"].tolist() == [f"{name}/{i}.png" for name in "abc" for i in range(3)]
+    assert found["labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert found["class_names"].tolist() == ["a", "b", "c"]
+    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    with torch.no_grad():
+        embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
+    assert found["embeddings"] == pytest.approx(embedding.distribution.loc.numpy(), abs=1e-5)
+    assert found["variance"] == pytest.approx(embedding.distribution.variance.numpy(), rel=1e-4)
+    assert "confidence" not in found  # the method's own follows from the variance
+    code, out, _ = bench("score", "x.npz", "--scorers", "cosine,mls", "--json")
+    assert code == 0
+    assert {row["confidence"] for row in json.loads(out)["rows"]} == {"", "method", "norm", "random", "oracle"}
+
+
+def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_path):
+    model, folder = _unit(tmp_path, "cosface")
+    arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
+    assert bench(*arguments)[0] == 0
+    found, _ = read_embeddings(tmp_path / "x.safetensors")
+    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    with torch.no_grad():
+        embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
+        confidence = model.confidences(embedding)["max_cosine"]
+    assert found["embeddings"] == pytest.approx(embedding.raw.numpy(), abs=1e-5)
+    assert found["confidence"] == pytest.approx(confidence.numpy(), abs=1e-5)
+
+
+def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
+    _, folder = _unit(tmp_path, "cosface")
+    record = {"spec": {"train": folder.name.removeprefix("train-")}}
+    write_json(folder.with_name("test-fedcba9876543210") / RECORD, record)
+    assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
+
+
+def test_a_backbone_gives_pooled_features(photos, bench, tmp_path):
+    (tmp_path / "flat").mkdir()
+    for i, path in enumerate(sorted(photos.rglob("*.png"))):
+        path.rename(tmp_path / "flat" / f"{i}.png")
+    backbone = ("--backbone", "squeezenet1_0", "--weights", tmp_path / "w.pth", "--image-size", "64")
+    network = build_backbone("squeezenet1_0", 3).eval()
+    torch.save(network.body.state_dict(), tmp_path / "w.pth")
+    code, out, _ = bench("embed", *backbone, "--images", "flat", "--out", "x.npz")
+    assert code == 0
+    assert "add labels" in out
+    found, _ = read_embeddings(tmp_path / "x.npz")
+    assert set(found) == {"embeddings", "ids"}
+    image = torch.from_numpy(np.array(Image.open(tmp_path / "flat" / "4.png"))).permute(2, 0, 1)
+    image = F.center_crop(F.resize(image, [73], antialias=True), [64])
+    with torch.no_grad():
+        expected = network(image[None].float() / 255)[0]
+    assert found["embeddings"][4] == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-4)
+    code, _, err = bench("score", "x.npz")
+    assert code == 2
+    assert "labels missing" in err
+
+
+def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
+    for role in ("query", "gallery"):
+        (tmp_path / "set" / role).mkdir(parents=True)
+        for name in ("a", "b"):
+            source = photos / name
+            (tmp_path / "set" / role / name).mkdir()
+            for path in list(source.iterdir())[: 1 if role == "query" else 2]:
+                path.rename(tmp_path / "set" / role / name / path.name)
+    _unit(tmp_path, "cosface")
+    assert bench("embed", "--run", "01", "--results", "runs", "--images", "set", "--out", "x.npz")[0] == 0
+    found, _ = read_embeddings(tmp_path / "x.npz")
+    assert found["is_query"].sum() == 2
+    assert np.array_equal(found["is_gallery"], ~found["is_query"])
+    assert found["labels"].tolist() == [0, 1, 0, 0, 1, 1]
+    assert bench("score", "x.npz")[0] == 0
+
+
+def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench, tmp_path):
+    _unit(tmp_path, "cosface")
+    (photos / "a" / "1.png").write_bytes(b"no image")
+    (photos / "c" / "2.png").write_bytes((photos / "c" / "1.png").read_bytes()[:200])
+    code, out, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    assert (code, out) == (2, "")
+    assert "2 of 9 images cannot be used" in err
+    assert "a/1.png" in err
+    assert "c/2.png" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name one network"),
+        (("--run", "01", "--backbone", "resnet18"), "name one network"),
+        (("--run", "01", "--weights", "none"), "belong to --backbone"),
+        (("--run", "ff"), "no unit ff in runs"),
+        (("--run", "../x"), "is no unit id"),
+        (("--checkpoint", "w.pth"), "no such file"),
+        (("--checkpoint", "photos/a/0.png"), "--backbone NAME --weights FILE"),
+        (("--backbone", "resnet1"), "did you mean 'resnet"),
+        (("--backbone", "squeezenet1_0", "--weights", "w.pth"), "no such file"),
+        (("--backbone", "squeezenet1_0", "--weights", "photos/a/0.png"), "does not hold weights"),
+        (("--run", "01", "--images", "nowhere"), "no such folder"),
+        (("--run", "01", "--images", "empty"), "holds no image"),
+        (("--run", "01", "--images", "mixed"), "images beside folders"),
+        (("--run", "01", "--out", "x.csv"), "known suffix"),
+        (("--run", "01", "--out", "photos.npz"), "is a folder"),
+    ],
+)
+def test_a_wrong_command_gives_one_line(photos, bench, tmp_path, arguments, message):
+    _unit(tmp_path, "cosface")
+    for name in ("empty", "mixed/a", "photos.npz"):
+        (tmp_path / name).mkdir(parents=True)
+    for place in ("mixed/a/0.png", "mixed/0.png"):
+        (tmp_path / place).write_bytes((photos / "a" / "0.png").read_bytes())
+    defaults = {"--images": "photos", "--out": "x.npz", "--results": "runs"}
+    rest = [word for key, value in defaults.items() if key not in arguments for word in (key, value)]
+    code, out, err = bench("embed", *arguments, *rest)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
+    _unit(tmp_path, "cosface")
+    _unit(tmp_path, "arcface")
+    code, _, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    assert code == 2
+    assert "names 2 units" in err
+
+
+def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
+    _, folder = _unit(tmp_path, "cosface")
+    (folder / WEIGHTS).unlink()
+    code, _, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    assert code == 2
+    assert "tuning trials" in err

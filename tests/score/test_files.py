@@ -1,0 +1,319 @@
+"""Files: every format gives the same table, and a bad file gives one line and exit code 2."""
+
+import io
+import json
+import pickle
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import bench as package
+import numpy as np
+import pandas as pd
+import pytest
+from bench._embedding_files import read_embeddings, write_embeddings
+from bench._embedding_set import EmbeddingSet
+from bench.errors import BadInput
+from bench.report.frame import COLUMNS
+from safetensors.numpy import save_file
+
+CONSOLE = Path(sys.executable).with_name("bench")
+SUFFIXES = (".npz", ".safetensors", ".parquet")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_format_gives_the_table_of_the_arrays(arrays, bench, tmp_path, suffix):
+    arrays["is_query"] = arrays["labels"] < 6
+    write_embeddings(tmp_path / f"set{suffix}", arrays)
+    code, out, err = bench("score", f"set{suffix}", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    expected = package.score(**arrays).drop(columns="method")
+    assert [row["value"] for row in found["rows"]] == [None if v != v else v for v in expected["value"]]
+    assert set(found["rows"][0]) == set(COLUMNS)
+    assert {row["method"] for row in found["rows"]} == {"set"}
+    assert found["files"][0]["queries"] == 35
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_written_is_read_back(arrays, tmp_path, suffix):
+    count = len(arrays["labels"])
+    arrays |= {
+        "variance": np.random.default_rng(0).uniform(0.1, 1, (count, 6)),
+        "is_gallery": np.arange(count) > 2,
+        "ids": np.array([f"é\n/{i}.png" for i in range(count)]),
+        "normalize": np.array(False),
+    }
+    write_embeddings(tmp_path / f"set{suffix}", arrays)
+    found, others = read_embeddings(tmp_path / f"set{suffix}")
+    assert others == []
+    assert set(found) == set(arrays)
+    for key, value in arrays.items():
+        assert np.array_equal(found[key], value), key
+
+
+def test_parquet_may_have_a_column_per_dimension(arrays, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({f"embeddings_{i}": arrays["embeddings"][:, i] for i in (3, 1, 0, 2, 4, 5)})
+    frame.assign(labels=arrays["labels"], path="x.jpg").to_parquet(tmp_path / "wide.parquet")
+    found, others = read_embeddings(tmp_path / "wide.parquet")
+    assert np.array_equal(found["embeddings"], arrays["embeddings"])
+    assert others == ["path"]
+
+
+def test_the_real_command_prints_a_table(arrays, tmp_path):
+    np.savez_compressed(tmp_path / "mine.npz", **arrays)
+    command = [CONSOLE, "score", "mine.npz", "--metrics", "recall,map_at_r,verification"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for text in ("n_lone", "MAP@R", "oracle", "confidence 'given'", "held out"):
+        assert text in done.stdout
+
+
+def test_tables_and_figures_are_written(arrays, bench, tmp_path):
+    write_embeddings(tmp_path / "mine.npz", arrays)
+    assert bench("score", "mine.npz", "--out", "out")[0] == 0
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    figures = {
+        f"{name}.{suffix}" for name in ("filter_out", "risk_coverage", "confidence") for suffix in ("png", "svg")
+    }
+    assert written == {"metrics.csv", "curves.csv"} | figures
+    frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
+    assert list(frame.columns) == list(COLUMNS)
+    curves = pd.read_csv(tmp_path / "out" / "curves.csv")
+    risk = curves[(curves["curve"] == "risk_coverage") & (curves["confidence"] == "given")]
+    recall = package.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_1"])["value"].iloc[0]
+    assert risk["value"].iloc[-1] == pytest.approx(1 - recall)
+    assert risk["x"].iloc[-1] == 1.0
+
+
+def test_what_is_not_read_is_said(arrays, bench, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays, paths=np.array(["a"]))
+    code, _, err = bench("score", "mine.npz", "--metrics", "map_at_r")
+    assert code == 0
+    assert err == "bench: note: mine.npz: not read: paths\n"
+
+
+def _npz(change):
+    def make(path, arrays):
+        np.savez(path, **{key: value for key, value in {**arrays, **change(arrays)}.items() if value is not None})
+
+    return "bad.npz", make
+
+
+def _bytes(name, change):
+    def make(path, arrays):
+        write_embeddings(path, arrays)
+        path.write_bytes(change(path.read_bytes()))
+
+    return name, make
+
+
+def _claiming(shape, compression=zipfile.ZIP_STORED):
+    def make(path, arrays):
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("embeddings.npy", header.getvalue() + bytes(400))
+            labels = io.BytesIO()
+            np.save(labels, arrays["labels"])
+            archive.writestr("labels.npy", labels.getvalue())
+
+    return "bad.npz", make
+
+
+def _claiming_everywhere(path, arrays):
+    """Header and both directories of the zip claim 10 GB; the file holds a few hundred bytes."""
+    _claiming((2_500_000, 1000))[1](path, arrays)
+    raw = bytearray(path.read_bytes())
+    size = 10**10 + 128
+    small = struct.pack("<I", 528)
+    assert raw.count(small) >= 4
+    place = raw.find(b"PK\x01\x02")
+    # A zip64 extra field holds sizes beyond 4 GB.
+    extra = struct.pack("<HHQ", 1, 8, size)
+    name = struct.unpack_from("<H", raw, place + 28)[0]
+    struct.pack_into("<I", raw, place + 24, 0xFFFFFFFF)
+    struct.pack_into("<H", raw, place + 30, len(extra))
+    raw[place + 46 + name : place + 46 + name] = extra
+    end = raw.find(b"PK\x05\x06")
+    struct.pack_into("<I", raw, end + 12, struct.unpack_from("<I", raw, end + 12)[0] + len(extra))
+    path.write_bytes(raw)
+
+
+def _safetensors_claiming(path, arrays):
+    header = {"embeddings": {"dtype": "F32", "shape": [2_500_000, 1000], "data_offsets": [0, 10**10]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(400))
+
+
+def _long_header(path, arrays):
+    path.write_bytes(struct.pack("<Q", 10**10) + b"{}")
+
+
+class _Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("unpickled"),))
+
+
+def _pickled(path, arrays):
+    np.savez(path, embeddings=np.array([_Trap()] * 3, dtype=object), labels=[0, 1, 1])
+
+
+def _renamed(old, new):
+    return _npz(lambda a: {new: a[old], old: None})
+
+
+def _parquet(change):
+    def make(path, arrays):
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        columns = {"embeddings": arrays["embeddings"].tolist(), "labels": arrays["labels"]}
+        pandas.DataFrame(columns | change(columns)).to_parquet(path)
+
+    return "bad.parquet", make
+
+
+def _with(array, place, value):
+    changed = np.array(array, dtype=np.float64)
+    changed[place] = value
+    return changed
+
+
+BAD = {
+    "no such file": (("bad.npz", lambda path, arrays: None), "no such file"),
+    "a folder": (("bad.npz", lambda path, arrays: path.mkdir()), "is a folder"),
+    "empty": (("bad.npz", lambda path, arrays: path.touch()), "is empty"),
+    "unknown suffix": (("bad.csv", lambda path, arrays: path.write_text("1,2")), "known: .npz, .safetensors, .parquet"),
+    "no embeddings": (_npz(lambda a: {"embeddings": None}), "embeddings missing"),
+    "no labels": (_npz(lambda a: {"labels": None}), "labels missing"),
+    "nothing": (_npz(lambda a: dict.fromkeys(a)), "embeddings missing"),
+    "nan": (_npz(lambda a: {"embeddings": _with(a["embeddings"], (3, 1), np.nan)}), "1 values that are not finite"),
+    "inf": (
+        _npz(lambda a: {"confidence": _with(a["confidence"], 3, np.inf)}),
+        "confidence holds 1 values that are not",
+    ),
+    "flat": (_npz(lambda a: {"embeddings": a["embeddings"][:, 0]}), "must have the shape [N, D], not [41]"),
+    "no rows": (_npz(lambda a: {"embeddings": a["embeddings"][:0]}), "not [0, 6]"),
+    "short labels": (_npz(lambda a: {"labels": a["labels"][:-1]}), "labels must have the shape [41]"),
+    "wide confidence": (_npz(lambda a: {"confidence": a["embeddings"]}), "confidence must have the shape [41]"),
+    "variance of another space": (_npz(lambda a: {"variance": np.ones((41, 5))}), "[41] or [41, 6], not [41, 5]"),
+    "negative variance": (_npz(lambda a: {"variance": _with(a["quality"], 2, -1)}), "variance must be positive; 1 val"),
+    "zero variance": (_npz(lambda a: {"variance": _with(a["quality"], 2, 0)}), "variance must be positive"),
+    "negative concentration": (_npz(lambda a: {"concentration": _with(a["quality"], 2, -1)}), "not be negative"),
+    "two spreads": (_npz(lambda a: {"variance": a["quality"], "concentration": a["quality"]}), "give one"),
+    "one class": (_npz(lambda a: {"labels": np.zeros(41, int)}), "one class only"),
+    "every image its own class": (_npz(lambda a: {"labels": np.arange(41)}), "there is nothing to find"),
+    "text labels": (_npz(lambda a: {"labels": a["labels"].astype(str)}), "np.unique(labels, return_inverse=True)[1]"),
+    "float labels": (_npz(lambda a: {"labels": a["labels"] + 0.0}), "labels.astype(int)"),
+    "boolean labels": (_npz(lambda a: {"labels": a["labels"] > 3}), "labels are booleans"),
+    "object labels": (_npz(lambda a: {"labels": a["labels"].astype(object)}), "pickled Python objects"),
+    "pickles": (("bad.npz", _pickled), "never read"),
+    "a pickle of its own": (("bad.npz", lambda p, a: p.write_bytes(pickle.dumps(_Trap()))), "not a whole .npz file"),
+    "complex": (_npz(lambda a: {"embeddings": a["embeddings"] * 1j}), "complex numbers"),
+    "integer mask": (_npz(lambda a: {"is_query": np.ones(41, int)}), "is_query.astype(bool)"),
+    "no query": (_npz(lambda a: {"is_query": np.zeros(41, bool)}), "is_query is False everywhere"),
+    "no gallery": (_npz(lambda a: {"is_gallery": np.zeros(41, bool)}), "is_gallery leaves 0 images"),
+    "repeated ids": (_npz(lambda a: {"ids": a["labels"]}), "ids repeat"),
+    "float ids": (_npz(lambda a: {"ids": a["quality"]}), "ids must be text or integers"),
+    "normalize of every row": (_npz(lambda a: {"normalize": a["labels"] > 1}), "one boolean"),
+    "zero embedding": (_npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 0)}), "rows of zeros"),
+    "mistyped key": (_renamed("confidence", "confidences"), "did you mean 'confidence'"),
+    "singular key": (_renamed("labels", "label"), "did you mean 'labels'"),
+    "truncated npz": (_bytes("bad.npz", lambda raw: raw[: len(raw) // 2]), "truncated or damaged"),
+    "corrupt npz": (_bytes("bad.npz", lambda raw: raw[:300] + bytes(50) + raw[350:]), "damaged"),
+    "an npz that is text": (("bad.npz", lambda p, a: p.write_text("embeddings")), "not a whole .npz file"),
+    "an npz of text": (("bad.npz", lambda p, a: zipfile.ZipFile(p, "w").writestr("labels.npy", "x")), "not a NumPy"),
+    "npz claims 10 GB": (_claiming((2_500_000, 1000)), "claims 10.0 GB of data and the file holds 400 bytes"),
+    "packed npz claims 10 GB": (_claiming((2_500_000, 1000), zipfile.ZIP_DEFLATED), "claims 10.0 GB"),
+    "npz claims 10 GB everywhere": (("bad.npz", _claiming_everywhere), "claims 10.0 GB"),
+    "npz claims less than nothing": (_claiming((-100, 1)), "damaged"),
+    "safetensors claims 10 GB": (("bad.safetensors", _safetensors_claiming), "truncated or damaged"),
+    "safetensors header of 10 GB": (("bad.safetensors", _long_header), "truncated or damaged"),
+    "truncated safetensors": (_bytes("bad.safetensors", lambda raw: raw[:-100]), "truncated or damaged"),
+    "truncated parquet": (_bytes("bad.parquet", lambda raw: raw[:-100]), "truncated or damaged"),
+    "corrupt parquet": (_bytes("bad.parquet", lambda raw: raw[:4] + bytes(300) + raw[304:]), "damaged"),
+    "ragged parquet": (_parquet(lambda c: {"embeddings": [[1.0], *c["embeddings"][1:]]}), "2 different lengths"),
+    "empty cells": (_parquet(lambda c: {"labels": [None, *c["labels"][1:]]}), "empty cells"),
+    "text in parquet": (_parquet(lambda c: {"labels": [f"c{label}" for label in c["labels"]]}), "labels are text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_gives_one_line(arrays, bench, tmp_path, name):
+    (file, make), message = BAD[name]
+    make(tmp_path / file, arrays)
+    code, out, err = bench("score", file)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bench: {file}: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not Path("unpickled").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if "10 GB" in name])
+def test_what_a_file_claims_is_not_allocated(arrays, tmp_path, name):
+    (file, make), _ = BAD[name]
+    make(tmp_path / file, arrays)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInput):
+            read_embeddings(tmp_path / file)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.filterwarnings("error")
+def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):
+    path = tmp_path / f"set{suffix}"
+    write_embeddings(path, arrays | {"ids": np.array([f"image {i}" for i in range(41)])})
+    raw, rng, refused = path.read_bytes(), np.random.default_rng(0), []
+    for trial in range(150):
+        damaged = np.frombuffer(raw, dtype=np.uint8).copy()
+        damaged[rng.integers(len(raw), size=3)] = rng.integers(256, size=3)
+        path.write_bytes(damaged.tobytes()[: rng.integers(len(raw)) if trial % 5 == 0 else None])
+        try:
+            EmbeddingSet.of(read_embeddings(path)[0])
+        except BadInput as error:
+            refused.append(str(error))
+    assert len(refused) > 30
+    assert not [message for message in refused if "\n" in message]
+
+
+def test_the_message_is_the_same_through_the_console_script(arrays, tmp_path):
+    np.savez(tmp_path / "bad.npz", embeddings=arrays["embeddings"], labels=arrays["labels"].astype(str))
+    done = subprocess.run([CONSOLE, "score", "bad.npz"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bench: bad.npz: labels are text")
+    assert done.stderr.count("\n") == 1
+
+
+def test_parquet_without_pyarrow_says_what_to_do(arrays, bench, tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    code, _, err = bench("score", "a.parquet")
+    assert code == 2
+    assert "pip install 'bench[parquet]'" in err
+
+
+def test_bfloat16_and_half_are_read(arrays, tmp_path):
+    import torch
+    from safetensors.torch import save_file as save_torch
+
+    x = torch.from_numpy(arrays["embeddings"]).bfloat16()
+    save_torch({"embeddings": x, "labels": torch.from_numpy(arrays["labels"])}, tmp_path / "b.safetensors")
+    found, _ = read_embeddings(tmp_path / "b.safetensors")
+    assert np.array_equal(found["embeddings"], x.double().numpy())
+    save_file({"embeddings": arrays["embeddings"].astype(np.float16)}, tmp_path / "h.safetensors")
+    assert read_embeddings(tmp_path / "h.safetensors")[0]["embeddings"].dtype == np.float16
+
+
+def test_a_suffix_that_is_not_written_is_refused(arrays, tmp_path):
+    with pytest.raises(BadInput, match="known suffix"):
+        write_embeddings(tmp_path / "x.csv", arrays)

@@ -1,0 +1,248 @@
+"""bench.score: values against loops and against the protocols, whatever the order of the rows."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import bench
+import numpy as np
+import pytest
+import torch
+from bench.engine.model import DistributionScorer
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
+from bench.protocols.confidence import spearman_crop
+from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
+from bench.protocols.structure import structure_rows
+from bench.report.frame import COLUMNS
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+KEYS = [name for name in COLUMNS if name != "value"]
+
+
+def _value(frame, metric, scorer="cosine", confidence="", variant="", fraction=None):
+    rows = frame[(frame["metric"] == metric) & (frame["scorer"] == scorer) & (frame["confidence"] == confidence)]
+    rows = rows[rows["variant"] == variant]
+    rows = rows[rows["fraction"].isna()] if fraction is None else rows[np.isclose(rows["fraction"], fraction)]
+    assert len(rows) == 1
+    return rows["value"].iloc[0]
+
+
+def _similarities(embeddings):
+    x = embeddings.astype(np.float64)
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return x @ x.T
+
+
+def _loop(similarities, labels, queries=None, gallery=None):
+    """Recall@1, Recall@4, MAP@R and R-precision of every query with a positive, by a loop over sorted lists."""
+    found = {}
+    for i in range(len(labels)) if queries is None else queries:
+        others = [j for j in (range(len(labels)) if gallery is None else gallery) if j != i]
+        others.sort(key=lambda j: -similarities[i, j])
+        hits = [labels[j] == labels[i] for j in others]
+        r = sum(hits)
+        if r:
+            precisions = [sum(hits[: k + 1]) / (k + 1) * hits[k] for k in range(r)]
+            found[i] = (float(hits[0]), float(any(hits[:4])), sum(precisions) / r, sum(hits[:r]) / r)
+    return found
+
+
+def test_retrieval_is_what_a_loop_finds(arrays):
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall", "map_at_r", "r_precision"])
+    expected = np.mean(list(_loop(_similarities(arrays["embeddings"]), arrays["labels"]).values()), axis=0)
+    names = ("recall_at_1", "recall_at_4", "map_at_r", "r_precision")
+    assert [_value(frame, name) for name in names] == pytest.approx(expected)
+    assert set(frame["n_lone"]) == {1}
+    assert set(frame["n_queries"]) == {len(arrays["labels"]) - 1}
+    assert set(frame["metric"]) == {
+        "recall_at_1",
+        "recall_at_2",
+        "recall_at_4",
+        "recall_at_8",
+        "map_at_r",
+        "r_precision",
+    }
+
+
+def test_queries_and_gallery_are_kept_apart(arrays):
+    is_query = np.arange(len(arrays["labels"])) % 3 == 0
+    frame = bench.score(arrays["embeddings"], arrays["labels"], is_query=is_query, is_gallery=~is_query)
+    found = _loop(
+        _similarities(arrays["embeddings"]), arrays["labels"], np.flatnonzero(is_query), np.flatnonzero(~is_query)
+    )
+    assert _value(frame, "map_at_r") == pytest.approx(np.mean([values[2] for values in found.values()]))
+    assert frame["n_queries"].iloc[0] == len(found)
+
+
+def test_filter_out_and_risk_are_what_a_loop_finds(arrays):
+    frame = bench.score(arrays["embeddings"], arrays["labels"], confidence=arrays["confidence"])
+    labels, confidence = arrays["labels"], arrays["confidence"]
+    similarities = _similarities(arrays["embeddings"])
+    found = _loop(similarities, labels)
+    order = np.argsort(-confidence)
+    norms = np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1)
+    for name, ranked in (("given", order), ("norm", np.argsort(-norms))):
+        kept = ranked[: round(0.6 * len(labels))]
+        by_query = np.mean([found[i][2] for i in kept if i in found])
+        both = _loop(similarities, labels, sorted(kept), sorted(kept))
+        filtered = _value(frame, "filter_out_map_at_r", confidence=name, variant="query_only", fraction=0.4)
+        assert filtered == pytest.approx(by_query)
+        filtered = _value(frame, "filter_out_map_at_r", confidence=name, variant="query_and_gallery", fraction=0.4)
+        assert filtered == pytest.approx(np.mean([values[2] for values in both.values()]))
+        risks = [1 - found[i][0] for i in ranked if i in found]
+        running = [sum(risks[: n + 1]) / (n + 1) for n in range(len(risks))]
+        assert _value(frame, "aurc", confidence=name, variant="recall_at_1") == pytest.approx(np.mean(running))
+        counted = [i for i in ranked if i in found]
+        scores = (confidence if name == "given" else norms)[counted]
+        expected = roc_auc_score([found[i][0] for i in counted], scores)
+        assert _value(frame, "confidence_auroc", confidence=name) == pytest.approx(expected)
+    assert _value(frame, "e_aurc", confidence="oracle", variant="map_at_r") == pytest.approx(0)
+    assert set(frame["confidence"]) == {"", "given", "norm", "random", "oracle"}
+
+
+def test_quality_is_correlated_with_every_confidence(arrays):
+    frame = bench.score(**arrays)
+    for metric, correlation in (("spearman_crop", stats.spearmanr), ("kendall_crop", stats.kendalltau)):
+        expected = correlation(arrays["confidence"], arrays["quality"]).statistic
+        assert _value(frame, metric, scorer="", confidence="given", variant="quality") == pytest.approx(expected)
+    norm = torch.from_numpy(np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1))
+    expected = spearman_crop(norm, torch.from_numpy(arrays["quality"]))
+    assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("spread", "scorer"), [("isotropic", "mls"), ("diagonal", "expected_cosine"), ("concentration", "mls")]
+)
+def test_probabilistic_scores_are_those_of_the_distribution(arrays, spread, scorer):
+    rng = np.random.default_rng(3)
+    x = torch.from_numpy(arrays["embeddings"].astype(np.float64))
+    unit = torch.nn.functional.normalize(x, dim=-1)
+    shape = (len(x), 6) if spread == "diagonal" else (len(x),)
+    values = rng.uniform(0.05, 0.5, shape) if spread != "concentration" else rng.uniform(1.0, 40.0, shape)
+    made = {"isotropic": IsotropicNormal, "diagonal": DiagonalNormal, "concentration": VonMisesFisher}[spread]
+    key = "concentration" if spread == "concentration" else "variance"
+    frame = bench.score(x, arrays["labels"], **{key: values}, scorers=["cosine", scorer], metrics=["all"])
+    distribution = made(unit, torch.from_numpy(values))
+    labels = torch.from_numpy(arrays["labels"])
+    for row in retrieval_rows(DistributionScorer(scorer, distribution), labels):
+        assert _value(frame, row["metric"], scorer=scorer) == pytest.approx(row["value"])
+    for row in map_at_k_rows(DistributionScorer(scorer, distribution), labels):
+        assert _value(frame, row["metric"], scorer=scorer, variant=row["variant"]) == pytest.approx(row["value"])
+    for row in structure_rows(unit, labels):
+        assert _value(frame, row["metric"], variant=row["variant"]) == pytest.approx(row["value"])
+    certainty = np.log(values) if spread == "concentration" else -np.log(values.reshape(len(x), -1)).mean(1)
+    surest = np.argsort(-certainty)[: round(0.5 * len(x))]
+    found = _loop(_similarities(arrays["embeddings"]), arrays["labels"])
+    kept = _value(frame, "filter_out_recall_at_1", confidence="method", variant="query_only", fraction=0.5)
+    assert kept == pytest.approx(np.mean([found[i][0] for i in surest if i in found]))
+
+
+def test_nothing_depends_on_the_order_of_the_rows(arrays):
+    """To the last bit, with rows that are equal, too."""
+    arrays["embeddings"][[3, 20, 30]] = arrays["embeddings"][0]
+    arrays["embeddings"][4] = arrays["embeddings"][5]
+    arrays["confidence"] = arrays["confidence"].round(1)
+    frame = bench.score(**arrays, metrics=["all"])
+    order = np.random.default_rng(0).permutation(len(arrays["labels"]))
+    shuffled = bench.score(**{key: value[order] for key, value in arrays.items()}, metrics=["all"])
+    assert frame.equals(shuffled)
+
+
+def test_numbers_of_classes_and_kinds_of_arrays_do_not_matter(arrays):
+    frame = bench.score(**arrays, metrics=["all"])
+    renumbered = arrays | {"labels": (10**15 - arrays["labels"] * 7).tolist()}
+    tensors = {key: torch.as_tensor(value) for key, value in renumbered.items()}
+    lists = {key: np.asarray(value).tolist() for key, value in renumbered.items()}
+    for other in (tensors, lists):
+        again = bench.score(**other, metrics=["all"])
+        assert frame.drop(columns="unit").equals(again.drop(columns="unit"))
+
+
+def test_the_table_is_tidy(arrays):
+    frame = bench.score(
+        **arrays, variance=np.full(len(arrays["labels"]), 0.1), scorers=["cosine", "mls"], metrics=["all"]
+    )
+    assert list(frame.columns) == list(COLUMNS)
+    assert not frame.duplicated(KEYS).any()
+    assert set(frame["scorer"]) == {"", "cosine", "mls"}
+    ranged = frame[~frame["metric"].isin(["spearman_crop", "kendall_crop", "spectral_decay", "density", "ami"])]
+    assert ranged["value"].dropna().between(0, 1 + 1e-12).all()
+    # A constant confidence has no rank correlation, and nothing else may be missing where nothing was removed.
+    missing = frame[frame["value"].isna() & frame["fraction"].isna()]
+    assert sorted(zip(missing["metric"], missing["confidence"])) == [
+        ("kendall_crop", "method"),
+        ("spearman_crop", "method"),
+    ]
+
+
+def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays):
+    """Scores in two halves on scales of their own: no threshold of the one half is of use to the other."""
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["verification"])
+    assert set(frame["variant"]) == {"threshold_test", "threshold_held_out_classes", "fpr=0.001", ""}
+    rows = frame.set_index("variant")
+    assert rows.loc["threshold_held_out_classes", "n_queries"] < rows.loc["threshold_test", "n_queries"]
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(200), 4)
+    noise = bench.score(rng.normal(size=(800, 4)), labels, metrics=["verification"]).set_index("variant")["value"]
+    # A random scorer: the threshold of the tested pairs flatters it, the held-out one does not.
+    assert noise["threshold_test"] > 0.5
+    assert abs(noise["threshold_held_out_classes"] - 0.5) < 0.04
+
+
+def test_norms_that_differ_by_rounding_are_no_confidence(arrays):
+    unit = arrays["embeddings"] / np.linalg.norm(arrays["embeddings"], axis=1, keepdims=True)
+    frame = bench.score(unit, arrays["labels"], confidence=arrays["confidence"])
+    assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
+
+
+def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
+    raw = bench.score(arrays["embeddings"], arrays["labels"], scorers=["l2"], normalize=False)
+    x = arrays["embeddings"].astype(np.float64)
+    distances = -((x[:, None] - x[None]) ** 2).sum(-1)
+    expected = np.mean([values[2] for values in _loop(distances, arrays["labels"]).values()])
+    assert _value(raw, "map_at_r", scorer="l2") == pytest.approx(expected)
+    unit = bench.score(arrays["embeddings"], arrays["labels"], scorers=["cosine", "l2"])
+    assert _value(unit, "map_at_r", scorer="l2") == pytest.approx(_value(unit, "map_at_r"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scorers": ["cosin"]}, "did you mean 'cosine'"),
+        ({"scorers": ["mls"]}, "these are: cosine, l2, expected_cosine"),
+        ({"scorers": "cosine"}, "list of names"),
+        ({"metrics": ["map"]}, "did you mean 'map_at_r'"),
+        ({"metrics": []}, "no metric"),
+        ({"metrics": ["recall_at_0"]}, "unknown metric"),
+        ({"labels": [[0, 1]]}, "labels must have the shape"),
+        ({"embeddings": [[1.0], [1.0, 2.0]]}, "different lengths"),
+        ({"embeddings": None}, "embeddings missing"),
+    ],
+)
+def test_what_is_wrong_is_said(arrays, change, message):
+    with pytest.raises(ValueError, match=message):
+        bench.score(**{"embeddings": arrays["embeddings"], "labels": arrays["labels"]} | change)
+
+
+def test_a_single_recall_can_be_asked_for(arrays):
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"])
+    assert sorted(frame["metric"]) == ["nmi", "recall_at_3"]
+
+
+def test_the_signature_is_the_agreed_one():
+    expected = (
+        "embeddings labels confidence=None variance=None concentration=None quality=None is_query=None is_gallery=None"
+        " scorers=('cosine',) metrics=('recall', 'map_at_r', 'r_precision') normalize=True"
+    )
+    found = inspect.signature(bench.score).parameters.values()
+    assert " ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in found) == expected
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(found)[2:])
+
+
+def test_importing_bench_imports_nothing_heavy():
+    code = "import sys, bench; heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+    importlib.import_module("bench._score")
+    assert inspect.isfunction(bench.score)
