@@ -363,6 +363,10 @@ def _paired(group: pd.DataFrame, other: pd.DataFrame) -> Iterator[dict[str, Any]
         }
 
 
+CELL = ("protocol", "preset", "dataset", "ensemble")
+"""What two settings that are compared have in common."""
+
+
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
     """Every two settings of one protocol, preset and data set, seed by seed: ``other - first``, 95 % t-interval.
 
@@ -375,7 +379,7 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
     """
     merged = frame.merge(roles, on="unit")
     lines = []
-    for _, cell in merged.groupby(["protocol", "preset", "dataset"], sort=True):
+    for _, cell in merged.groupby(list(CELL), sort=True):
         groups = list(cell.groupby(list(SETTING), sort=True, dropna=False))
         found = [(Row(dict(zip(SETTING, values)), 0, 0, "", ()), group) for values, group in groups]
         if names:
@@ -383,7 +387,7 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
         for (first, group), (other, rest) in combinations(found, 2):
             if names and first.setting["method"] != names[0]:
                 continue
-            common = {key: first.setting[key] for key in ("protocol", "preset", "dataset")}
+            common = {key: first.setting[key] for key in CELL}
             sides = {
                 "first": first.label,
                 "first_tuning": first.tuning,
@@ -396,9 +400,10 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
 
 def print_paired(lines: pd.DataFrame, console: Console) -> None:
     """Differences on the terminal, one table per data set and pair of settings side by side."""
-    for (protocol, preset, dataset), part in lines.groupby(["protocol", "preset", "dataset"], sort=False):
+    for (protocol, preset, dataset, ensemble), part in lines.groupby(list(CELL), sort=False):
+        where = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
         table = Table(
-            title=f"{dataset} ({protocol}, {preset}): other - first, mean over paired seeds [95 % t-interval]",
+            title=f"{dataset} ({where}): other - first, mean over paired seeds [95 % t-interval]",
             title_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),

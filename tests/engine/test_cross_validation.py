@@ -78,6 +78,11 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_s
 
 
 def test_the_tables_keep_the_two_apart(results):
+    from tests.engine.conftest import Cli
+
+    compared = json.loads(Cli(results.parent.parent)("compare", "--json").stdout)
+    assert {(line["first"], line["other"]) for line in compared} == {("cosface", "pfe (cosface)")}
+    assert {line["ensemble"] for line in compared} == {"separated", "concatenated"}
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
     assert not frame.duplicated([c for c in COLUMNS if c not in ("value", "n_queries", "n_lone", "unit")]).any()
     assert {(e, d) for e, d in zip(frame["ensemble"], frame["dim"])} == {("separated", 64), ("concatenated", 128)}

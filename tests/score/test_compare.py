@@ -137,7 +137,15 @@ def _results(values):
         "hparams": "default",
         "trials": 0,
     }
-    settings |= {"base": "", "pinned": "", "backbone": "convnet", "dim": 8, "split": "test", "scorer": "cosine"}
+    settings |= {
+        "base": "",
+        "pinned": "",
+        "backbone": "convnet",
+        "dim": 8,
+        "ensemble": "",
+        "split": "test",
+        "scorer": "cosine",
+    }
     settings |= {"confidence": "", "variant": "", "metric": "map_at_r", "fraction": np.nan}
     rows = [
         settings | {"method": method, "seed": seed, "value": value, "unit": f"{method}{seed}"}

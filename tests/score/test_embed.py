@@ -90,7 +90,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
     _, folder = _unit(tmp_path, "cosface")
-    record = {"spec": {"train": folder.name.removeprefix("train-")}}
+    record = {"spec": {"train": [folder.name.removeprefix("train-")]}}
     write_json(folder.with_name("test-fedcba9876543210") / RECORD, record)
     assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
