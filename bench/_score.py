@@ -54,8 +54,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """What ``metrics`` can name, and the metrics of the tidy table that it stands for. Their own names work too."""
 
 FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
-"""Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half precision),
-were normalised and then rounded: an order by their norms would be an order by rounding errors."""
+"""Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
+precision), were normalised and then rounded: an order by their norms would be an order by rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def wanted_metrics(metrics: Sequence[str]) -> dict[str, int]:
         for member in members if name != "all" else sorted(singles):
             recall = re.fullmatch(r"recall_at_([1-9]\d{0,5})", member)
             if member not in singles and recall is None:
-                raise BadInput(str(unknown("metric", member, [*GROUPS, *singles, "all"])))
+                raise BadInput(str(unknown("metric", member, {*GROUPS, *singles, "all"})))
             wanted[member] = int(recall[1]) if recall else 0
     if not wanted:
         raise BadInput("no metric asked for; name at least one, such as map_at_r")
@@ -203,11 +203,12 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
             continue
     for name in scorers:
         if name not in fitting:
-            kind = {PointMass: "points (no variance, no concentration)", VonMisesFisher: "a concentration"}
-            what = kind.get(type(distribution), "a variance per image or dimension")
-            raise BadInput(
-                f"scorer {name!r} is not defined for embeddings with {what}; these are: {', '.join(fitting)}"
-            )
+            kind = {
+                PointMass: "that are points (no variance, no concentration)",
+                VonMisesFisher: "with a concentration",
+            }
+            what = kind.get(type(distribution), "with a variance per image or dimension")
+            raise BadInput(f"scorer {name!r} is not defined for embeddings {what}; these are: {', '.join(fitting)}")
 
 
 def distribution_of(given: EmbeddingSet, normalize: bool = True) -> Distribution:
