@@ -53,9 +53,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """What ``metrics`` can name, and the metrics of the tidy table that it stands for. Their own names work too."""
 
-FLAT_NORM = 1e-5
-"""Raw embeddings whose norms differ by no more than this share were normalised before and then rounded to float32 or
-less: an order by their norms would be an order by rounding errors."""
+FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
+"""Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
+precision), were normalised and then rounded: an order by their norms would be an order by rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,12 @@ def score_set(given: EmbeddingSet, *, scorers: Sequence[str], metrics: Sequence[
         BadInput: If a scorer or metric is unknown or does not fit.
     """
     wanted = wanted_metrics(metrics)
+    scorers = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
     ordered = given.in_order()
     distribution = distribution_of(ordered, normalize)
     check_scorers(scorers, distribution)
     try:
-        return _measured(ordered, distribution, list(dict.fromkeys(scorers)), wanted)
+        return _measured(ordered, distribution, scorers, wanted)
     except ValueError as error:
         raise BadInput(str(error)) from None
 
@@ -174,7 +175,7 @@ def wanted_metrics(metrics: Sequence[str]) -> dict[str, int]:
         for member in members if name != "all" else sorted(singles):
             recall = re.fullmatch(r"recall_at_([1-9]\d{0,5})", member)
             if member not in singles and recall is None:
-                raise BadInput(str(unknown("metric", member, [*GROUPS, *singles, "all"])))
+                raise BadInput(str(unknown("metric", member, {*GROUPS, *singles, "all"})))
             wanted[member] = int(recall[1]) if recall else 0
     if not wanted:
         raise BadInput("no metric asked for; name at least one, such as map_at_r")
@@ -187,8 +188,8 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
     Raises:
         BadInput: With those that fit.
     """
-    if isinstance(scorers, str) or not scorers:
-        raise BadInput("scorers is a list of names, such as ['cosine']")
+    if not scorers:
+        raise BadInput("no scorer asked for; name at least one, such as cosine")
     for name in scorers:
         if name not in SCORERS:
             raise BadInput(str(unknown("scorer", name, SCORERS)))
@@ -202,11 +203,12 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
             continue
     for name in scorers:
         if name not in fitting:
-            kind = {PointMass: "points (no variance, no concentration)", VonMisesFisher: "a concentration"}
-            what = kind.get(type(distribution), "a variance per image or dimension")
-            raise BadInput(
-                f"scorer {name!r} is not defined for embeddings with {what}; these are: {', '.join(fitting)}"
-            )
+            kind = {
+                PointMass: "that are points (no variance, no concentration)",
+                VonMisesFisher: "with a concentration",
+            }
+            what = kind.get(type(distribution), "with a variance per image or dimension")
+            raise BadInput(f"scorer {name!r} is not defined for embeddings {what}; these are: {', '.join(fitting)}")
 
 
 def distribution_of(given: EmbeddingSet, normalize: bool = True) -> Distribution:
@@ -246,13 +248,15 @@ def confidences_of(given: EmbeddingSet, distribution: Distribution) -> dict[str,
     if not found and given.quality is None:
         return {}
     norm = norm_confidence(torch.from_numpy(given.embeddings))
-    flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max())
+    flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     found["norm"] = torch.ones_like(norm) if flat else norm
     found["random"] = random_confidence(given.ids, seed_for("score", "random confidence"))
     return found
 
 
-def _measured(given: EmbeddingSet, distribution: Distribution, scorers: list[str], wanted: dict[str, int]) -> Scored:
+def _measured(
+    given: EmbeddingSet, distribution: Distribution, scorers: tuple[str, ...], wanted: dict[str, int]
+) -> Scored:
     labels = torch.from_numpy(_classes(given.labels))
     confidences = confidences_of(given, distribution)
     primary = next((name for name in ("given", "method") if name in confidences), "")

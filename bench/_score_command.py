@@ -55,10 +55,11 @@ def score_command(
     import pandas as pd
     from rich.console import Console
 
-    from ._score import compare, score_set, tidy
+    from ._score import compare, score_set, tidy, wanted_metrics
     from .report.frame import plain_rows
     from .report.scored import print_scored, worth, write_scored
 
+    wanted_metrics(metrics)  # a wrong name is not the fault of a file
     scored: dict[str, Scored] = {}
     for path, name, (given, normalized) in zip(files, names, sets):
         how = normalized if normalize is None else normalize

@@ -75,6 +75,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
         listing.add(name, "", "")
     if not listing.ids:
         raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+    listing.check_names()
     return listing, below
 
 

@@ -47,6 +47,16 @@ class Listing:
         self.names[key] = name
         self.parts.append(part)
 
+    def check_names(self) -> None:
+        """Refuse names that no file of results could hold.
+
+        Raises:
+            DataError: With the first such name.
+        """
+        strange = next((name for name in self.ids if not _is_text(name)), None)
+        if strange is not None:
+            raise DataError(f"{self.folder}: the file name {strange!a} is not UTF-8; rename it")
+
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """The images chosen, and their classes."""
         kept = Listing(self.folder)
@@ -163,9 +173,7 @@ class PhotoDataset(Dataset):
         repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
         if repeated:
             raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
-        strange = next((name for name in listing.ids if not _is_text(name)), None)
-        if strange is not None:
-            raise DataError(f"{listing.folder}: the file name {strange!a} is not UTF-8; rename it")
+        listing.check_names()
         there = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
         absent = [name for name, found in zip(listing.ids, there) if not found]
         present = listing.keep(there) if absent else listing

@@ -139,6 +139,10 @@ def _interval(line: Mapping[Hashable, Any]) -> str:
 def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
     lines = worth(frame)
     if lines.empty:
+        for line in frame[frame["metric"] == "spearman_crop"].to_dict("records"):
+            value = "none (it is constant)" if line["value"] != line["value"] else f"{line['value']:.3f}"
+            text = f"{line['method']}: rank correlation of the {line['confidence']} confidence with quality: {value}"
+            console.print(Text(text))
         return
     scorer = lines["scorer"].iloc[0]
     lines = lines[lines["scorer"] == scorer]

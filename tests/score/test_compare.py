@@ -114,7 +114,7 @@ def test_compare_prints_the_same_for_files(two, bench):
         (("compare", "a.npz"), "name another file"),
         (("score", "a.npz", "a.npz"), "given twice"),
         (("score", "a.npz", "--out", "a.npz"), "is a file"),
-        (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings with points"),
+        (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings that are points"),
         (("score", "a.npz", "--metrics", "recal"), "did you mean 'recall'"),
         (("score",), "Missing argument"),
         (("compare", "cosface"), "holds no results"),

@@ -88,6 +88,20 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
     assert found["confidence"] == pytest.approx(confidence.numpy(), abs=1e-5)
 
 
+def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
+    view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
+    model, _ = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
+                     base={"method": "cosface", "params": {}, "fidelity": "corrected"})  # fmt: skip
+    assert bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
+    found, _ = read_embeddings(tmp_path / "x.parquet")
+    images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]
+    images = [F.center_crop(F.resize(image, [70], antialias=True), [64]).float() / 255 for image in images]
+    with torch.no_grad():
+        distribution = model(torch.stack(images)).distribution
+    assert found["embeddings"] == pytest.approx(distribution.loc.numpy(), abs=1e-4)
+    assert found["concentration"] == pytest.approx(distribution.concentration.numpy(), rel=1e-3)
+
+
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
     _, folder = _unit(tmp_path, "cosface")
     record = {"spec": {"train": [folder.name.removeprefix("train-")]}}

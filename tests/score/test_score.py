@@ -193,8 +193,9 @@ def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays
 
 def test_norms_that_differ_by_rounding_are_no_confidence(arrays):
     unit = arrays["embeddings"] / np.linalg.norm(arrays["embeddings"], axis=1, keepdims=True)
-    frame = bench.score(unit, arrays["labels"], confidence=arrays["confidence"])
-    assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
+    for rounded in (unit, torch.from_numpy(unit).half(), 64 * unit):
+        frame = bench.score(rounded, arrays["labels"], confidence=arrays["confidence"])
+        assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
 
 
 def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
@@ -212,7 +213,7 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
     [
         ({"scorers": ["cosin"]}, "did you mean 'cosine'"),
         ({"scorers": ["mls"]}, "these are: cosine, l2, expected_cosine"),
-        ({"scorers": "cosine"}, "list of names"),
+        ({"scorers": []}, "no scorer"),
         ({"metrics": ["map"]}, "did you mean 'map_at_r'"),
         ({"metrics": []}, "no metric"),
         ({"metrics": ["recall_at_0"]}, "unknown metric"),
@@ -226,9 +227,19 @@ def test_what_is_wrong_is_said(arrays, change, message):
         bench.score(**{"embeddings": arrays["embeddings"], "labels": arrays["labels"]} | change)
 
 
-def test_a_single_recall_can_be_asked_for(arrays):
+def test_single_names_can_be_asked_for(arrays):
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"])
     assert sorted(frame["metric"]) == ["nmi", "recall_at_3"]
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics="map_at_r", scorers="l2")
+    assert frame[["scorer", "metric"]].values.tolist() == [["l2", "map_at_r"]]
+
+
+def test_a_quality_alone_is_correlated_with_the_norm(arrays):
+    frame = bench.score(arrays["embeddings"], arrays["labels"], quality=arrays["quality"], metrics=["map_at_r"])
+    norms = np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1)
+    expected = stats.spearmanr(norms, arrays["quality"]).statistic
+    assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
+    assert set(frame["metric"]) == {"map_at_r", "spearman_crop", "kendall_crop"}
 
 
 def test_the_signature_is_the_agreed_one():
