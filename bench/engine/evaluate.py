@@ -17,8 +17,8 @@ from ..methods.distributions import to_arrays
 from ..protocols.clustering import clustering_rows
 from ..protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
 from ..protocols.embeddings import row
-from ..protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from ..protocols.retrieval import Reranked, map_at_k_rows, per_query, rank, retrieval_rows
+from ..protocols.filter_out import filter_depth, filter_out_rows, oracle_confidence, random_confidence
+from ..protocols.retrieval import Ranking, Reranked, full_depth, map_at_k_rows, per_query, rank, retrieval_rows
 from ..protocols.structure import structure_rows
 from ..protocols.verification import sample_pairs, verification_rows
 from ..seeds import seed_for
@@ -76,7 +76,11 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
         for scorer_name in scorers:
             scorer = DistributionScorer(scorer_name, distribution, model.scorer_options())
             val_scorer = DistributionScorer(scorer_name, val, model.scorer_options())
-            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"]), **roles))
+            own = scorer_name == method.scorer
+            # The filter-out curves look deeper than the other tests; one ranking serves them all.
+            depth = max([full_depth(labels, tests["recall_ks"]), filter_depth(labels) if own else 1])
+            ranking = rank(scorer, labels, depth=depth, **roles)
+            found = list(retrieval_rows(scorer, labels, ks=tuple(tests["recall_ks"]), **roles, ranking=ranking))
             found += verification_rows(
                 scorer.pairs(pairs.left, pairs.right),
                 pairs.same,
@@ -94,8 +98,8 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
                     {**item, "variant": "reranked"}
                     for item in retrieval_rows(reranked, labels, ks=tuple(tests["recall_ks"]), **roles)
                 ]
-            if scorer_name == method.scorer:
-                found += _confidence_rows(scorer, labels, ids, confidence, noise, tests, name, roles)
+            if own:
+                found += _confidence_rows(scorer, ranking, labels, ids, confidence, noise, tests, name, roles)
             rows += [{**item, "split": split} for item in found]
     unit_vectors = torch.nn.functional.normalize(clean.mean.double(), dim=-1)
     more: list[dict[str, Any]] = []
@@ -159,6 +163,7 @@ def run_tests(spec: dict[str, Any], unit: str, cell: Cell, context: Context) -> 
 
 def _confidence_rows(
     scorer: DistributionScorer,
+    ranking: Ranking,
     labels: Tensor,
     ids: tuple[str, ...],
     confidence: dict[str, Tensor],
@@ -168,8 +173,7 @@ def _confidence_rows(
     roles: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Filter-out curves and risk areas of every confidence, with the random and the oracle control."""
-    most = int(torch.bincount(labels).max()) - 1
-    values = per_query(rank(scorer, labels, depth=max(1, most), **roles), ks=(1,))
+    values = per_query(ranking, ks=(1,))
     lone = values["map_at_r"].isnan()
     every = {**confidence, "random": noise}
     found: list[dict[str, Any]] = list(
@@ -182,6 +186,7 @@ def _confidence_rows(
             fractions=tuple(tests["filter_fractions"]),
             seed=seed_for("ties", name),
             **roles,
+            ranking=ranking,
         )
     )
     asking = torch.arange(len(labels)) if roles["queries"] is None else roles["queries"]
