@@ -24,7 +24,7 @@ from .methods.scorers import SCORERS, pairwise_score
 from .protocols.clustering import clustering_rows
 from .protocols.confidence import kendall_crop, risk_rows, spearman_crop
 from .protocols.embeddings import Row, row
-from .protocols.filter_out import filter_out_rows, random_confidence
+from .protocols.filter_out import filter_depth, filter_out_rows, random_confidence
 from .protocols.retrieval import full_depth, map_at_k_rows, mean_of_counted, per_query, rank
 from .protocols.statistics import paired_bootstrap
 from .protocols.structure import structure_rows
@@ -267,7 +267,11 @@ def _measured(
     values: dict[str, dict[str, Tensor]] = {}
     for name in scorers:
         scorer = DistributionScorer(name, distribution)
-        values[name] = each = per_query(rank(scorer, labels, depth=full_depth(labels, ks), **roles), ks)
+        # The filter-out curves look deeper than the other tests; one ranking serves them all.
+        ranking = rank(
+            scorer, labels, depth=max(full_depth(labels, ks), filter_depth(labels) if primary else 1), **roles
+        )
+        values[name] = each = per_query(ranking, ks)
         for metric, found in each.items():
             lone = int(found.isnan().sum())
             if metric in wanted:
@@ -278,7 +282,9 @@ def _measured(
             rows += [item for item in _verification(scorer, labels, given.ids) if item["metric"] in wanted]
         if primary:
             ties = seed_for("score", "confidence ties")
-            rows += filter_out_rows(scorer, labels, given.ids, confidences, oracle=True, seed=ties, **roles)
+            rows += filter_out_rows(
+                scorer, labels, given.ids, confidences, oracle=True, seed=ties, **roles, ranking=ranking
+            )
             rows += risk_rows(each, {kind: value[queries] for kind, value in confidences.items()}, scorer=name)
     rows += _about_all(distribution, labels, wanted)
     if given.quality is not None:

@@ -17,7 +17,17 @@ import torch
 from torch import Tensor
 
 from .embeddings import Row, row
-from .retrieval import Ranking, Scorer, _expected, _Places, full_depth, mean_of_counted, per_query, rank
+from .retrieval import (
+    BLOCK_PLACES,
+    Ranking,
+    Scorer,
+    _expected,
+    _Places,
+    full_depth,
+    mean_of_counted,
+    per_query,
+    rank,
+)
 
 METRICS = ("map_at_r", "recall_at_1")
 
@@ -40,8 +50,27 @@ def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
 
 
 def oracle_confidence(values: Tensor) -> Tensor:
-    """The best confidence there could be for a metric: each query's own value ``[N]``, lone queries last."""
+    """The best confidence there could be for a metric: each query's own value ``[N]``, lone queries last.
+
+    Example:
+        >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()
+        [0.5, -1.0]
+    """
     return torch.where(values.isnan(), -1.0, values)
+
+
+def filter_depth(labels: Tensor) -> int:
+    """Places of a ranking in which most queries find their R neighbours again after any removal.
+
+    Four times the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R
+    more, which bounds the memory. Queries that need more are ranked anew, so it changes no value.
+
+    Example:
+        >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
+        (16, 876)
+    """
+    most = full_depth(labels)
+    return min(4 * most + 8, most + most // 2 + 128)
 
 
 def filter_out_rows(
@@ -55,6 +84,7 @@ def filter_out_rows(
     seed: int = 0,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    ranking: Ranking | None = None,
 ) -> Iterator[Row]:
     """Filter-out curves of MAP@R and Recall@1 for some confidences.
 
@@ -72,12 +102,14 @@ def filter_out_rows(
         queries: Rows that are queries; all if not given. ``query_only`` then removes a share of these.
         gallery: Rows that are searched; all if not given. Then ``oracle`` has no ``query_and_gallery`` curve: a gallery
             image has no value of a metric to be ordered by.
+        ranking: Ranking by this scorer of these queries, in ascending order, and this gallery, if there is one
+            already; best of :func:`filter_depth` places.
 
     Yields:
         Rows of ``filter_out_map_at_r`` and ``filter_out_recall_at_1`` with variant and fraction.
 
     Raises:
-        ValueError: If a confidence has the wrong shape or is not finite.
+        ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
 
     Example:
         >>> from .retrieval import ScoreMatrix
@@ -89,13 +121,12 @@ def filter_out_rows(
     """
     count = len(labels)
     roles = _Roles.of(count, queries, gallery)
-    deep = rank(
-        scorer,
-        labels,
-        depth=min(4 * full_depth(labels) + 8, len(roles.gallery)),
-        queries=roles.queries,
-        gallery=roles.gallery,
-    )
+    deep = ranking
+    if deep is None:
+        depth = min(filter_depth(labels), len(roles.gallery))
+        deep = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
+    elif not torch.equal(deep.queries, roles.queries):
+        raise ValueError("the ranking is not of these queries in ascending order")
     whole = {
         metric: torch.full((count,), math.nan, dtype=torch.float64).index_copy(0, roles.queries, values)
         for metric, values in per_query(deep).items()
@@ -170,27 +201,41 @@ def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, role
         return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in METRICS}
     counts = torch.bincount(labels[searched], minlength=int(labels.max()) + 1)
     positives = counts[labels[queries]] - searched[queries].long()
-    at = roles.position[queries]
-    stored = deep.neighbours[at]
-    valid = (stored >= 0) & keep[stored.clamp_min(0)]
-    # Kept neighbours first, in their old order; their tie groups keep their numbers.
-    order = (~valid).long().argsort(dim=1, stable=True)
-    valid = valid.gather(1, order)
-    group = deep.group[at].gather(1, order)
-    relevant = deep.relevant[at].gather(1, order)
-    need = positives.clamp_min(1)
-    enough = valid.sum(1) >= need
-    at_need = group.gather(1, (need - 1).clamp_max(group.shape[1] - 1)[:, None]).squeeze(1)
-    exhausted = (deep.neighbours[at][:, -1] < 0) | (deep.neighbours.shape[1] >= len(roles.gallery))
-    cut = (deep.beyond[at] > 0) & (at_need == deep.group[at][:, -1])
-    good = (enough | exhausted) & ~cut
-    zeros = torch.zeros(len(queries), dtype=torch.long)
-    values = _expected(_Places.of(relevant, group, valid, zeros, zeros), positives, (1,))
-    again = (~good & (positives > 0)).nonzero().squeeze(1)
-    if len(again):
+    width = max(1, int(positives.max()))
+    parts, again = [], []
+    for part in torch.arange(len(queries)).split(max(1, BLOCK_PLACES // deep.depth)):
+        values, good = _compacted(deep, roles.position[queries[part]], keep, positives[part], width)
+        parts.append(values)
+        again.append(part[~good & (positives[part] > 0)])
+    result = {metric: torch.cat([values[metric] for values in parts]) for metric in METRICS}
+    anew = torch.cat(again)
+    if len(anew):
         left = searched.nonzero().squeeze(1)
-        depth = max(1, int(positives.max()))
-        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[again], gallery=left))
+        depth = max(1, int(positives[anew].max()))
+        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[anew], gallery=left))
         for metric in METRICS:
-            values[metric][again] = fresh[metric]
-    return {metric: values[metric] for metric in METRICS}
+            result[metric][anew] = fresh[metric]
+    return result
+
+
+def _compacted(
+    deep: Ranking, at: Tensor, keep: Tensor, positives: Tensor, width: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Metrics of some rows of a ranking whose neighbours outside ``keep`` are removed, and which of them are right."""
+    stored = deep.neighbours[at].long()
+    valid = (stored >= 0) & keep[stored.clamp_min(0)]
+    count, places = valid.sum(1), deep.depth
+    # Kept neighbours first, in their old order and with the numbers of their tie groups; each place behind them is a
+    # group of its own.
+    target = torch.where(valid, valid.cumsum(1) - 1, places)
+    empty = torch.arange(1 << 30, (1 << 30) + places + 1, dtype=torch.int32).repeat(len(at), 1)
+    group = empty.scatter_(1, target, deep.group[at])[:, :places]
+    relevant = torch.zeros(len(at), places + 1, dtype=torch.bool).scatter_(1, target, deep.relevant[at])[:, :places]
+    valid = torch.arange(places) < count[:, None]
+    need = positives.clamp_min(1)
+    last = group.gather(1, (need - 1).clamp_max(places - 1)[:, None]).squeeze(1)
+    exhausted = (deep.neighbours[at, -1] < 0) | (places >= deep.gallery_size)
+    cut = (deep.beyond[at] > 0) & (last == deep.group[at, -1])
+    none = torch.zeros(len(at), dtype=torch.long)
+    values = _expected(_Places.of(relevant, group, valid, none, none, width), positives, (1,))
+    return values, ((count >= need) | exhausted) & ~cut

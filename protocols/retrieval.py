@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from .embeddings import Row, row
+from .search import search, usable
 
 TIE_TOLERANCE = 1e-13
 """Two neighbouring scores are tied if they differ by less than this share of the largest score of the row. A matrix
 product in float64 may round equal embeddings to scores some 1e-16 apart, depending on where they are stored."""
 
-BLOCK_BYTES = 256 << 20
-"""Bound on the memory of one block of scores and its sorted copy."""
+BLOCK_BYTES = 48 << 20
+"""Bound on the memory of one block of scores and what is made of it."""
+
+BLOCK_PLACES = 1 << 18
+"""Places of a block of a ranking: 2 MiB per float64 intermediate."""
 
 
 class Scorer(Protocol):
@@ -128,9 +132,10 @@ class Ranking:
     Attributes:
         gallery_size: Items in the gallery, the query itself included where it is one.
         queries: Rows of the queries, ``[Q]``.
-        neighbours: Rows of the nearest gallery items, best first, ``[Q, K]``; -1 where the gallery is exhausted.
+        neighbours: Rows of the nearest gallery items, best first, ``[Q, K]`` int32; -1 where the gallery is exhausted.
+            Tied items are in the order of their rows.
         relevant: Whether a neighbour has the query's class, ``[Q, K]``.
-        group: Number of the tie group of each place, ascending along a row, ``[Q, K]``.
+        group: Number of the tie group of each place, ascending along a row, ``[Q, K]`` int32.
         beyond: How many items of a row's last stored group lie beyond place K, ``[Q]``.
         beyond_relevant: How many of those are relevant, ``[Q]``.
         positives: Relevant items in the whole gallery, R, ``[Q]``.
@@ -144,6 +149,31 @@ class Ranking:
     beyond: Tensor
     beyond_relevant: Tensor
     positives: Tensor
+
+    @property
+    def depth(self) -> int:
+        """Places K."""
+        return self.neighbours.shape[1]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no place is missing: the whole gallery is stored."""
+        return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
+
+    def blocks(self) -> Iterator[Ranking]:
+        """The same by parts of the queries, so that what is computed from them stays small."""
+        for part in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
+            rows = slice(int(part[0]), int(part[-1]) + 1)
+            yield Ranking(
+                self.gallery_size,
+                self.queries[rows],
+                self.neighbours[rows],
+                self.relevant[rows],
+                self.group[rows],
+                self.beyond[rows],
+                self.beyond_relevant[rows],
+                self.positives[rows],
+            )
 
 
 def rank(
@@ -178,50 +208,115 @@ def rank(
     gallery = rows if gallery is None else gallery
     if len(gallery) < 2 or depth < 1:
         raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
-    per_block = max(1, block_bytes // (40 * len(gallery)))
-    parts = [_rank_block(scorer, labels, part, gallery, depth) for part in queries.split(per_block)]
-    if not parts:
+    if not len(queries):
         raise ValueError("ranking needs at least one query")
-    columns = [torch.cat(column) for column in zip(*parts)]
-    return Ranking(len(gallery), queries, *columns)
+    find = getattr(scorer, "form", None)
+    form = None if find is None else find()
+    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)))
+    waiting = torch.ones(len(queries), dtype=torch.bool)
+    tolerance = None if form is None else TIE_TOLERANCE * form.scale(queries, gallery)
+    if form is not None and tolerance is not None and usable(form, queries, gallery, tolerance, depth):
+        for found in search(form, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
+            table.put(found.place, found.items, found.scores, tolerance[found.place])
+            waiting[found.place] = False
+    per_block = max(1, block_bytes // (40 * len(gallery)))
+    for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
+        _rank_block(scorer, table, place, queries[place], gallery, None if tolerance is None else tolerance[place])
+    return table.ranking()
 
 
-def _rank_block(scorer: Scorer, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> tuple[Tensor, ...]:
+@dataclass
+class _Table:
+    """A ranking that is filled in parts."""
+
+    labels: Tensor
+    gallery_size: int
+    queries: Tensor
+    neighbours: Tensor
+    relevant: Tensor
+    group: Tensor
+    beyond: Tensor
+    beyond_relevant: Tensor
+    positives: Tensor
+
+    @classmethod
+    def empty(cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> _Table:
+        label = torch.unique(labels, return_inverse=True)[1]
+        searched = torch.zeros(len(labels), dtype=torch.bool)
+        searched[gallery] = True
+        positives = torch.bincount(label[gallery], minlength=int(label.max()) + 1)[label[queries]]
+        shape = (len(queries), depth)
+        return cls(
+            label,
+            len(gallery),
+            queries,
+            torch.full(shape, -1, dtype=torch.int32),
+            torch.zeros(shape, dtype=torch.bool),
+            torch.zeros(shape, dtype=torch.int32),
+            torch.zeros(len(queries), dtype=torch.int32),
+            torch.zeros(len(queries), dtype=torch.int32),
+            positives - searched[queries].long(),
+        )
+
+    def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
+        """Enter rows of sorted scores ``[B, M]``, M over the depth unless that is the gallery; -inf is no item.
+
+        The scores of a row must reach to the end of the tie group at the depth. Tied items are put in the order of
+        their rows, so that nothing depends on how they were found.
+        """
+        depth = self.neighbours.shape[1]
+        group = _groups(scores, tolerance)
+        valid = scores > -math.inf
+        tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
+        if len(tied):
+            key = group[tied] * len(self.labels) + items[tied]
+            items = items.clone()
+            items[tied] = items[tied].gather(1, key.argsort(dim=1))
+        relevant = (self.labels[items] == self.labels[self.queries[place], None]) & valid
+        tail = (group[:, depth:] == group[:, depth - 1 : depth]) & valid[:, depth:]
+        self.neighbours[place] = items[:, :depth].masked_fill(~valid[:, :depth], -1).int()
+        self.relevant[place] = relevant[:, :depth]
+        self.group[place] = group[:, :depth].int()
+        self.beyond[place] = tail.sum(1).int()
+        self.beyond_relevant[place] = (tail & relevant[:, depth:]).sum(1).int()
+
+    def ranking(self) -> Ranking:
+        """The whole, once every row is in."""
+        return Ranking(
+            self.gallery_size,
+            self.queries,
+            self.neighbours,
+            self.relevant,
+            self.group,
+            self.beyond,
+            self.beyond_relevant,
+            self.positives,
+        )
+
+
+def _rank_block(
+    scorer: Scorer, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, tolerance: Tensor | None
+) -> None:
+    """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()
     if not torch.isfinite(scores).all():
         raise ValueError(
             f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite"
         )
-    tolerance = TIE_TOLERANCE * scores.abs().amax(1)
-    own = queries[:, None] == gallery[None, :]
-    scores = scores.masked_fill(own, -math.inf)
-    same = (labels[queries][:, None] == labels[gallery][None, :]) & ~own
-    positives = same.sum(1)
-    size = len(gallery)
-    kept = min(depth, size)
-    top, place = scores.topk(min(kept + 1, size), dim=1)
-    relevant = same.gather(1, place)
-    group = _groups(top, tolerance)
-    beyond = torch.zeros_like(positives)
-    beyond_relevant = torch.zeros_like(positives)
+    if tolerance is None:
+        tolerance = TIE_TOLERANCE * scores.abs().amax(1)
+    scores = scores.masked_fill(queries[:, None] == gallery[None, :], -math.inf)
+    kept = table.neighbours.shape[1]
+    top, order = scores.topk(min(kept + 1, len(gallery)), dim=1)
+    cut = torch.zeros(len(queries), dtype=torch.bool)
     if top.shape[1] > kept:
-        cut = group[:, kept] == group[:, kept - 1]
-        valid = torch.isfinite(top[:, kept])
-        cut &= valid
-        open_rows = cut.nonzero().squeeze(1)
-        if len(open_rows):
-            # The group is cut by the depth: only a full sort of these rows says how far it reaches.
-            full, order = scores[open_rows].sort(dim=1, descending=True)
-            every = _groups(full, tolerance[open_rows])
-            tail = (every == every[:, kept - 1 : kept]) & (torch.arange(size) >= kept) & torch.isfinite(full)
-            beyond[open_rows] = tail.sum(1)
-            beyond_relevant[open_rows] = (tail & same[open_rows].gather(1, order)).sum(1)
-            # topk and sort may order ties differently; relevance must come from one of the two only.
-            relevant[open_rows, :kept] = same[open_rows].gather(1, order[:, :kept])
-            place[open_rows, :kept] = order[:, :kept]
-    neighbours = gallery[place[:, :kept]]
-    neighbours = neighbours.masked_fill(~torch.isfinite(top[:, :kept]), -1)
-    return neighbours, relevant[:, :kept], group[:, :kept], beyond, beyond_relevant, positives
+        cut = (top[:, kept - 1] - top[:, kept] <= tolerance) & torch.isfinite(top[:, kept])
+        # The group is cut by the depth: only a full sort of these rows says how far it reaches.
+        if bool(cut.any()):
+            full, every = scores[cut].sort(dim=1, descending=True)
+            table.put(place[cut], gallery[every], full, tolerance[cut])
+    if not bool(cut.all()):
+        table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])
 
 
 def _groups(descending: Tensor, tolerance: Tensor) -> Tensor:
@@ -242,13 +337,41 @@ class _Places:
     before: Tensor
 
     @classmethod
-    def of(cls, relevant: Tensor, group: Tensor, valid: Tensor, beyond: Tensor, beyond_relevant: Tensor) -> _Places:
-        places = group.shape[1]
+    def of(
+        cls,
+        relevant: Tensor,
+        group: Tensor,
+        valid: Tensor,
+        beyond: Tensor,
+        beyond_relevant: Tensor,
+        need: int | None = None,
+    ) -> _Places:
+        """The first ``need`` places of rows ``[Q, K]`` whose valid places come first; all places if not given."""
         relevant = relevant & valid
+        need = group.shape[1] if need is None else min(need, group.shape[1])
+        if need < group.shape[1]:
+            # What follows counts only as far as it is tied with the last place that is kept.
+            tail = (group[:, need:] == group[:, need - 1 : need]) & valid[:, need:]
+            reaches = group[:, -1] == group[:, need - 1]
+            beyond = tail.sum(1) + torch.where(reaches, beyond, 0)
+            beyond_relevant = (tail & relevant[:, need:]).sum(1) + torch.where(reaches, beyond_relevant, 0)
+            relevant, group, valid = relevant[:, :need], group[:, :need], valid[:, :need]
         # Group numbers may have gaps, once filtering has removed items: number them anew from 0.
-        new = torch.cat([torch.zeros_like(group[:, :1], dtype=torch.bool), group[:, 1:] != group[:, :-1]], dim=1)
-        index = new.long().cumsum(1)
-        zeros = torch.zeros(len(group), places, dtype=torch.float64)
+        new = torch.cat([torch.ones_like(valid[:, :1]), group[:, 1:] != group[:, :-1]], dim=1)
+        hits = relevant.double()
+        start = torch.arange(need, dtype=torch.float64).repeat(len(hits), 1)
+        places = cls(valid.double(), hits, start, hits.cumsum(1) - hits)
+        tied = ((~new).any(1) | (beyond > 0)).nonzero().squeeze(1)
+        if len(tied):
+            whole = cls._tied(relevant[tied], new[tied], valid[tied], beyond[tied], beyond_relevant[tied])
+            for table, rows in zip(places.tables(), whole.tables()):
+                table[tied] = rows
+        return places
+
+    @classmethod
+    def _tied(cls, relevant: Tensor, new: Tensor, valid: Tensor, beyond: Tensor, beyond_relevant: Tensor) -> _Places:
+        index = new.long().cumsum(1) - 1
+        zeros = torch.zeros(index.shape, dtype=torch.float64)
         size = zeros.scatter_add(1, index, valid.double())
         hits = zeros.scatter_add(1, index, relevant.double())
         last = torch.where(valid, index, -1).amax(1, keepdim=True).clamp_min(0)
@@ -257,6 +380,10 @@ class _Places:
         start = size.cumsum(1) - size
         before = hits.cumsum(1) - hits
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
+
+    def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Sizes, hits, starts and hits before."""
+        return self.size, self.hits, self.start, self.before
 
 
 def _expected_precisions(places: _Places) -> Tensor:
@@ -322,19 +449,24 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
         >>> per_query(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2))["recall_at_1"].tolist()
         [0.5, 1.0, nan]
     """
-    depth = ranking.neighbours.shape[1]
-    exhausted = depth >= ranking.gallery_size or bool((ranking.neighbours[:, -1] == -1).any())
     need = max([int(ranking.positives.max()), *ks])
-    if need > depth and not exhausted and bool((ranking.positives > depth).any() or max(ks) > depth):
-        raise ValueError(f"ranking holds {depth} places, metrics need {need}")
-    places = _Places.of(
-        ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
-    )
-    return _expected(places, ranking.positives, ks)
+    if need > ranking.depth and not ranking.exhausted:
+        raise ValueError(f"ranking holds {ranking.depth} places, metrics need {need}")
+    parts = []
+    for block in ranking.blocks():
+        valid = block.neighbours >= 0
+        places = _Places.of(block.relevant, block.group, valid, block.beyond, block.beyond_relevant, need)
+        parts.append(_expected(places, block.positives, ks))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
-    """Places that all metrics need: the largest class size less one, or the largest k; at most the gallery."""
+    """Places that all metrics need: the largest class size less one, or the largest k; at most the gallery.
+
+    Example:
+        >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
+        (2, 4)
+    """
     most = int(torch.unique(labels, return_counts=True)[1].max()) - 1
     return max(1, min(max(most, *ks), len(labels)))
 
@@ -357,17 +489,28 @@ def retrieval_rows(
     ks: Sequence[int] = (1, 2, 4, 8),
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    ranking: Ranking | None = None,
 ) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and P@1 of every query against the gallery; every image is both if not said.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
+
+    Args:
+        scorer: Similarity of rows.
+        labels: Classes ``[N]``.
+        ks: k of Recall@k.
+        queries: Rows that are queries; all if not given.
+        gallery: Rows that are searched; all if not given.
+        ranking: Ranking by this scorer of these queries and this gallery, if there is one already; deep enough for the
+            largest R and the largest k.
 
     Example:
         >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
         >>> [(r["metric"], r["value"]) for r in retrieval_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ks=(1,))]
         [('map_at_r', 1.0), ('r_precision', 1.0), ('precision_at_1', 1.0), ('recall_at_1', 1.0)]
     """
-    ranking = rank(scorer, labels, depth=full_depth(labels, ks), queries=queries, gallery=gallery)
+    if ranking is None:
+        ranking = rank(scorer, labels, depth=full_depth(labels, ks), queries=queries, gallery=gallery)
     values = per_query(ranking, ks)
     for metric, each in values.items():
         lone = int(each.isnan().sum())
@@ -418,5 +561,10 @@ def map_at_k_rows(
 
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:
-    """MAP@R alone, for model selection."""
+    """MAP@R alone, for model selection.
+
+    Example:
+        >>> map_at_r(ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])), torch.zeros(3))
+        1.0
+    """
     return mean_of_counted(per_query(rank(scorer, labels, depth=full_depth(labels)))["map_at_r"])

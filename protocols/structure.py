@@ -22,6 +22,10 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
     Args:
         unit: ``[N, D]``, N >= D.
         drop: Largest singular values left out (Roth et al.: 1).
+
+    Example:
+        >>> abs(round(spectral_decay(torch.eye(3)), 6))
+        0.0
     """
     s = torch.linalg.svdvals(unit.double())[drop:]
     s = s / s.sum()
@@ -29,7 +33,13 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
 
 
 def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums ``[C, D]`` and sizes ``[C]`` of the classes that occur."""
+    """Sums ``[C, D]`` and sizes ``[C]`` of the classes that occur.
+
+    Example:
+        >>> class_sums(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1]))
+        (tensor([[2., 0.],
+                [0., 1.]]), tensor([2., 1.]))
+    """
     classes, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = unit.new_zeros(len(classes), unit.shape[1]).index_add(0, place, unit)
     return sums, counts.to(unit.dtype)
@@ -45,6 +55,11 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
     Raises:
         ValueError: If there is one class only, or no class of two images.
+
+    Example:
+        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> class_distances(unit, labels)
+        (0.0, 1.0)
     """
     sums, counts = class_sums(unit.double(), labels)
     several = counts > 1
@@ -57,13 +72,24 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def density(unit: Tensor, labels: Tensor) -> float:
-    """Mean distance inside classes over mean distance between class means; higher = looser classes."""
+    """Mean distance inside classes over mean distance between class means; higher = looser classes.
+
+    Example:
+        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> density(unit, labels)
+        0.0
+    """
     intra, inter = class_distances(unit, labels)
     return intra / inter
 
 
 def uniformity(unit: Tensor, t: float = 2.0) -> float:
-    """Mean of exp(-t |x - y|^2) over pairs of different images (Wang and Isola 2020, without the logarithm)."""
+    """Mean of exp(-t |x - y|^2) over pairs of different images (Wang and Isola 2020, without the logarithm).
+
+    Example:
+        >>> round(uniformity(torch.eye(2)), 6)  # one pair at squared distance 2: exp(-4)
+        0.018316
+    """
     x = unit.double()
     total = 0.0
     for block in x.split(_BLOCK):
@@ -72,7 +98,13 @@ def uniformity(unit: Tensor, t: float = 2.0) -> float:
 
 
 def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
-    """Mean cosine distance of each class's images to its normalised mean, over that between class means, ``[C]``."""
+    """Mean cosine distance of each class's images to its normalised mean, over that between class means, ``[C]``.
+
+    Example:
+        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> class_concentration(unit, labels).tolist()
+        [0.0, 0.0]
+    """
     sums, counts = class_sums(unit.double(), labels)
     _, inter = class_distances(unit, labels)
     length = sums.square().sum(-1).sqrt()
@@ -80,7 +112,13 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """All of them; ``class_concentration`` as variance, SD and coefficient of variation over classes."""
+    """All of them; ``class_concentration`` as variance, SD and coefficient of variation over classes.
+
+    Example:
+        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> [round(r["value"], 3) for r in structure_rows(unit, labels) if r["metric"] == "uniformity"]
+        [0.346]
+    """
     r = class_concentration(unit, labels)
     sd = float(r.std()) if len(r) > 1 else math.nan
     values = {
@@ -89,7 +127,7 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
         ("uniformity", ""): uniformity(unit),
         ("class_concentration", "variance"): sd**2,
         ("class_concentration", "sd"): sd,
-        ("class_concentration", "cv"): sd / float(r.mean()),
+        ("class_concentration", "cv"): sd / float(r.mean()) if float(r.mean()) > 0 else math.nan,
     }
     return [
         row(metric, value, scorer="cosine", variant=variant, n_queries=len(labels))

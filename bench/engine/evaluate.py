@@ -17,10 +17,10 @@ from torch import Tensor
 from ..datasets import crop_fractions
 from ..methods.distributions import to_arrays
 from ..protocols.clustering import clustering_rows
-from ..protocols.confidence import aurc, confidence_auroc, e_aurc, kendall_crop, paired_crop, spearman_crop
+from ..protocols.confidence import kendall_crop, paired_crop, risk_rows, spearman_crop
 from ..protocols.embeddings import row
-from ..protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from ..protocols.retrieval import Reranked, Scorer, map_at_k_rows, per_query, rank, retrieval_rows
+from ..protocols.filter_out import filter_depth, filter_out_rows, random_confidence
+from ..protocols.retrieval import Ranking, Reranked, Scorer, full_depth, map_at_k_rows, per_query, rank, retrieval_rows
 from ..protocols.structure import structure_rows
 from ..protocols.verification import sample_pairs, verification_rows
 from ..seeds import seed_for
@@ -107,7 +107,11 @@ def _rows(subject: Subject | Concatenated, images: _Images, context: Context) ->
     for split in ("test", "test_crop"):
         for scorer_name in dict.fromkeys([method.scorer, "cosine", *tests["scorers"]]):
             scorer = subject.scorer(scorer_name, split)
-            found = list(retrieval_rows(scorer, labels, ks=ks, **images.roles))
+            own = scorer_name == method.scorer
+            # The filter-out curves look deeper than the other tests; one ranking serves them all.
+            depth = max(full_depth(labels, ks), filter_depth(labels) if own else 1)
+            ranking = rank(scorer, labels, depth=depth, **images.roles)
+            found = list(retrieval_rows(scorer, labels, ks=ks, **images.roles, ranking=ranking))
             found += verification_rows(
                 scorer.pairs(pairs.left, pairs.right),
                 pairs.same,
@@ -124,8 +128,8 @@ def _rows(subject: Subject | Concatenated, images: _Images, context: Context) ->
                 found += [
                     {**item, "variant": "reranked"} for item in retrieval_rows(reranked, labels, ks=ks, **images.roles)
                 ]
-            if scorer_name == method.scorer:
-                found += _confidence_rows(scorer, subject.confidence[split], images)
+            if own:
+                found += _confidence_rows(scorer, ranking, subject.confidence[split], images)
             rows += [{"split": split, **item} for item in found]
     if val is not None:
         score = subject.trained["val_map_at_r"]  # type: ignore[union-attr]
@@ -222,39 +226,24 @@ def _manifests(members: Sequence[Subject]) -> dict[str, str]:
     return found
 
 
-def _confidence_rows(scorer: Scorer, confidence: Mapping[str, Tensor], images: _Images) -> list[dict[str, Any]]:
+def _confidence_rows(
+    scorer: Scorer, ranking: Ranking, confidence: Mapping[str, Tensor], images: _Images
+) -> list[dict[str, Any]]:
     """Filter-out curves and risk areas of every confidence, with the random and the oracle control."""
-    labels, ids, noise, tests, roles = images.labels, images.ids, images.noise, images.tests, images.roles
-    most = int(torch.bincount(labels).max()) - 1
-    values = per_query(rank(scorer, labels, depth=max(1, most), **roles), ks=(1,))
-    lone = values["map_at_r"].isnan()
-    every = {**confidence, "random": noise}
-    found: list[dict[str, Any]] = list(
-        filter_out_rows(
-            scorer,
-            labels,
-            ids,
-            every,
-            oracle=True,
-            fractions=tuple(tests["filter_fractions"]),
-            seed=seed_for("ties", images.name),
-            **roles,
-        )
+    every = {**confidence, "random": images.noise}
+    curves = filter_out_rows(
+        scorer,
+        images.labels,
+        images.ids,
+        every,
+        oracle=True,
+        fractions=tuple(images.tests["filter_fractions"]),
+        seed=seed_for("ties", images.name),
+        **images.roles,
+        ranking=ranking,
     )
-    asking = torch.arange(len(labels)) if roles["queries"] is None else roles["queries"]
-    every = {kind: value[asking] for kind, value in every.items()}
-    counted, lone_count = int((~lone).sum()), int(lone.sum())
-    extra: dict[str, Any] = {"scorer": scorer.name, "n_queries": counted, "n_lone": lone_count}
-    for kind, value in [*every.items(), ("oracle", None)]:
-        for metric in ("recall_at_1", "map_at_r"):
-            risk = 1.0 - values[metric][~lone]
-            kept = oracle_confidence(values[metric])[~lone] if value is None else value[~lone]
-            found.append(row("aurc", aurc(kept, risk), confidence=kind, variant=metric, **extra))
-            found.append(row("e_aurc", e_aurc(kept, risk), confidence=kind, variant=metric, **extra))
-        kept = oracle_confidence(values["recall_at_1"])[~lone] if value is None else value[~lone]
-        auroc = confidence_auroc(kept, values["recall_at_1"][~lone])
-        found.append(row("confidence_auroc", auroc, confidence=kind, **extra))
-    return found
+    asking = {kind: value[ranking.queries] for kind, value in every.items()}
+    return [*curves, *risk_rows(per_query(ranking, ks=(1,)), asking, scorer=scorer.name)]
 
 
 def _json_safe(item: dict[str, Any]) -> dict[str, Any]:

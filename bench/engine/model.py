@@ -143,6 +143,11 @@ def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
     return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
 
 
+def _in_float64(distribution: Distribution) -> Distribution:
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value.double() for name, value in arrays.items()})
+
+
 class DistributionScorer:
     """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with.
 
@@ -156,17 +161,27 @@ class DistributionScorer:
         self.name = name
         self._spec = get_scorer(name)
         self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
-        kind, arrays = to_arrays(distribution)
-        self._distribution = self._spec.prepare(
-            from_arrays(kind, {key: value.double() for key, value in arrays.items()})
-        )
+        if self._spec.prepare_once:
+            distribution = self._spec.prepare(_in_float64(distribution))
+        self._distribution = distribution
+        self._gallery: tuple[Tensor, Distribution] | None = None
+
+    def _rows(self, index: Tensor) -> Distribution:
+        """Some embeddings, prepared in float64; all of them at once would take twice the memory of what was given."""
+        rows = _in_float64(rows_of(self._distribution, index))
+        return rows if self._spec.prepare_once else self._spec.prepare(rows)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between two lists of rows."""
-        return self._spec.matrix(
-            rows_of(self._distribution, queries), rows_of(self._distribution, gallery), **self._options
-        )
+        # Rankings ask block after block for the same gallery.
+        if self._gallery is None or self._gallery[0] is not gallery:
+            self._gallery = (gallery, self._rows(gallery))
+        return self._spec.matrix(self._rows(queries), self._gallery[1], **self._options)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of aligned rows."""
-        return self._spec.pairs(rows_of(self._distribution, left), rows_of(self._distribution, right), **self._options)
+        return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
+
+    def form(self) -> Any:
+        """The score as a function of one inner product, for searches by bounds; None if it is none."""
+        return self._spec.form(self._rows, self._distribution.batch_shape[0])

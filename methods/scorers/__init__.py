@@ -15,13 +15,18 @@ from torch.distributions import Distribution
 
 from ..distributions import PointMass
 from ._layout import Layout, Matrix, Pairs
-from .expectation import SAMPLES, expected_direction, expected_l2, sampled_direction, unit_mean
+from .expectation import SAMPLES, expected_direction, expected_l2, sampled_direction, total_variance, unit_mean
+from .forms import DistanceForm, InnerForm, Take, VonMisesFisherForm, likelihood_form
 from .likelihood import mutual_likelihood
 from .match import match_probability
 
 
 def _as_is(d: Distribution, seed: int = 0) -> Distribution:
     return d
+
+
+def _no_form(take: Take, count: int) -> None:
+    return None
 
 
 def _inner(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
@@ -42,7 +47,11 @@ class ScorerSpec:
         score: ``(a, b, layout, **options) -> scores`` of prepared distributions.
         prepare: Work that concerns one image only, done once per image and not once per pair; ``seed`` keeps the
             draws of two batches apart.
+        prepare_once: Whether that work is dear, or draws, so that it must be done once for a whole set.
         options: Names of the keyword options of ``score`` (trained parameters of a scorer).
+        form: ``(rows, count) -> form``, where ``rows`` gives prepared distributions of some of ``count`` images: the
+            score as a function of one inner product and one number per image, with which an exact search can skip most
+            of a gallery; None where it is no such function.
     """
 
     name: str
@@ -50,6 +59,8 @@ class ScorerSpec:
     score: Callable[..., Tensor]
     prepare: Callable[..., Distribution] = _as_is
     options: tuple[str, ...] = ()
+    prepare_once: bool = False
+    form: Callable[[Take, int], InnerForm | DistanceForm | VonMisesFisherForm | None] = _no_form
 
     def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
         """Scores ``[Na, Nb]`` of prepared distributions."""
@@ -63,26 +74,42 @@ class ScorerSpec:
 SCORERS: dict[str, ScorerSpec] = {
     spec.name: spec
     for spec in (
-        ScorerSpec("cosine", "cos(E[z1], E[z2])", _inner, lambda d, seed=0: PointMass(unit_mean(d))),
-        ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2),
+        ScorerSpec(
+            "cosine",
+            "cos(E[z1], E[z2])",
+            _inner,
+            lambda d, seed=0: PointMass(unit_mean(d), validate_args=False),
+            form=InnerForm,
+        ),
+        ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, form=DistanceForm),
         ScorerSpec(
             "mls",
             "log of the density overlap, log integral p1(z) p2(z) dz (PFE, Eq. 3); normals and von Mises-Fisher",
             mutual_likelihood,
+            form=likelihood_form,
         ),
         ScorerSpec(
             "expected_cosine",
             "E cos(z1, z2) = E[z1/|z1|] . E[z2/|z2|], in closed form",
             _inner,
-            lambda d, seed=0: PointMass(expected_direction(d)),
+            lambda d, seed=0: PointMass(expected_direction(d), validate_args=False),
+            prepare_once=True,
+            form=InnerForm,
         ),
         ScorerSpec(
             "sampled_cosine",
             f"mean cosine over {SAMPLES} x {SAMPLES} draws, as in PER: a noisy expected_cosine",
             _inner,
-            lambda d, seed=0: PointMass(sampled_direction(d, seed=seed)),
+            lambda d, seed=0: PointMass(sampled_direction(d, seed=seed), validate_args=False),
+            prepare_once=True,
+            form=InnerForm,
         ),
-        ScorerSpec("expected_l2", "-E ||z1 - z2||^2, in closed form", expected_l2),
+        ScorerSpec(
+            "expected_l2",
+            "-E ||z1 - z2||^2, in closed form",
+            expected_l2,
+            form=lambda take, count: DistanceForm(take, count, total_variance),
+        ),
         ScorerSpec(
             "match",
             "HIB's match probability E sigmoid(-scale ||z1 - z2|| + bias) by quadrature, trained scale and bias",

@@ -90,11 +90,12 @@ def sampled_direction(d: Distribution, samples: int = SAMPLES, seed: int = 0) ->
 
 def expected_l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
     """-E |z_a - z_b|^2 of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b)."""
-    u, v = layout.outer(_total_variance(a), _total_variance(b))
+    u, v = layout.outer(total_variance(a), total_variance(b))
     return -(layout.squared_distance(a.mean, b.mean) + u + v)
 
 
-def _total_variance(d: Distribution) -> Tensor:
+def total_variance(d: Distribution) -> Tensor:
+    """Trace of the covariance, ``[N]``."""
     if isinstance(d, VonMisesFisher):
         return 1.0 - d.mean_resultant_length.square()
     if isinstance(d, IsotropicNormal):

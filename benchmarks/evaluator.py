@@ -1,0 +1,209 @@
+"""Cost of exact evaluation beside a bare faiss search and pytorch-metric-learning, all measured in this run.
+
+    uv run python benchmarks/evaluator.py [--images 60502] [--dim 128] [--repeats 3] [--part compare|scaling]
+
+Embeddings with the class sizes of Stanford Online Products' test half (11,316 classes of 2 to 12 images). One thread
+for torch, faiss and BLAS; the sides run in turns, seconds are processor time of that thread (what else runs does not
+count), and the fastest repeat of each counts. Memory is what a run adds at its peak, from float32 embeddings to values.
+Every score's metrics are also compared with plain loops over a subsample. ``--part scaling`` prints cost against N
+instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import faiss
+import numpy as np
+import torch
+import torch.nn.functional as F
+from bench.engine.model import DistributionScorer
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
+from bench.protocols.filter_out import filter_out_rows
+from bench.protocols.retrieval import full_depth, per_query, rank, retrieval_rows
+from losses import peak_extra
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+KS = (1, 2, 4, 8)
+CHECKED = 40
+"""Queries whose values are computed by loops as well."""
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of processor time of this thread."""
+    start = time.thread_time()
+    run()
+    return time.thread_time() - start
+
+
+def embeddings(count: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Unit vectors ``[N, D]`` in the order of a shuffled file list, and classes of 2 to 12 images (mean 5.35)."""
+    g = torch.Generator().manual_seed(0)
+    classes = max(2, round(count / 60502 * 11316))
+    sizes = (2 + 10 * torch.linspace(0, 1, classes).square()).round().long()
+    while (left := count - int(sizes.sum())) != 0:
+        able = ((sizes < 12) if left > 0 else (sizes > 2)).nonzero().squeeze(1)
+        sizes[able[torch.randperm(len(able), generator=g)[: abs(left)]]] += 1 if left > 0 else -1
+    labels = torch.arange(classes).repeat_interleave(sizes)[torch.randperm(count, generator=g)]
+    spread = 0.8 + 0.8 * torch.rand(count, 1, generator=g)
+    x = torch.randn(classes, dim, generator=g)[labels] + spread * torch.randn(count, dim, generator=g)
+    return F.normalize(x, dim=1), labels
+
+
+def scorers(x: Tensor) -> dict[str, Callable[[], DistributionScorer]]:
+    """Scorers of the embeddings; variances and concentrations are log-normal with factor 2."""
+    g = torch.Generator().manual_seed(1)
+    factor = torch.exp(0.7 * torch.randn(len(x), generator=g))
+    return {
+        "cosine": lambda: DistributionScorer("cosine", PointMass(x)),
+        "l2": lambda: DistributionScorer("l2", PointMass(x)),
+        "MLS, isotropic normal": lambda: DistributionScorer("mls", IsotropicNormal(x, factor / (4 * x.shape[1]))),
+        "MLS, von Mises-Fisher": lambda: DistributionScorer("mls", VonMisesFisher(x, 2 * x.shape[1] * factor)),
+        "MLS, diagonal normal": lambda: DistributionScorer(
+            "mls", DiagonalNormal(x, factor[:, None] * (0.5 + torch.rand(x.shape, generator=g)) / (4 * x.shape[1]))
+        ),
+    }
+
+
+def faiss_search(x: Tensor, depth: int) -> None:
+    """The bare search of R + 1 neighbours: no metrics, ties and the query itself left as they come."""
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x.numpy())
+    index.search(x.numpy(), int(depth) + 1)
+
+
+def pml(x: Tensor, labels: Tensor) -> dict[str, float]:
+    """pytorch-metric-learning's metrics with the k its documentation recommends for large sets."""
+    include = ("mean_average_precision_at_r", "precision_at_1", "r_precision")
+    calculator = AccuracyCalculator(include=include, k="max_bin_count", device=torch.device("cpu"))
+    found: dict[str, float] = calculator.get_accuracy(x, labels)
+    return found
+
+
+def check(scorer: DistributionScorer, labels: Tensor) -> float:
+    """Largest difference from plain loops in float64, over all metrics of some queries."""
+    asked = torch.arange(0, len(labels), max(1, len(labels) // CHECKED))[:CHECKED]
+    values = per_query(rank(scorer, labels, depth=full_depth(labels, KS)), KS)
+    worst = 0.0
+    for q in asked.tolist():
+        everyone = torch.arange(len(labels))
+        scores = scorer.pairs(torch.full((len(labels),), q), everyone).tolist()
+        others = sorted((j for j in range(len(labels)) if j != q), key=lambda j: -scores[j])
+        relevant = [bool(labels[j] == labels[q]) for j in others[:200]]
+        r = int((labels == labels[q]).sum()) - 1
+        hits = [sum(relevant[: i + 1]) for i in range(200)]
+        expected = {
+            "map_at_r": sum(hits[i] / (i + 1) for i in range(r) if relevant[i]) / r,
+            "r_precision": hits[r - 1] / r,
+            **{f"recall_at_{k}": float(hits[k - 1] > 0) for k in KS},
+        }
+        worst = max(worst, *(abs(values[name][q].item() - value) for name, value in expected.items()))
+    return worst
+
+
+def compare(count: int, dim: int, repeats: int) -> None:
+    """Time and memory of all sides."""
+    x, labels = embeddings(count, dim)
+    depth = full_depth(labels, KS)
+    make = scorers(x)
+    ids = [str(i) for i in range(count)]
+    confidence = torch.rand(count, generator=torch.Generator().manual_seed(2))
+    sides: dict[str, Callable[[], object]] = {
+        f"faiss IndexFlatIP, k = {depth + 1}": lambda: faiss_search(x, depth),
+        **{
+            name: lambda build=build: list(retrieval_rows(build(), labels, ks=KS))
+            for name, build in make.items()
+            if "diagonal" not in name
+        },
+        "filter-out, 10 rates x 2 variants": lambda: list(
+            filter_out_rows(make["cosine"](), labels, ids, {"c": confidence})
+        ),
+    }
+    first = next(iter(sides))
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    peak: dict[str, float] = {}
+    for repeat in range(repeats):
+        for name, run in sides.items():
+
+            def once(name: str = name, run: Callable[[], object] = run) -> None:
+                times[name].append(timed(run))
+
+            if repeat:
+                once()
+            else:
+                peak[name] = peak_extra(once, "cpu")
+    name = "pytorch-metric-learning, max_bin_count"
+    theirs: dict[str, float] = {}
+    sides[name] = lambda: theirs.update(pml(x, labels))
+    times[name] = []
+    peak[name] = peak_extra(lambda: times[name].append(timed(sides[name])), "cpu")
+    cosine, base = min(times["cosine"]), min(times[first])
+    print(f"{count} x {dim}, {len(labels.unique())} classes, R <= {depth}, 1 thread, best of {repeats}", flush=True)
+    print(f"{'':<40}{'s':>8}{'/ faiss':>9}{'/ cosine':>10}{'peak MiB':>10}")
+    for name in sides:
+        best = min(times[name])
+        print(
+            f"{name:<40}{best:>8.1f}{best / base:>9.2f}{best / cosine:>10.2f}{peak_extra(run, 'cpu'):>10.0f}",
+            flush=True,
+        )
+    few = torch.arange(16)
+    diagonal = make["MLS, diagonal normal"]()
+    seconds = timed(lambda: rank(diagonal, labels, depth=depth, queries=few)) * count / len(few)
+    name = "MLS, diagonal normal (16 queries, scaled)"
+    print(f"{name:<41}{seconds:>7.0f}{seconds / base:>9.0f}{seconds / cosine:>10.0f}")
+    ours = {r["metric"]: r["value"] for r in retrieval_rows(make["cosine"](), labels, ks=KS)}
+    for mine, other in (("map_at_r", "mean_average_precision_at_r"), ("precision_at_1", "precision_at_1")):
+        print(f"{mine}: {ours[mine]:.7f}, pytorch-metric-learning {theirs[other]:.7f}")
+    for name, build in make.items():
+        if "diagonal" not in name:
+            print(f"{name}: largest difference from loops over {CHECKED} queries {check(build(), labels):.1e}")
+
+
+def scaling(dim: int) -> None:
+    """Cost of Recall@k and MAP@R against N."""
+    print(f"{'N':>8}{'faiss s':>9}" + "".join(f"{name:>24}" for name in ("cosine", "isotropic MLS", "vMF MLS")))
+    for count in (10_000, 20_000, 50_000, 100_000, 500_000):
+        x, labels = embeddings(count, dim)
+        depth = full_depth(labels, KS)
+        asked = torch.arange(count if count <= 100_000 else 2048)
+        share = count / len(asked)
+
+        def bare(x: Tensor = x, asked: Tensor = asked, depth: int = depth) -> None:
+            index = faiss.IndexFlatIP(x.shape[1])
+            index.add(x.numpy())
+            index.search(np.ascontiguousarray(x[asked].numpy()), depth + 1)
+
+        line = f"{count:>8}{timed(bare) * share:>9.1f}"
+        for name in ("cosine", "MLS, isotropic normal", "MLS, von Mises-Fisher"):
+            scorer = scorers(x)[name]()
+
+            def run(scorer: DistributionScorer = scorer, labels: Tensor = labels, asked: Tensor = asked) -> None:
+                list(retrieval_rows(scorer, labels, ks=KS, queries=asked))
+
+            line += f"{timed(run) * share:>24.1f}"
+        print(line + (f"  extrapolated from {len(asked)} queries" if share > 1 else ""), flush=True)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=60502)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--part", choices=("compare", "scaling"), default="compare")
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    with threadpool_limits(1):
+        if a.part == "compare":
+            compare(a.images, a.dim, a.repeats)
+        else:
+            scaling(a.dim)
+
+
+if __name__ == "__main__":
+    main()

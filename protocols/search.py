@@ -1,0 +1,313 @@
+"""Exact nearest neighbours from fast products with error bounds; what they cannot prove is computed in float64.
+
+Many scores rise with one inner product and depend otherwise on one number per image: the cosine, distances, likelihood
+scores of isotropic distributions. The gallery is sorted by that number and cut into small groups. One matrix product
+(float32, or bfloat16 factors summed in float32 where the processor is faster at that) gives the largest inner product
+of a query with each group, the score bounds what the group can hold at best, and only members of the best groups are
+scored, in float32. A row counts as found if its neighbours are further apart than all errors
+together and everything else is proven to lie below; else its candidates are scored anew in float64, and if that proves
+nothing either the row is handed back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+UNIT = 2.0**-24
+"""Largest relative error of one rounding to float32."""
+
+_PAIRS = 1 << 13
+"""Pairs that are scored in float64 at a time."""
+
+
+class Form(Protocol):
+    """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
+
+    side: Tensor | None
+    """What the score depends on beside the inner product and the query, ``[N]`` float64; None if nothing."""
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Factors ``[B, K]`` of queries, float64."""
+
+    def right(self, rows: Tensor) -> Tensor:
+        """Factors ``[B, K]`` of gallery items, float64."""
+
+    def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
+        """Scores ``[B, M]`` of ``rows [B]`` with ``items [B, M]`` at these inner products, float64."""
+
+    def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """No less than the score of any item with ``side`` in [low, high] and at most this inner product, ``[B, n]``.
+
+        ``low`` and ``high`` broadcast to ``inner``; they are the same tensor where the side is known.
+        """
+
+    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
+        """Bound on the size of the terms of a query's scores, ``[B]``: rounding errors are relative to it."""
+
+
+@dataclass
+class Found:
+    """Neighbours of some queries, best first; a row's scores are apart from all that is not listed.
+
+    Attributes:
+        place: Places of the rows among the queries, ``[B]``.
+        items: Gallery items, ``[B, M]``; -1 where the gallery is exhausted.
+        scores: Their scores ``[B, M]``, minus infinity where exhausted; up to an error that hides no tie.
+    """
+
+    place: Tensor
+    items: Tensor
+    scores: Tensor
+
+
+def product_error(left: Tensor, right: Tensor) -> Tensor:
+    """Bound on the error of float32 inner products of float64 rows ``[B, K]`` with ``[G, K]``, ``[B]``.
+
+    Rounding the factors and summing K products in any order, fused or not, errs by at most (K + 2) roundings of
+    sum |l_i r_i| <= |l| |r| (Higham 2002, Section 3.1); some more are for the norms and the sums made with it, and a
+    term for what is too small for float32.
+
+    Example:
+        >>> x = torch.ones(1, 4, dtype=torch.float64)
+        >>> float(product_error(x, x)) < 4e-6
+        True
+    """
+    k = left.shape[1]
+    longest = float(right.norm(dim=1).max())
+    size = left.norm(dim=1)
+    error: Tensor = (k + 8) * UNIT * 1.01 * size * longest + 4 * k * 2.0**-126 * (1.0 + size + longest)
+    return error
+
+
+class Gallery:
+    """A gallery sorted by side and cut into groups of equal size, in float32.
+
+    Group ``n`` has its member ``s`` in column ``s * groups + n``: the maximum over groups then runs over contiguous
+    memory.
+    """
+
+    def __init__(self, form: Form, gallery: Tensor, size: int, rounded: bool = False) -> None:
+        count = len(gallery)
+        self.size, self.groups = size, -(-count // size)
+        side = None if form.side is None else form.side[gallery]
+        order = torch.arange(count) if side is None else side.argsort(stable=True)
+        padded = torch.full((self.groups * size,), -1)
+        padded[:count] = gallery[order]
+        self.items = padded.view(self.groups, size).T.reshape(-1)
+        self.missing = (self.items < 0).nonzero().squeeze(1)
+        self.column = torch.full((int(gallery.max()) + 1,), -1)
+        self.column[self.items[self.items >= 0]] = (self.items >= 0).nonzero().squeeze(1)
+        self.side = self.low = self.high = None
+        if side is not None:
+            ascending = side[order]
+            self.low = ascending[::size].contiguous()
+            self.high = torch.cat([ascending[size - 1 :: size], ascending[-1:]])[: self.groups]
+            self.side = form.side[self.items.clamp_min(0)] if form.side is not None else None
+        width = form.right(gallery[:1]).shape[1]
+        self.rounded = rounded
+        self.factors = torch.empty(len(self.items), width, dtype=torch.float32)
+        self.coarse = torch.empty_like(self.factors) if rounded else self.factors
+        norms, lost = [], []
+        for part in torch.arange(len(self.items)).split(1 << 12):
+            right = form.right(self.items[part].clamp_min(0))
+            norms.append(right.norm(dim=1).max())
+            here = slice(int(part[0]), int(part[-1]) + 1)
+            self.factors[here] = right
+            if rounded:
+                self.coarse[here] = _round(self.factors[here])
+                lost.append((right - self.coarse[here]).norm(dim=1).max())
+        self.longest = float(torch.stack(norms).max())
+        self.lost = float(torch.stack(lost).max()) if lost else 0.0
+
+
+def _round(x: Tensor) -> Tensor:
+    """Float32 values that bfloat16 holds exactly."""
+    return x.bfloat16().float()
+
+
+def fast_bfloat16() -> bool:
+    """Whether products of bfloat16 values, summed in float32, are faster here than those of float32 values."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is not None and bool(supported())
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
+    """``left @ right.T``; the processor may take factors that bfloat16 holds exactly for what they are."""
+    if not rounded:
+        return torch.mm(left, right.T, out=out)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        return torch.mm(left, right.T, out=out)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def group_size(count: int, depth: int) -> int:
+    """Members of a group that make the work on groups and on members of the best groups about equal."""
+    return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
+
+
+def usable(form: Form, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
+    """Whether a search by bounds is right and worth its preparation.
+
+    Right: float32 products have their full precision, and nothing that bounds are made of overflows.
+    """
+    if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
+        return False
+    finite = bool(torch.isfinite(tolerance).all())
+    return finite and (form.side is None or bool(torch.isfinite(form.side[gallery]).all()))
+
+
+def search(
+    form: Form,
+    queries: Tensor,
+    gallery: Tensor,
+    tolerance: Tensor,
+    *,
+    depth: int,
+    block_bytes: int,
+) -> Iterator[Found]:
+    """Nearest neighbours of the queries for which they could be proven, in parts; the rest is left out.
+
+    Args:
+        form: Form of the score.
+        queries: Rows of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
+        gallery: Rows of the gallery ``[G]``.
+        tolerance: Differences of scores that count as ties, ``[Q]``.
+        depth: Neighbours wanted.
+        block_bytes: Bound on the memory of a block.
+
+    Yields:
+        Rows whose listed scores hold every item that is tied with, or above, place ``depth``.
+    """
+    left = torch.arange(len(queries))
+    rounded = fast_bfloat16()
+    for wide in (depth + (12 + depth // 4 if rounded else 0), min(8 * depth, len(gallery) // 64)):
+        if not depth <= wide <= len(gallery) // 16 or not len(left):
+            return
+        prepared = Gallery(form, gallery, group_size(len(gallery), wide), rounded)
+        rounded = False  # the second time round
+        if not prepared.longest < 1e18:
+            return
+        rows_per_block = max(1, block_bytes // (5 * len(prepared.items) + 64 * prepared.size * (wide + 8)))
+        buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
+        again = []
+        for place in left.split(rows_per_block):
+            proven = torch.zeros(len(place), dtype=torch.bool)
+            for part in _block(form, prepared, queries[place], tolerance[place], depth, wide, buffer):
+                proven[part.place] = True
+                yield Found(place[part.place], part.items, part.scores)
+            again.append(place[~proven])
+        left = torch.cat(again)
+        del prepared, buffer  # before the next ones are made
+
+
+def _block(
+    form: Form,
+    g: Gallery,
+    rows: Tensor,
+    tolerance: Tensor,
+    depth: int,
+    wide: int,
+    buffer: Tensor,
+) -> list[Found]:
+    factor = form.left(rows)
+    fine = product_error(factor, factor.new_full((1, 1), g.longest))[:, None]
+    if not bool((fine < 1e18).all()):
+        return []
+    error, coarse = fine, factor.float()
+    if g.rounded:
+        # left.right - round(left).round(right) = (left - round(left)).right + round(left).(right - round(right))
+        coarse = _round(factor)
+        off = (factor - coarse).norm(dim=1) * g.longest + coarse.double().norm(dim=1) * g.lost
+        error = 1.02 * fine + 1.0001 * off[:, None]
+    products = _product(coarse, g.coarse, buffer[: len(rows)], g.rounded)
+    products[:, g.missing] = -math.inf
+    own = g.column[rows.clamp_max(len(g.column) - 1)].masked_fill(rows >= len(g.column), -1)
+    inside = (own >= 0).nonzero().squeeze(1)
+    products[inside, own[inside]] = -math.inf
+    best = products.view(len(rows), g.size, g.groups).amax(1)
+    groups, zero = min(wide + 4, g.groups - 1), error.new_zeros(1)
+    # Where the score depends on the product alone, the products are ranked themselves.
+    bound = best if g.low is None or g.high is None else form.upper(best + error, rows, g.low, g.high)
+    top = bound.topk(groups + 1, dim=1)
+    column = (top.indices[:, :-1, None] + torch.arange(0, len(g.items), g.groups)).flatten(1)
+    inner = products.gather(1, column)
+    if g.side is None:
+        chosen = inner.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
+        outside = torch.maximum(top.values[:, -1:], chosen.values[:, -1:])
+        cut = form.upper(outside + error, rows, zero, zero).squeeze(1)
+    else:
+        side = g.side[column]
+        bound = form.upper(inner + error, rows, side, side).masked_fill_(torch.isinf(inner), -math.inf)
+        chosen = bound.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
+        cut = torch.maximum(top.values[:, -1], chosen.values[:, -1])
+    place = chosen.indices[:, :-1]
+    inner, column = inner.gather(1, place).double(), column.gather(1, place)
+    items = g.items[column]
+    if g.rounded:
+        again = torch.bmm(g.factors[column], factor.float()[:, :, None]).squeeze(2).double()
+        inner, error = torch.where(torch.isinf(inner), inner, again), fine
+    absent = torch.isinf(inner)
+    inner = inner.masked_fill(absent, 0.0)
+    items = items.masked_fill(absent, -1)
+    high = form.value(inner + error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
+    low = form.value(inner - error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
+    order = high.argsort(dim=1, descending=True)
+    high, low, items = high.gather(1, order), low.gather(1, order), items.gather(1, order)
+    above = torch.maximum(high[:, 1 : depth + 1], cut[:, None])
+    proven = (low[:, :depth] - above > tolerance[:, None]).all(1)
+    parts = []
+    if bool(proven.any()):
+        parts.append(Found(proven.nonzero().squeeze(1), items[proven, : depth + 1], high[proven, : depth + 1]))
+    if not bool(proven.all()):
+        at = (~proven).nonzero().squeeze(1)
+        parts.append(
+            _exact(form, rows[at], items[at], low[at], high[at], tolerance[at], cut[at], depth=depth, place=at)
+        )
+    return parts
+
+
+def _exact(
+    form: Form,
+    rows: Tensor,
+    items: Tensor,
+    low: Tensor,
+    high: Tensor,
+    tolerance: Tensor,
+    cut: Tensor,
+    *,
+    depth: int,
+    place: Tensor,
+) -> Found:
+    """Score in float64 what float32 does not tell apart; find the rows whose tie group at ``depth`` ends above ``cut``.
+
+    Candidates ``[B, M]`` come by descending upper bound ``high``.
+    """
+    below = torch.cat([high[:, 1:], torch.full_like(cut[:, None], -math.inf)], dim=1)
+    apart = low.cummin(1).values - torch.maximum(below, cut[:, None]) > tolerance[:, None]
+    # Only what is not apart from its neighbours, up to the first gap at `depth` or behind it, changes the ranking.
+    matters = apart[:, depth - 1 :].long().cumsum(1) - apart[:, depth - 1 :].long() == 0
+    matters = torch.cat([torch.ones_like(apart[:, : depth - 1]), matters], dim=1)
+    alone = apart & torch.cat([torch.ones_like(apart[:, :1]), apart[:, :-1]], dim=1)
+    row, column = (matters & ~alone & (items >= 0)).nonzero(as_tuple=True)
+    scores, least = high.clone(), low.clone()
+    left = form.left(rows)
+    for part in torch.arange(len(row)).split(_PAIRS) if len(row) else ():
+        r, item = row[part], items[row[part], column[part]]
+        inner = (left[r] * form.right(item)).sum(1, keepdim=True)
+        exact = form.value(inner, rows[r], item[:, None]).squeeze(1)
+        scores[r, column[part]] = exact
+        least[r, column[part]] = exact
+    scores, order = scores.sort(dim=1, descending=True)
+    items, least = items.gather(1, order), least.gather(1, order)
+    below = torch.maximum(torch.cat([scores[:, 1:], torch.full_like(cut[:, None], -math.inf)], dim=1), cut[:, None])
+    ends = (least.cummin(1).values - below > tolerance[:, None])[:, depth - 1 :].any(1)
+    return Found(place[ends], items[ends], scores[ends])

@@ -1,0 +1,370 @@
+"""Search by bounds: the float64 ranking exactly, on data made to break float32, and wrong without its bounds."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise, permutations, product
+
+import pytest
+import torch
+from bench.engine.model import DistributionScorer
+from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher, from_arrays
+from bench.protocols import retrieval, search
+from bench.protocols.filter_out import filter_depth, filter_out_rows
+from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+N, DEPTH = 900, 5
+
+
+def _vectors(kind, seed=0, n=N, d=16):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(n // 4, (n,), generator=g)
+    x = torch.randn(n // 4, d, generator=g)[labels] + 0.7 * torch.randn(n, d, generator=g)
+    if kind == "quantised":
+        x = x[:, :3].round()
+        x[(x == 0).all(1), 0] = 1.0
+    elif kind == "duplicates":
+        x[n // 2 :] = x[: n - n // 2]
+    elif kind == "near ties":
+        # Neighbours some 1e-7 apart, far below what float32 products resolve.
+        x = x[torch.arange(n) // 30 * 30] + 1e-7 * torch.randn(n, d, generator=g)
+    elif kind == "offset":
+        x = 1e-3 * x + 50.0
+    elif kind == "huge norms":
+        x = x * torch.exp(6 * torch.randn(n, 1, generator=g))
+    elif kind == "one constant":
+        x = torch.ones(n, d)
+    return x, labels
+
+
+def _scorer(name, kind, seed=0, spread=1.0):
+    x, labels = _vectors(kind, seed)
+    g = torch.Generator().manual_seed(seed + 99)
+    free = torch.exp(spread * torch.randn(len(x), generator=g))
+    if kind in ("quantised", "duplicates"):
+        free = torch.exp(torch.arange(len(x)) % 3 * 0.5)
+        free[len(x) // 2 :] = free[: len(x) - len(x) // 2]
+    made = {
+        "cosine": lambda: DistributionScorer("cosine", PointMass(x)),
+        "l2": lambda: DistributionScorer("l2", PointMass(x)),
+        "expected_cosine": lambda: DistributionScorer("expected_cosine", IsotropicNormal(x, free)),
+        "sampled_cosine": lambda: DistributionScorer("sampled_cosine", VonMisesFisher(x, 20 * free)),
+        "expected_l2": lambda: DistributionScorer("expected_l2", IsotropicNormal(x, 0.1 * free)),
+        "mls of normals": lambda: DistributionScorer("mls", IsotropicNormal(x, 0.05 * free)),
+        "mls of von Mises-Fisher": lambda: DistributionScorer("mls", VonMisesFisher(x, 50 * free)),
+    }
+    return made[name](), labels
+
+
+def _whole(monkeypatch, scorer, labels, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr(retrieval, "usable", lambda *_: False)
+        return rank(scorer, labels, **options)
+
+
+def _found(scorer, labels, depth=DEPTH, **options):
+    """How many queries the search proves."""
+    rows = torch.arange(len(labels))
+    form = scorer.form()
+    tolerance = retrieval.TIE_TOLERANCE * form.scale(rows, rows)
+    parts = search.search(form, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
+    return sum(len(part.place) for part in parts)
+
+
+def _equal(a, b):
+    for name in ("neighbours", "group", "relevant", "beyond", "beyond_relevant", "positives"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+
+
+NAMES = [
+    "cosine",
+    "l2",
+    "expected_cosine",
+    "sampled_cosine",
+    "expected_l2",
+    "mls of normals",
+    "mls of von Mises-Fisher",
+]
+KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms", "one constant"]
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_search_finds_what_the_float64_matrix_ranks(name, kind, rounded, monkeypatch):
+    monkeypatch.setattr(search, "fast_bfloat16", lambda: rounded)
+    scorer, labels = _scorer(name, kind)
+    fast = rank(scorer, labels, depth=DEPTH, block_bytes=1 << 22)
+    _equal(fast, _whole(monkeypatch, scorer, labels, depth=DEPTH))
+    if kind == "random":
+        assert _found(scorer, labels) > 0.95 * N
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_serves_queries_apart_from_the_gallery(name, monkeypatch):
+    scorer, labels = _scorer(name, "random", seed=3)
+    mixed = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    for gallery in (mixed[:840], mixed[60:]):
+        options = {"depth": DEPTH, "queries": mixed[700:], "gallery": gallery}
+        _equal(rank(scorer, labels, **options), _whole(monkeypatch, scorer, labels, **options))
+
+
+@pytest.mark.parametrize("name", ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"])
+def test_values_do_not_depend_on_the_order_of_images_or_the_block(name):
+    for kind in ("random", "duplicates"):
+        x, labels = _scorer(name, kind)
+        values = {r["metric"]: r["value"] for r in retrieval_rows(x, labels)}
+        shuffle = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+        arrays = x._distribution
+        if isinstance(arrays, IsotropicNormal):
+            mixed = IsotropicNormal(arrays.loc[shuffle], arrays.variance[shuffle])
+        elif isinstance(arrays, VonMisesFisher):
+            mixed = VonMisesFisher(arrays.loc[shuffle], arrays.concentration[shuffle])
+        else:
+            mixed = PointMass(arrays.loc[shuffle])
+        y = DistributionScorer(x.name, mixed)
+        assert {r["metric"]: r["value"] for r in retrieval_rows(y, labels[shuffle])} == values
+        blocks = [per_query(rank(x, labels, depth=30, block_bytes=b), (8,)) for b in (1 << 19, 1 << 26)]
+        for metric, value in blocks[0].items():
+            assert torch.equal(value.nan_to_num(-1), blocks[1][metric].nan_to_num(-1))
+
+
+@pytest.mark.parametrize("name", ["cosine", "l2", "mls of normals"])
+def test_without_its_error_bound_the_search_would_be_wrong(name, monkeypatch):
+    scorer, labels = _scorer(name, "near ties", spread=0.0)
+    whole = _whole(monkeypatch, scorer, labels, depth=DEPTH)
+    monkeypatch.setattr(search, "product_error", lambda left, right: left.new_zeros(len(left)))
+    assert not torch.equal(rank(scorer, labels, depth=DEPTH).neighbours, whole.neighbours)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([3, 64, 700]), st.sampled_from([0.0, 3.0, 30.0]))
+def test_float32_products_err_by_no_more_than_the_bound(seed, k, decades):
+    g = torch.Generator().manual_seed(seed)
+    scale = 10.0 ** (decades * (torch.rand(40, 1, generator=g, dtype=torch.float64) - 0.5))
+    left = torch.randn(40, k, generator=g, dtype=torch.float64) * scale
+    right = torch.randn(50, k, generator=g, dtype=torch.float64)
+    right[:25] = left[:25] * (1 + 1e-3 * right[:25])  # nearly parallel: all products add up
+    error = (left.float() @ right.float().T).double() - left @ right.T
+    bound = search.product_error(left, right)[:, None]
+    assert (error.abs() <= bound).all()
+    if decades < 10:
+        assert error.abs().max() > 1e-5 * bound.max()  # and it is no arbitrary large number
+
+
+def test_exact_products_of_fractions_agree_with_the_bound():
+    g = torch.Generator().manual_seed(0)
+    left, right = (torch.rand(1, 300, generator=g, dtype=torch.float64) for _ in range(2))
+    exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[0].tolist(), right[0].tolist()))
+    worst = torch.zeros((), dtype=torch.float32)
+    for a, b in zip(left[0].float(), right[0].float()):
+        worst = worst + a * b  # one after the other: the order that errs most
+    assert abs(Fraction(worst.item()) - exact) <= Fraction(search.product_error(left, right).item())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forms_give_the_scores_and_bounds_that_hold(name):
+    scorer, _ = _scorer(name, "random", seed=5, spread=2.0)
+    form = scorer.form()
+    rows, items = torch.arange(60), torch.arange(60, 260)
+    inner = form.left(rows) @ form.right(items).mT
+    every = items.expand(60, 200)
+    matrix = scorer.matrix(rows, items)
+    scale = form.scale(rows, torch.arange(N))[:, None]
+    assert ((form.value(inner, rows, every) - matrix).abs() <= 1e-14 * scale).all()
+    assert (matrix.abs() <= scale).all()
+    assert (form.value(inner + 1e-3, rows, every) - form.value(inner, rows, every) >= -1e-15 * scale).all()
+    side = torch.zeros(200, dtype=torch.float64) if form.side is None else form.side[items]
+    order = side.argsort()
+    for size in (1, 7, 200):
+        for group in order.split(size):
+            low, high = side[group[:1]], side[group[-1:]]
+            best = form.upper(inner[:, group].amax(1, keepdim=True), rows, low, low if size == 1 else high)
+            assert (best.squeeze(1) - matrix[:, group].amax(1) >= -1e-14 * scale.squeeze(1)).all()
+            if size == 1:
+                slack = (best.squeeze(1) - matrix[:, group].amax(1)).max()
+                assert slack <= 1e-5 * scale.max()
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        lambda x: IsotropicNormal(x, torch.full((N,), 1e-30)),
+        lambda x: IsotropicNormal(x, torch.where(torch.arange(N) % 7 == 0, 1e-20, 0.1)),
+        lambda x: IsotropicNormal(1e12 * x, torch.full((N,), 0.1)),
+        lambda x: VonMisesFisher(x, torch.where(torch.arange(N) % 7 == 0, 1e9, 10.0)),
+        lambda x: VonMisesFisher(x, torch.full((N,), 1e-6)),
+        lambda x: VonMisesFisher(x, torch.zeros(N)),
+    ],
+    ids=["no variance", "some variances", "norms", "concentrations", "flat", "uniform"],
+)
+def test_extreme_spreads_are_ranked_like_in_float64(distribution, monkeypatch):
+    x, labels = _vectors("random")
+    scorer = DistributionScorer("mls", distribution(torch.nn.functional.normalize(x, dim=1)))
+    _equal(rank(scorer, labels, depth=DEPTH), _whole(monkeypatch, scorer, labels, depth=DEPTH))
+
+
+@pytest.mark.parametrize("at", [3, 880])
+def test_values_that_are_not_finite_are_refused(at):
+    x, labels = _vectors("random")
+    variance = torch.ones(N)
+    for spoil in (x, variance):
+        kept = spoil[at].clone()
+        spoil[at] = math.nan
+        arrays = {"loc": x, "variance": variance}
+        with pytest.raises(ValueError, match="not finite"):
+            rank(DistributionScorer("mls", from_arrays("isotropic_normal", arrays)), labels, depth=DEPTH)
+        spoil[at] = kept
+
+
+def test_reduced_precision_of_products_turns_the_search_off(monkeypatch):
+    scorer, labels = _scorer("cosine", "random")
+    called = []
+    monkeypatch.setattr(retrieval, "search", lambda *a, **k: called.append(1) or iter(()))
+    rank(scorer, labels, depth=DEPTH)
+    assert called
+    called.clear()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    rank(scorer, labels, depth=DEPTH)
+    assert not called
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(NAMES))
+def test_every_scorer_equals_a_loop_over_all_orders_of_ties(seed, name):
+    """Seven images on a coarse grid, with twins: the mean over every order that the scores allow, in plain Python."""
+    g = torch.Generator().manual_seed(seed)
+    scorer, _ = _scorer(name, "quantised", seed=seed % 50)
+    chosen = torch.randperm(N, generator=g)[:7]
+    labels = torch.randint(4, (N,), generator=g)
+    ranking = rank(scorer, labels, depth=7, queries=chosen, gallery=chosen)
+    values = per_query(ranking, (1, 2))
+    for at, q in enumerate(chosen.tolist()):
+        others = [j for j in chosen.tolist() if j != q]
+        r = sum(int(labels[j] == labels[q]) for j in others)
+        if r == 0:
+            assert math.isnan(values["map_at_r"][at])
+            continue
+        score = {j: scorer.pairs(torch.tensor([q]), torch.tensor([j])).item() for j in others}
+        near = sorted(others, key=lambda j: -score[j])
+        groups = [[near[0]]]
+        for before, j in pairwise(near):
+            if score[before] - score[j] > 1e-10 * max(1.0, max(map(abs, score.values()))):
+                groups.append([])
+            groups[-1].append(j)
+        orders = _orders(groups)
+        hits = [[bool(labels[j] == labels[q]) for j in order] for order in orders]
+        expected = {
+            "map_at_r": [sum(sum(h[: i + 1]) / (i + 1) for i in range(r) if h[i]) / r for h in hits],
+            "r_precision": [sum(h[:r]) / r for h in hits],
+            "precision_at_1": [float(h[0]) for h in hits],
+            "recall_at_2": [float(any(h[:2])) for h in hits],
+        }
+        for metric, each in expected.items():
+            assert values[metric][at].item() == pytest.approx(sum(each) / len(each), abs=1e-12), metric
+
+
+def _orders(groups):
+    """Every order of groups whose members are exchangeable."""
+    return [[j for part in parts for j in part] for parts in product(*(list(permutations(g)) for g in groups))]
+
+
+@pytest.mark.parametrize("name", ["cosine", "mls of normals", "mls of von Mises-Fisher"])
+@pytest.mark.parametrize("kind", ["random", "duplicates"])
+def test_filter_out_by_search_equals_ranking_every_subset(name, kind):
+    scorer, labels = _scorer(name, kind, seed=7)
+    labels[:40] = torch.arange(1000, 1040)  # singletons
+    ids = [str(i) for i in range(N)]
+    confidence = torch.randn(N, generator=torch.Generator().manual_seed(2))
+    rows = torch.arange(N)
+    scores = ScoreMatrix(scorer.matrix(rows, rows))
+    fast, whole = (list(filter_out_rows(s, labels, ids, {"c": confidence}, oracle=True)) for s in (scorer, scores))
+    assert len(fast) == len(whole)
+    for a, b in zip(fast, whole):
+        assert {**a, "scorer": ""} == {**b, "scorer": ""}
+
+
+def test_one_ranking_serves_retrieval_and_every_filter_out_rate():
+    scorer, labels = _scorer("cosine", "quantised", seed=4)
+    ids = [str(i) for i in range(N)]
+    confidence = {"c": torch.randn(N, generator=torch.Generator().manual_seed(2))}
+    deep = rank(scorer, labels, depth=filter_depth(labels))
+    assert list(retrieval_rows(scorer, labels, ranking=deep)) == list(retrieval_rows(scorer, labels))
+    again = list(filter_out_rows(scorer, labels, ids, confidence, ranking=deep))
+    assert again == list(filter_out_rows(scorer, labels, ids, confidence))
+    few = rank(scorer, labels, depth=filter_depth(labels), queries=torch.arange(10))
+    with pytest.raises(ValueError, match="not of these queries"):
+        list(filter_out_rows(scorer, labels, ids, confidence, ranking=few))
+
+
+def test_large_classes_are_filtered_exactly_from_a_bounded_depth():
+    x, _ = _vectors("random", seed=8, n=600)
+    labels = torch.arange(600) // 200
+    scorer = DistributionScorer("cosine", PointMass(x + 2.0 * torch.eye(16)[labels]))
+    ids = [str(i) for i in range(600)]
+    # Confidence that removes two classes first: the third keeps all its images.
+    confidence = labels.double() + 0.1 * torch.rand(600, generator=torch.Generator().manual_seed(0))
+    assert filter_depth(labels) < 4 * 199
+    rows = list(filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=(0.3, 0.6, 0.9)))
+    everyone = torch.arange(600)
+    order = confidence.argsort(descending=True)
+    scores = scorer.matrix(everyone, everyone)
+    for r in rows:
+        if r["variant"] == "query_and_gallery":
+            keep = order[: round((1 - r["fraction"]) * 600)].sort().values
+            subset = retrieval_rows(ScoreMatrix(scores[keep][:, keep]), labels[keep], ks=(1,))
+            expected = next(q["value"] for q in subset if f"filter_out_{q['metric']}" == r["metric"])
+            assert r["value"] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["random", "huge norms", "offset"])
+def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
+    """The bound of the bfloat16 product, seen through the largest product that a group may hold."""
+    scorer, _ = _scorer("l2", kind)
+    form, rows = scorer.form(), torch.arange(N)
+    seen = []
+    product = search._product
+
+    def spy(left, right, out, rounded):
+        result = product(left, right, out, rounded)
+        seen.append((rounded, left.double() @ right.double().T, result.double().clone()))
+        return result
+
+    monkeypatch.setattr(search, "_product", spy)
+    monkeypatch.setattr(search, "fast_bfloat16", lambda: True)
+    list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
+    rounded, exact, found = seen[0]
+    assert rounded
+    gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 12 + DEPTH // 4), rounded=True)
+    left, right = form.left(rows), form.right(gallery.items.clamp_min(0))
+    # The factors are what bfloat16 holds, so the product itself is as exact as one in float32,
+    assert ((found - exact).abs() <= search.product_error(left, right)[:, None]).all()
+    # and the bound used covers both the rounding of the factors and the product.
+    coarse = left.bfloat16().double()
+    off = (left - coarse).norm(dim=1) * gallery.longest + coarse.norm(dim=1) * gallery.lost
+    bound = 1.02 * search.product_error(left, right) + 1.0001 * off
+    error = (found - left @ right.T).abs()
+    assert (error <= bound[:, None]).all()
+    if kind == "random":
+        assert error.max() > 0.01 * bound.max()
+
+
+def test_a_random_confidence_stays_in_its_own_band():
+    x, labels = _vectors("random", seed=11)
+    scorer = DistributionScorer("cosine", PointMass(x))
+    ids = [str(i) for i in range(N)]
+    deep = rank(scorer, labels, depth=filter_depth(labels))
+    g = torch.Generator().manual_seed(0)
+    noise = {str(i): torch.rand(N, generator=g) for i in range(60)}
+    rows = list(filter_out_rows(scorer, labels, ids, noise, fractions=(0.0, 0.5, 0.8), ranking=deep))
+    for variant in ("query_only", "query_and_gallery"):
+        for fraction in (0.0, 0.5, 0.8):
+            which = ("filter_out_recall_at_1", variant, fraction)
+            values = torch.tensor([r["value"] for r in rows if (r["metric"], r["variant"], r["fraction"]) == which])
+            values = values.double()
+            band, fresh = values[:40], values[40:]
+            assert ((fresh - band.mean()).abs() <= 4.5 * band.std() + 1e-7).all()
+            if variant == "query_only":
+                whole = next(r["value"] for r in rows if r["fraction"] == 0.0 and r["metric"].endswith("recall_at_1"))
+                assert abs(values.mean().item() - whole) <= 4.5 * values.std().item() / 60**0.5 + 1e-7
