@@ -1,5 +1,6 @@
 """bench.score: values against loops and against the protocols, whatever the order of the rows."""
 
+import doctest
 import importlib
 import inspect
 import subprocess
@@ -257,3 +258,9 @@ def test_importing_bench_imports_nothing_heavy():
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
     importlib.import_module("bench._score")
     assert inspect.isfunction(bench.score)
+
+
+def test_the_example_of_the_docstring_runs():
+    found = doctest.testmod(importlib.import_module("bench._score"))
+    assert found.attempted
+    assert not found.failed
