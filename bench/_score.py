@@ -268,9 +268,8 @@ def _measured(
     for name in scorers:
         scorer = DistributionScorer(name, distribution)
         # The filter-out curves look deeper than the other tests; one ranking serves them all.
-        ranking = rank(
-            scorer, labels, depth=max(full_depth(labels, ks), filter_depth(labels) if primary else 1), **roles
-        )
+        depth = max(full_depth(labels, ks), filter_depth(labels) if primary else 1)
+        ranking = rank(scorer, labels, depth=depth, **roles)
         values[name] = each = per_query(ranking, ks)
         for metric, found in each.items():
             lone = int(found.isnan().sum())
