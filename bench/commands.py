@@ -212,11 +212,9 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> N
         for name, bounds in plan.space.items():
             scale = "log" if bounds["log"] else "linear"
             print(f"    {name} in [{bounds['low']:g}, {bounds['high']:g}] {scale}, default {plan.defaults()[name]:g}")
-    ranges = plans[0].tests["corruptions"]
-    print(
-        "tested on clean images and under "
-        + ", ".join(f"{k} (severity {a:g} to {b:g})" for k, (a, b) in ranges.items())
-    )
+    ranges = plans[0].tests["corruptions"].items()
+    named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
+    print(f"tested on clean images and under {', '.join(named)}")
     tests = sum(plan.seeds for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
 

@@ -8,6 +8,7 @@ seed and the image's identity, never on the severity: a stronger corruption of a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -56,12 +57,20 @@ def _blur(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
 
 def _jpeg(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    from torchvision.transforms.v2 import functional as F
+    from PIL import Image
 
     best, worst = JPEG_QUALITY
-    quality = round(best + (worst - best) * severity)
-    parts = [image] if len(image) in (1, 3) else list(image.split(1))
-    return torch.cat([F.jpeg(part.contiguous(), quality) for part in parts])
+    # torchvision's jpeg is deprecated; both end in libjpeg.
+    parts = []
+    for part in [image] if len(image) == 3 else image.split(1):
+        file = io.BytesIO()
+        held = part.permute(1, 2, 0).numpy()
+        Image.fromarray(held if len(part) == 3 else held[:, :, 0]).save(
+            file, "jpeg", quality=round(best + (worst - best) * severity)
+        )
+        with Image.open(file) as read:
+            parts.append(torch.from_numpy(np.array(read)).view(*image.shape[1:], len(part)).permute(2, 0, 1))
+    return torch.cat(parts)
 
 
 def _noise(image: Tensor, severity: float, draw: Draw) -> Tensor:
@@ -109,7 +118,7 @@ CORRUPTIONS = {
         Corruption("jpeg", "JPEG, quality 95 to 5", 0.0, 1.0, _jpeg),
         Corruption("noise", f"additive Gaussian, SD {NOISE_SD:g} x severity of the grey range", 0.0, 1.0, _noise),
         Corruption(
-            "occlusion", "a patch of the image's mean colour; severity is its share of the area", 0.0, 1.0, _occlusion
+            "occlusion", "a patch of the image's mean colour; severity is its share of the area", 0.0, 0.5, _occlusion
         ),
     )
 }

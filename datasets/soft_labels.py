@@ -96,7 +96,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
             row = int(wrong.argmax())
             shown = f" but to {total[row]:g}" if what.startswith("does") else ""
             raise DataError(f"{path}: the row of {images[row]!r} {what}{shown} ({int(wrong.sum())} such rows)")
-    return SoftLabels(tuple(images), torch.from_numpy(values), hashlib.sha256(content).hexdigest())
+    return SoftLabels(tuple(images), torch.tensor(values), hashlib.sha256(content).hexdigest())
 
 
 def _repeated(names: Sequence[str]) -> str:

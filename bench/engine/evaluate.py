@@ -175,6 +175,8 @@ def _human_rows(subject: Subject | Concatenated, soft_labels: Tensor, noise: Ten
     entropy = label_entropy(soft_labels)
     known = ~entropy.isnan()
     agreement, count = -entropy[known], int(known.sum())
+    if count == 0:
+        return
     for name, values in {**subject.confidence["test"], "random": noise}.items():
         spearman, kendall = (of(values[known], agreement) for of in (spearman_crop, kendall_crop))
         yield row("spearman_human_entropy", spearman, confidence=name, n_queries=count)

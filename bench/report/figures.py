@@ -154,7 +154,8 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     """Mean confidence rank against severity, one panel per kind, where there are others than the crop."""
-    kinds = sorted(set(ranks["kind"]))
+    # A fixed severity has no curve.
+    kinds = [str(kind) for kind, part in ranks.groupby("kind", sort=True) if part["severity"].nunique() > 1]
     if not set(kinds) - {"crop"}:
         return None
     columns = min(3, len(kinds))
@@ -163,14 +164,13 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, kind in zip(axes.ravel(), kinds):
         _draw_ranks(axis, ranks[ranks["kind"] == kind], "severity")
-        axis.set_title(kind)
+        axis.set(title=kind, xlabel="severity")
         axis.xaxis.set_tick_params(labelbottom=True)
     for axis in axes.ravel()[len(kinds) :]:
         axis.set_visible(False)
     # One legend for all panels, of all methods: a method may lack a kind.
     shown = {text: handle for axis in axes.ravel() for handle, text in zip(*axis.get_legend_handles_labels())}
     figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(columns, len(shown)))
-    figure.supxlabel("severity")
     figure.supylabel("mean confidence rank")
     figure.suptitle(f"{dataset}: does confidence fall with severity? (0.5 = uninformative)")
     return figure
