@@ -64,7 +64,8 @@ def corruption_ranges(
 
     Args:
         asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (levels 1 to 5 are fifths) or
-            ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point); ``all`` is every kind.
+            ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point); ``all`` is every kind that is
+            not named.
         preset: What is tested if nothing is asked for, and how severe that is.
 
     Returns:
@@ -79,13 +80,21 @@ def corruption_ranges(
         return dict(preset), []
     usual = {name: preset.get(name, (kind.low, kind.high)) for name, kind in CORRUPTIONS.items()}
     ranges: dict[str, tuple[float, float]] = {}
-    for text in expand(asked, list(CORRUPTIONS)):
+    named = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    if "all" in named:
+        named = [text for text in named if text != "all"]
+        named += [name for name in CORRUPTIONS if name not in {text.partition(":")[0] for text in named}]
+    if not named:
+        raise UserError(f"--corruptions names none; use {', '.join(CORRUPTIONS)} or all")
+    for text in named:
         name, colon, bounds = text.partition(":")
         if name not in CORRUPTIONS:
             raise unknown("corruption", name, CORRUPTIONS)
         if name in ranges:
             raise UserError(f"--corruptions {text}: {name} is named twice; one range holds every severity between")
         ranges[name] = _severities(name, text, bounds) if colon else usual[name]
+    # The order in which they were typed sets nothing apart.
+    ranges = {name: ranges[name] for name in CORRUPTIONS if name in ranges}
     apart = [
         f"{name}:{low}" + (f"-{high}" if high != low else "")
         for name, (low, high) in ranges.items()

@@ -19,7 +19,7 @@ from scipy import stats
 CLASSES = [f"c{i:02d}" for i in range(16)]
 SMALL = (
     "--backbone", "convnet", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
-    "--set", "data.image_size=32", "--set", "data.resize=36", "--set", "data.classes_per_batch=2",
+    "--set", "data.image_size=16", "--set", "data.resize=18", "--set", "data.classes_per_batch=2",
     "--set", "data.images_per_class=2", "--set", "optim.epochs=1", "--workers", "1",
 )  # fmt: skip
 
@@ -166,6 +166,9 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
     every, same, other = ids(("all",))
     assert (list(every.tests["corruptions"]), every.pinned, same) == (list(CORRUPTIONS), plan.pinned, train)
     assert other != test
+    one, two = ids(("noise:2,blur:3",)), ids(("blur:3", "noise:2"))
+    assert (one[0].pinned, one[2]) == (two[0].pinned, two[2])
+    assert ids(("all,blur:3",))[0].tests["corruptions"] == every.tests["corruptions"] | {"blur": (0.6, 0.6)}
     assert ids(("crop:0.0-0.6,blur",))[0].pinned == f"{plan.pinned}; corruptions=crop:0.0-0.6"
     table = photos / "probabilities.csv"
     before = table.read_text()
@@ -192,6 +195,7 @@ def test_a_dry_run_names_the_corruptions(tmp_path, monkeypatch, capsys):
     [
         ("blurr", "unknown corruption 'blurr'; did you mean 'blur'?"),
         ("crop,blur,blur:3", "blur is named twice"),
+        (" ,", "--corruptions names none"),
         ("blur:", "expected a level from 1 to 5"),
         ("blur:strong", "expected a level from 1 to 5"),
         ("blur:3-", "expected a level from 1 to 5"),
