@@ -37,6 +37,7 @@ class Kind(StrEnum):
     datasets = "datasets"
     protocols = "protocols"
     scorers = "scorers"
+    corruptions = "corruptions"
 
 
 class OnExisting(StrEnum):
@@ -149,6 +150,14 @@ def run(
             metavar="S[,S..]",
         ),
     ] = None,
+    corruptions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Corruptions of the test images, comma separated, or `all`; crop if not given. With a level of five"
+            " (blur:3, jpeg:1-5) or severities in [0, 1] (noise:0.2-1.0).",
+            metavar="C[,C..]",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -195,6 +204,7 @@ def run(
             "weights": weights,
             "dim": dim,
             "scorers": tuple(scorers or ()),
+            "corruptions": tuple(corruptions or ()),
             "sets": tuple(pins),
         },
         results=results,
@@ -216,7 +226,7 @@ def list_(
     check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols or scorers.
+    """List methods, data sets, protocols, scorers or corruptions.
 
     \b
     bench list methods

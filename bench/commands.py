@@ -213,6 +213,9 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> N
         for name, bounds in plan.space.items():
             scale = "log" if bounds["log"] else "linear"
             print(f"    {name} in [{bounds['low']:g}, {bounds['high']:g}] {scale}, default {plan.defaults()[name]:g}")
+    ranges = plans[0].tests["corruptions"].items()
+    named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
+    print(f"tested on clean images and under {', '.join(named)}")
     tests = sum(plan.seeds for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
 
@@ -261,6 +264,12 @@ def data_verify_command(
         print(
             f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
             f"  sha256 {numbers['manifest_sha256'][:16]}"
+        )
+    if "soft_labels" in found:
+        soft = found["soft_labels"]
+        print(
+            f"  label distributions ({soft['file']}): {soft['images']} of {found['images']} images,"
+            f" {soft['test_images']} of {found['splits']['test']['images']} test images, {soft['classes']} classes"
         )
     if found["converted_to_rgb"]:
         kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(found["converted_to_rgb"].items()))
@@ -361,6 +370,10 @@ def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[st
 
         modules = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": m.NAME, "summary": m.SUMMARY, "presets": list(m.PRESETS)} for m in modules]
+    if kind == "corruptions":
+        from .datasets import CORRUPTIONS
+
+        return [{"name": found.name, "summary": found.summary} for found in CORRUPTIONS.values()]
     if kind == "scorers":
         from .methods.scorers import SCORERS
 

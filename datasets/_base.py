@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, augment, centre_crop
+from .corruptions import CROP, corrupt
+
+T = TypeVar("T")
 
 
 class DataError(ValueError):
@@ -29,11 +32,14 @@ class ImageSet(ABC):
         class_names: C names, in the order of the labels.
         queries: Rows that are queries, where the data set says so; else None, and every image is one.
         gallery: Rows that are searched, likewise.
+        soft_labels: Where people's label distributions are known, float64 ``[N, K]`` with rows that sum to 1 and rows
+            of nan for the images without one.
     """
 
     labels: Tensor
     queries: Tensor | None = None
     gallery: Tensor | None = None
+    soft_labels: Tensor | None = None
     ids: tuple[str, ...]
     class_names: tuple[str, ...]
 
@@ -81,6 +87,27 @@ class ImageSet(ABC):
         return ()
 
     @abstractmethod
+    def pixels_of(self, index: Tensor) -> Tensor:
+        """Images as they are evaluated, before normalisation.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+
+        Returns:
+            uint8 ``[B, C, H, W]``.
+        """
+
+    @abstractmethod
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """What a network is given.
+
+        Args:
+            pixels: uint8 ``[B, C, H, W]``.
+
+        Returns:
+            float32 ``[B, C, H, W]``.
+        """
+
     def evaluation(self, index: Tensor) -> Tensor:
         """Normalised images, always the same.
 
@@ -90,6 +117,7 @@ class ImageSet(ABC):
         Returns:
             float32 ``[B, C, H, W]``.
         """
+        return self.normalised(self.pixels_of(index))
 
     @abstractmethod
     def training(self, index: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
@@ -115,6 +143,28 @@ class ImageSet(ABC):
         Returns:
             float32 ``[B, C, H, W]``.
         """
+
+    def degraded(self, kind: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
+        """Normalised images under a corruption of :mod:`~bench.datasets.corruptions`.
+
+        Args:
+            kind: Its name; ``crop`` is :meth:`corrupted`.
+            index: int64 ``[B]``, positions in the set.
+            quality: ``[B]``, what is left of each image: 1 - severity, in [0, 1].
+            seed: Seed of what the corruption draws; a draw depends on the seed and the image's identity alone.
+
+        Returns:
+            float32 ``[B, C, H, W]``; where the quality is 1, the clean images bit for bit.
+        """
+        if kind == CROP:
+            return self.corrupted(index, quality)
+        parts = list(zip(self.pixels_of(index), (1 - quality).tolist(), index.tolist()))
+        made = self._mapped(lambda part: corrupt(kind, part[0], part[1], self.ids[part[2]], seed), parts)
+        return self.normalised(torch.stack(list(made)))
+
+    def _mapped(self, function: Callable[[Any], T], items: Sequence[Any]) -> Iterable[T]:
+        """``map``, in order; a set may use threads."""
+        return map(function, items)
 
     @abstractmethod
     def select(self, index: Tensor) -> ImageSet:
@@ -175,12 +225,15 @@ class ArrayImages(ImageSet):
     def _unit(self, index: Tensor) -> Tensor:
         return self.pixels[index].to(torch.float32).div_(255)
 
+    def pixels_of(self, index: Tensor) -> Tensor:
+        return self.pixels[index]
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        return self._normalise(pixels.to(torch.float32).div_(255))
+
     def _normalise(self, images: Tensor) -> Tensor:
         mean, std = (torch.tensor(v, dtype=images.dtype)[:, None, None] for v in (self.mean, self.std))
         return (images - mean) / std
-
-    def evaluation(self, index: Tensor) -> Tensor:
-        return self._normalise(self._unit(index))
 
     def training(self, index: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
         return self._normalise(augment(self._unit(index), augmentation, generator))
@@ -223,6 +276,7 @@ class Dataset(ABC):
             ``"square"`` is for photographs.
         augmentation_type: Settings of its training augmentation.
         partial: What is missing of it, if that was allowed.
+        soft_labels_sha256: Of people's label distributions of its test images, if there are some.
     """
 
     name: ClassVar[str]
@@ -233,6 +287,7 @@ class Dataset(ABC):
     crop_shape: ClassVar[Literal["image", "square"]]
     augmentation_type: ClassVar[type] = Augmentation
     partial: str = ""
+    soft_labels_sha256: str = ""
     _registered: ClassVar[bool] = False
 
     def __init__(self, root: Path | None = None) -> None:

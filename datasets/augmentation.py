@@ -112,12 +112,18 @@ def crop_fractions(ids: Sequence[str], seed: int, low: float = 0.5, high: float 
         ValueError: If the range is not within (0, 1].
     """
     _check_crop_range(low, high)
+    return low + (high - low) * identity_uniform(ids, seed)
+
+
+def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
+    """One number from U[0, 1) per identity, a function of it and the seed alone: float64 ``[N]``."""
     # 53 bits: as many as a float64 in [0, 1) resolves.
-    bits = [int.from_bytes(blake2b(_key(seed, i), digest_size=8).digest(), "little") >> 11 for i in ids]
-    return low + (high - low) * (torch.tensor(bits, dtype=torch.float64) * 2.0**-53)
+    bits = [int.from_bytes(blake2b(identity_key(seed, i), digest_size=8).digest(), "little") >> 11 for i in ids]
+    return torch.tensor(bits, dtype=torch.float64) * 2.0**-53
 
 
-def _key(seed: int, identity: str) -> bytes:
+def identity_key(seed: int, identity: str) -> bytes:
+    """What random numbers of one image are hashed from."""
     # File names that are not UTF-8 reach Python as lone surrogates.
     return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ._base import DataError, register
+from .photographs import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset
+from .soft_labels import FILE, read_soft_labels
 
 
 @register
@@ -15,6 +18,10 @@ class Folder(PhotoDataset):
 
     With ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*`` those are the test classes, and the classes of
     ``DIR/train`` are for development.
+
+    ``DIR/probabilities.csv`` may say how people label the images: a column ``path`` (relative to DIR), then a column
+    per class, rows that sum to 1. Images without a row are allowed. The tests then correlate every confidence with the
+    entropy of these distributions.
     """
 
     name = "folder"
@@ -22,6 +29,34 @@ class Folder(PhotoDataset):
     official = "a folder per class"
     source = "your own images"
     needs = "folders of images"
+
+    def __init__(self, root: Path | None = None, **options: Any) -> None:
+        """Find and list the images, and read the label distributions where there are some."""
+        super().__init__(root, **options)
+        path, listing = self.listing.folder / FILE, self.listing
+        self._soft = read_soft_labels(path, listing.ids, set(listing.names.values())) if path.exists() else None
+        self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
+
+    def test(self) -> PhotoImages:
+        """Test images, with their label distributions where there are some."""
+        images = super().test()
+        if self._soft is not None:
+            images.soft_labels = self._soft.of(images.ids)
+        return images
+
+    def verify(self, progress: Progress | None = None) -> dict[str, Any]:
+        """Beside what every data set checks: how many images have a label distribution."""
+        found, soft = super().verify(progress), self._soft
+        if soft is not None:
+            labels = soft.of(self.test().ids)
+            found["soft_labels"] = {
+                "file": FILE,
+                "images": len(soft.ids),
+                "test_images": int((~labels.isnan().all(1)).sum()),
+                "classes": labels.shape[1],
+                "sha256": soft.sha256,
+            }
+        return found
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:

@@ -437,10 +437,14 @@ class PhotoImages(ImageSet):
         held = self._caches["training"]
         return torch.from_numpy(held.heights[index.numpy()]), torch.from_numpy(held.widths[index.numpy()])
 
-    def evaluation(self, index: Tensor) -> Tensor:
-        """RGB in [0, 1], float32 ``[B, 3, S, S]``; the network normalises."""
+    def pixels_of(self, index: Tensor) -> Tensor:
+        """RGB, uint8 ``[B, 3, S, S]``."""
         self._open("evaluation")
-        return torch.stack(list(self._mapped(lambda i: self._image(i, "evaluation"), index.tolist()))).float() / 255
+        return torch.stack(list(self._mapped(lambda i: self._image(i, "evaluation"), index.tolist())))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """RGB in [0, 1], float32 ``[B, 3, S, S]``; the network normalises."""
+        return pixels.float() / 255
 
     def training(self, index: Tensor, augmentation: Any, generator: torch.Generator) -> Tensor:
         """Random resized crop, flip and colour jitter: RGB in [0, 1], float32 ``[B, 3, S, S]``."""
@@ -482,7 +486,7 @@ class PhotoImages(ImageSet):
         """Centre crops of the originals at the evaluation size."""
         parts = list(zip(index.tolist(), fraction.tolist()))
         read = self._mapped(lambda item: corrupted_view(decode(self.paths[item[0]]), item[1], self.view), parts)
-        return torch.stack(list(read)).float() / 255
+        return self.normalised(torch.stack(list(read)))
 
     def _open(self, kind: str) -> None:
         if self.view.cache and kind not in self._caches and len(self):

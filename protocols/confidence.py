@@ -1,4 +1,4 @@
-"""Is a confidence worth anything? Rank correlations with crop size, risk-coverage areas, error detection."""
+"""Is a confidence worth anything? Rank correlations with image quality, risk-coverage areas, error detection."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def _pair(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
     """Spearman correlation of confidence with the side of the crop, pooled over all images (PER, Table 5).
 
+    Of other corruptions ``fraction`` is what they leave, 1 - severity; of people's label distributions, minus the
+    :func:`label_entropy`.
     Ties get average ranks. nan if either is constant: a constant confidence has no order to correlate.
 
     Example:
@@ -40,7 +42,7 @@ def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
 
 
 def kendall_crop(confidence: Tensor, fraction: Tensor) -> float:
-    """Kendall's tau-b of confidence with the side of the crop; nan if either is constant.
+    """Kendall's tau-b of confidence with the side of the crop, or as :func:`spearman_crop`; nan if either is constant.
 
     Example:
         >>> kendall_crop(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
@@ -63,6 +65,35 @@ def paired_crop(clean: Tensor, crop: Tensor) -> float:
     """
     x, y = _pair(clean, crop)
     return float((x > y).mean() + 0.5 * (x == y).mean())
+
+
+def label_entropy(probabilities: Tensor) -> Tensor:
+    """Entropy of label distributions, in nats: how much people disagree about an image.
+
+    Args:
+        probabilities: ``[N, K]``, rows that sum to 1 (within 1e-3; they are normalised), or of nan where an image has
+            no distribution.
+
+    Returns:
+        float64 ``[N]`` in [0, log K], nan where there is no distribution.
+
+    Raises:
+        ValueError: If a probability is negative, or a row does not sum to 1.
+
+    Example:
+        >>> label_entropy(torch.tensor([[0.0, 1.0], [0.5, 0.5]])).tolist()
+        [0.0, 0.6931471805599453]
+    """
+    p = probabilities.double()
+    if p.dim() != 2:
+        raise ValueError(f"expected label distributions [N, K], got shape {list(p.shape)}")
+    known = ~p.isnan().all(1)
+    total = p.sum(1, keepdim=True)
+    # Written so that a nan inside a row is an error too.
+    if not bool(((p >= 0).all(1) & ((total.squeeze(1) - 1).abs() <= 1e-3))[known].all()):
+        raise ValueError("label distributions must be non-negative and sum to 1")
+    entropy: Tensor = torch.special.entr(p / total).sum(1)
+    return entropy
 
 
 def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:

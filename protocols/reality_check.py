@@ -41,8 +41,8 @@ class Tests:
 
     Attributes:
         recall_ks: k of Recall@k.
-        crop_low: Smallest side fraction of the centre crop.
-        crop_high: Largest side fraction of the centre crop.
+        corruptions: Smallest and largest severity of each kind of corrupted test images, each image's drawn evenly;
+            a centre crop's is 1 - its side.
         filter_fractions: Shares of the least confident images removed.
         false_positive_rate: Operating point of the verification true positive rate.
         map_at_k: k of mAP@k; 0 leaves it out.
@@ -51,8 +51,7 @@ class Tests:
     """
 
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
-    crop_low: float = 0.5
-    crop_high: float = 1.0
+    corruptions: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"crop": (0.0, 0.5)})
     filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     false_positive_rate: float = 1e-3
     map_at_k: int = 0
@@ -101,7 +100,7 @@ PRESETS = {
     # the test pairs is `threshold_test`, its filter-out curve `query_and_gallery`, its In-shop `inshop_merged`.
     "per": Preset(
         selection=Selection(frozen_metric="map_at_r"),
-        tests=Tests(crop_low=0.25),
+        tests=Tests(corruptions={"crop": (0.0, 0.75)}),
         view={"antialias": False},
         methods={"hib": {"pairs": "balanced"}},
     ),

@@ -138,7 +138,7 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
         training = epochs * steps * one_step
     else:
         training = epochs * (steps * (one_step + loading) + validating)
-    test = (2 * len(tests) + len(data.val)) * one_image
+    test = ((1 + len(plan.tests["corruptions"])) * len(tests) + len(data.val)) * one_image
     return Estimate(one_step, one_image, training, features_once, test, decode, cache_bytes)
 
 

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets import crop_fractions
+from ..datasets import corruptions
 from ..methods.distributions import to_arrays
 from ..protocols.clustering import clustering_rows
-from ..protocols.confidence import kendall_crop, paired_crop, risk_rows, spearman_crop
+from ..protocols.confidence import kendall_crop, label_entropy, paired_crop, risk_rows, spearman_crop
 from ..protocols.embeddings import row
 from ..protocols.filter_out import filter_depth, filter_out_rows, random_confidence
 from ..protocols.retrieval import Ranking, Reranked, Scorer, full_depth, map_at_k_rows, per_query, rank, retrieval_rows
@@ -29,7 +29,7 @@ from .context import Cell, Context
 from .subject import Concatenated, Subject
 from .train import environment
 
-CROP_BINS = 10
+CURVE_BINS = 10
 
 FACTORISING = ("cosine", "l2")
 """Scorers that PER's public code ranks the whole gallery with; the others re-rank the nearest means there."""
@@ -37,12 +37,17 @@ FACTORISING = ("cosine", "l2")
 
 @dataclass(frozen=True)
 class _Images:
-    """What all models of a replicate are tested on."""
+    """What all models of a replicate are tested on.
+
+    ``quality`` is what each corruption leaves of each image, 1 - severity, and ``seeds`` where its draws come from.
+    """
 
     name: str
     labels: Tensor
     ids: tuple[str, ...]
-    fractions: Tensor
+    quality: Mapping[str, Tensor]
+    seeds: Mapping[str, int]
+    soft_labels: Tensor | None
     roles: Mapping[str, Any]
     noise: Tensor
     tests: Mapping[str, Any]
@@ -50,7 +55,7 @@ class _Images:
 
 
 def run_tests(specs: Mapping[str, dict[str, Any]], cell: Cell, context: Context) -> None:
-    """Test the trained models of a replicate on clean and on centre-cropped images; write the records.
+    """Test the trained models of a replicate on clean and on corrupted images; write the records.
 
     Args:
         specs: Specifications of test units of the same models, by their ids.
@@ -63,7 +68,7 @@ def run_tests(specs: Mapping[str, dict[str, Any]], cell: Cell, context: Context)
     if first is None:
         raise FileNotFoundError(f"training unit {spec['train'][0]} has no record")
     images = _images(first["spec"], spec["tests"], context)
-    members = [Subject.of(unit, cell, context, images.fractions) for unit in spec["train"]]
+    members = [Subject.of(unit, cell, context, images.quality, images.seeds) for unit in spec["train"]]
     for unit, wanted in specs.items():
         side_by_side = wanted["ensemble"] == "concatenated"
         subjects: Sequence[Subject | Concatenated] = [Concatenated(members)] if side_by_side else members
@@ -72,7 +77,7 @@ def run_tests(specs: Mapping[str, dict[str, Any]], cell: Cell, context: Context)
             _keep_arrays(folder, members, images)
         record = _record(wanted, unit, cell, members, images)
         record["rows"] = [_json_safe(item) for item in mean_rows([_rows(s, images, context) for s in subjects])]
-        record["crop_curve"] = _mean_curve([_crop_curve(s, images) for s in subjects])
+        record["curves"] = {kind: _mean_curve([_curve(kind, s, images) for s in subjects]) for kind in images.quality}
         record["environment"] = environment(context, started)
         record["finished"] = time.time()
         write_json(folder / RECORD, record)
@@ -81,11 +86,15 @@ def run_tests(specs: Mapping[str, dict[str, Any]], cell: Cell, context: Context)
 def _images(train_spec: dict[str, Any], tests: Mapping[str, Any], context: Context) -> _Images:
     name = train_spec["dataset"]
     images = context.dataset(name, train_spec["view"]).test()
+    ranges = tests["corruptions"]
+    seeds = {kind: seed_for("crops", name) if kind == "crop" else seed_for(kind, name) for kind in ranges}
     return _Images(
         name=name,
         labels=images.labels,
         ids=images.ids,
-        fractions=crop_fractions(images.ids, seed_for("crops", name), tests["crop_low"], tests["crop_high"]),
+        quality={kind: corruptions.draw_quality(kind, images.ids, seeds[kind], *ranges[kind]) for kind in ranges},
+        seeds=seeds,
+        soft_labels=images.soft_labels,
         roles={"queries": images.queries, "gallery": images.gallery},
         noise=random_confidence(images.ids, seed_for("random confidence", name, train_spec["replicate"])),
         tests=tests,
@@ -104,7 +113,7 @@ def _rows(subject: Subject | Concatenated, images: _Images, context: Context) ->
         val = context.dataset(name, spec["view"]).train_val(spec["fold"], spec["folds"]).val
         val_pairs = sample_pairs(val.labels, val.ids, seed_for("pairs", name))
     rows: list[dict[str, Any]] = []
-    for split in ("test", "test_crop"):
+    for split in ("test", *(f"test_{kind}" for kind in images.quality)):
         for scorer_name in dict.fromkeys([method.scorer, "cosine", *tests["scorers"]]):
             scorer = subject.scorer(scorer_name, split)
             own = scorer_name == method.scorer
@@ -140,18 +149,34 @@ def _rows(subject: Subject | Concatenated, images: _Images, context: Context) ->
     if tests["structure"]:
         more += structure_rows(subject.unit_vectors("test"), labels)
     rows += [{"split": "test", **item} for item in more]
-    rows += [{"split": "test_crop", **item} for item in _crop_rows(subject, images)]
+    for kind in images.quality:
+        rows += [{"split": f"test_{kind}", **item} for item in _corruption_rows(kind, subject, images)]
+    if images.soft_labels is not None:
+        rows += [{"split": "test", **item} for item in _human_rows(subject, images.soft_labels, images.noise)]
     return rows
 
 
-def _crop_rows(subject: Subject | Concatenated, images: _Images) -> Iterator[dict[str, Any]]:
-    """How the confidences follow the size of the crop."""
-    clean, count = subject.confidence["test"], len(images.ids)
-    for kind, values in {**subject.confidence["test_crop"], "random": images.noise}.items():
-        yield row("spearman_crop", spearman_crop(values, images.fractions), confidence=kind, n_queries=count)
-        yield row("kendall_crop", kendall_crop(values, images.fractions), confidence=kind, n_queries=count)
-        if kind in clean:
-            yield row("paired_crop", paired_crop(clean[kind], values), confidence=kind, n_queries=count)
+def _corruption_rows(kind: str, subject: Subject | Concatenated, images: _Images) -> Iterator[dict[str, Any]]:
+    """How the confidences follow what a corruption leaves of an image: for the crop its side, else 1 - severity."""
+    clean, quality, count = subject.confidence["test"], images.quality[kind], len(images.ids)
+    for name, values in {**subject.confidence[f"test_{kind}"], "random": images.noise}.items():
+        yield row(f"spearman_{kind}", spearman_crop(values, quality), confidence=name, n_queries=count)
+        yield row(f"kendall_{kind}", kendall_crop(values, quality), confidence=name, n_queries=count)
+        if name in clean:
+            yield row(f"paired_{kind}", paired_crop(clean[name], values), confidence=name, n_queries=count)
+
+
+def _human_rows(subject: Subject | Concatenated, soft_labels: Tensor, noise: Tensor) -> Iterator[dict[str, Any]]:
+    """Whether the confidences fall where people disagree about the class."""
+    entropy = label_entropy(soft_labels)
+    known = ~entropy.isnan()
+    agreement, count = -entropy[known], int(known.sum())
+    if count == 0:
+        return
+    for name, values in {**subject.confidence["test"], "random": noise}.items():
+        spearman, kendall = (of(values[known], agreement) for of in (spearman_crop, kendall_crop))
+        yield row("spearman_human_entropy", spearman, confidence=name, n_queries=count)
+        yield row("kendall_human_entropy", kendall, confidence=name, n_queries=count)
 
 
 def mean_rows(parts: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -214,6 +239,14 @@ def _record(spec: dict[str, Any], unit: str, cell: Cell, members: Sequence[Subje
         },
         "setting": {key: train_spec[key] for key in ("params", "optim", "augmentation")},
         "manifests": {"test": images.manifest} | _manifests(members),
+        "corruptions": {
+            kind: {
+                "severity": images.tests["corruptions"][kind],
+                "seed": images.seeds[kind],
+                "sha256": corruptions.manifest_sha256(images.ids, quality, images.seeds[kind]),
+            }
+            for kind, quality in images.quality.items()
+        },
     }
 
 
@@ -252,19 +285,20 @@ def _json_safe(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "value": value if math.isfinite(value) else None}
 
 
-def _crop_curve(subject: Subject | Concatenated, images: _Images) -> dict[str, Any]:
-    """Mean rank of each confidence, in [0, 1], in equal bins of the crop's side."""
+def _curve(kind: str, subject: Subject | Concatenated, images: _Images) -> dict[str, Any]:
+    """Mean rank of each confidence, in [0, 1], in equal bins of the severity."""
     from scipy.stats import rankdata
 
-    low, high = images.tests["crop_low"], images.tests["crop_high"]
-    width = (high - low) / CROP_BINS
-    place = ((images.fractions - low) / width).floor().clamp(0, CROP_BINS - 1).long()
-    bins = [b for b in range(CROP_BINS) if bool((place == b).any())]
+    low, high = images.tests["corruptions"][kind]
+    count = CURVE_BINS if high > low else 1
+    width = (high - low) / count
+    place = ((1 - images.quality[kind] - low) / (width or 1.0)).floor().clamp(0, count - 1).long()
+    bins = [b for b in range(count) if bool((place == b).any())]
     ranks = {}
-    for kind, values in {**subject.confidence["test_crop"], "random": images.noise}.items():
+    for name, values in {**subject.confidence[f"test_{kind}"], "random": images.noise}.items():
         rank01 = (torch.as_tensor(rankdata(values.double().numpy())) - 0.5) / len(values)
-        ranks[kind] = [float(rank01[place == b].mean()) for b in bins]
-    return {"fraction": [low + (b + 0.5) * width for b in bins], "rank": ranks}
+        ranks[name] = [float(rank01[place == b].mean()) for b in bins]
+    return {"severity": [low + (b + 0.5) * width for b in bins], "rank": ranks}
 
 
 def _mean_curve(curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -272,14 +306,15 @@ def _mean_curve(curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
         kind: [fmean(values) for values in zip(*(curve["rank"][kind] for curve in curves))]
         for kind in curves[0]["rank"]
     }
-    return {"fraction": curves[0]["fraction"], "rank": ranks}
+    return {"severity": curves[0]["severity"], "rank": ranks}
 
 
 def _keep_arrays(folder: Path, members: Sequence[Subject], images: _Images) -> None:
     """Embeddings of the test images; of several models, one file each."""
     for member in members:
-        arrays = {"labels": images.labels, "crop_fraction": images.fractions}
-        for name, split in (("clean", "test"), ("crop", "test_crop")):
+        arrays = {"labels": images.labels}
+        arrays |= {f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": q for kind, q in images.quality.items()}
+        for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.quality)):
             kind, parameters = to_arrays(member.embeddings[split])
             arrays |= {f"{name}.{key}": value.contiguous() for key, value in parameters.items()}
         fold = f"-fold-{member.trained['spec']['fold']}" if len(members) > 1 else ""

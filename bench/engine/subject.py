@@ -36,14 +36,17 @@ class Subject:
     has_val = True
 
     @classmethod
-    def of(cls, unit: str, cell: Cell, context: Context, fractions: Tensor) -> Subject:
-        """Embed the test images, their crops and the validation images of a trained unit.
+    def of(
+        cls, unit: str, cell: Cell, context: Context, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
+    ) -> Subject:
+        """Embed the test images, clean and corrupted, and the validation images of a trained unit.
 
         Args:
             unit: Id of the training unit.
             cell: Its folder.
             context: Paths and device.
-            fractions: Side of each test image's crop, ``[N]``.
+            quality: What each corruption leaves of each test image (for the crop its side), ``[N]`` by kind.
+            seeds: Seed of what each corruption draws.
         """
         model, trained = load_model(cell, unit, context)
         spec = trained["spec"]
@@ -51,11 +54,15 @@ class Subject:
         tests, val = dataset.test(), dataset.train_val(spec["fold"], spec["folds"]).val
         found = {
             "test": embed(model, tests.evaluation, len(tests), context.device),
-            "test_crop": embed(
-                model, lambda index: tests.corrupted(index, fractions[index]), len(tests), context.device
-            ),
             "val": embed(model, val.evaluation, len(val), context.device),
         }
+        for kind, left in quality.items():
+
+            def load(index: Tensor, kind: str = kind, left: Tensor = left) -> Tensor:
+                images: Tensor = tests.degraded(kind, index, left[index], seeds[kind])
+                return images
+
+            found[f"test_{kind}"] = embed(model, load, len(tests), context.device)
         return cls(
             model.method,
             {split: part[0] for split, part in found.items()},
@@ -93,7 +100,8 @@ class Concatenated:
                 kind: torch.stack([m.confidence[split][kind].double() for m in members]).mean(0)
                 for kind in members[0].confidence[split]
             }
-            for split in ("test", "test_crop")
+            for split in members[0].confidence
+            if split != "val"
         }
 
     def scorer(self, name: str, split: str, options: bool = True) -> Scorer:

@@ -24,6 +24,7 @@ from .settings import (
     RunSettings,
     apply_file,
     apply_published,
+    corruption_ranges,
     expand,
     overrides_of,
     published_or_refuse,
@@ -205,7 +206,10 @@ def build_plans(settings: RunSettings, context: Context, left_out: list[str] | N
     for name in scorers:
         if name not in SCORERS:
             raise unknown("scorer", name, SCORERS)
-    settings = settings.model_copy(update={"scorers": scorers})
+    ranges, unusual = corruption_ranges(settings.corruptions, preset.tests.corruptions)
+    preset = replace(preset, tests=replace(preset.tests, corruptions=ranges))
+    # From here on only what sets the rows apart is of interest.
+    settings = settings.model_copy(update={"scorers": scorers, "corruptions": tuple(unusual)})
     names = expand(settings.methods, [entry.name for entry in context.methods])
     datasets = expand(settings.datasets, [entry.name for entry in context.datasets])
     if settings.fidelity not in ("corrected", "released"):
@@ -345,7 +349,11 @@ def _plan(
         sampler=settings.sampler,
         trial_batch=preset.trial_batch,
         base=base,
-        tests={**asdict(preset.tests), "scorers": _fitting(settings.scorers, instance, template["dim"])},
+        tests={
+            **asdict(preset.tests),
+            "scorers": _fitting(settings.scorers, instance, template["dim"]),
+            "soft_labels": context.dataset(dataset, view).soft_labels_sha256,
+        },
         preset=settings.preset,
         version=_version(settings.protocol),
         pinned=_pinned(settings, overrides, template, entry.plugin and entry.source_hash()),
@@ -382,6 +390,8 @@ def _pinned(
         for group, values in overrides.items()
         for key, value in sorted(values.items())
     ]
+    if settings.corruptions:
+        parts.append(f"corruptions={','.join(settings.corruptions)}")
     if settings.sampler != "gp" and settings.hparams == "tuned":
         parts.append(f"sampler={settings.sampler}")
     if template["partial"]:

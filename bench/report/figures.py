@@ -1,4 +1,4 @@
-"""Figures from records: filter-out curves with their controls, confidence against crop size, tuning history."""
+"""Figures from records: filter-out curves with their controls, confidence against severity, tuning history."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..store import Store, read_json, write_atomic
-from .frame import latest_tests
+from .frame import KEYS, latest_tests
 from .tables import split_pinned
 
 STYLE: Any = {
@@ -103,52 +104,76 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
                 axis.set_xlabel("least confident images removed, %")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))))
-    images = "centre-cropped" if split == "test_crop" else "clean"
+    images = {"test": "clean", "test_crop": "centre-cropped"}.get(split, split.removeprefix("test_"))
     figure.suptitle(
         f"{dataset}, {images} test images (solid: own confidence, dotted: random, dashed: oracle; band: SD)"
     )
     return figure
 
 
-def crop_figure(store: Store, roles: pd.DataFrame, dataset: str) -> Figure | None:
-    """Mean confidence rank against the side of the centre crop, one line per method, band over seeds."""
+def _confidence_ranks(store: Store, roles: pd.DataFrame, dataset: str) -> pd.DataFrame:
+    """Mean rank of each method's own confidence by kind of corruption and severity, a row per seed and severity."""
+    own = dict(zip(roles["unit"], roles["default_confidence"]))
     lines = []
     for record in latest_tests(store):
         if record["columns"]["dataset"] == dataset:
-            curve = record["crop_curve"]
-            role = roles[roles["unit"] == record["unit"]].iloc[0]
-            for fraction, rank in zip(curve["fraction"], curve["rank"][role["default_confidence"]]):
-                lines.append(
-                    {
-                        **record["columns"],
-                        "confidence": role["default_confidence"],
-                        "fraction": fraction,
-                        "value": rank,
-                    }
-                )
-    if not lines:
+            confidence = own[record["unit"]]
+            for kind, curve in record.get("curves", {}).items():
+                for severity, rank in zip(curve["severity"], curve["rank"][confidence]):
+                    point = {"confidence": confidence, "kind": kind, "severity": severity, "value": rank}
+                    lines.append({**record["columns"], **point})
+    return pd.DataFrame(lines, columns=[*KEYS, "confidence", "kind", "severity", "value"])
+
+
+def _draw_ranks(axis: Axes, lines: pd.DataFrame, by: str) -> None:
+    """One line per method, band over seeds."""
+    for index, label, group in _groups(lines):
+        curve = group.groupby(by)["value"].agg(["mean", "std"])
+        x, sd = curve.index.to_numpy(), curve["std"].fillna(0.0)
+        text = f"{label} [{group['confidence'].iloc[0]}]"
+        axis.plot(x, curve["mean"], "o-", ms=3, color=_colour(index), label=text)
+        axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=_colour(index), alpha=0.15, lw=0)
+    axis.axhline(0.5, ls=":", color="0.5", lw=1)
+
+
+def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
+    """Mean confidence rank against the side of the centre crop."""
+    lines = ranks[ranks["kind"] == "crop"]
+    if lines.empty:
         return None
     figure = Figure(figsize=(6.0, 4.2), layout="constrained")
     axis = figure.subplots()
-    for index, label, group in _groups(pd.DataFrame(lines)):
-        curve = group.groupby("fraction")["value"].agg(["mean", "std"])
-        x, sd = curve.index.to_numpy(), curve["std"].fillna(0.0)
-        axis.plot(
-            x,
-            curve["mean"],
-            "o-",
-            ms=3,
-            color=_colour(index),
-            label=f"{label} [{group['confidence'].iloc[0]}]",
-        )
-        axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=_colour(index), alpha=0.15, lw=0)
-    axis.axhline(0.5, ls=":", color="0.5", lw=1)
+    _draw_ranks(axis, lines.assign(side=1 - lines["severity"]), "side")
     axis.set(
         xlabel="side of the centre crop, fraction of the image",
         ylabel="mean confidence rank (0.5 = uninformative)",
     )
     axis.set_title(f"{dataset}: does confidence see the crop?")
     axis.legend(fontsize=8)
+    return figure
+
+
+def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
+    """Mean confidence rank against severity, one panel per kind, where there are others than the crop."""
+    # A fixed severity has no curve.
+    kinds = [str(kind) for kind, part in ranks.groupby("kind", sort=True) if part["severity"].nunique() > 1]
+    if not set(kinds) - {"crop"}:
+        return None
+    columns = min(3, len(kinds))
+    rows = -(-len(kinds) // columns)
+    figure = Figure(figsize=(3.0 * columns, 2.6 * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis, kind in zip(axes.ravel(), kinds):
+        _draw_ranks(axis, ranks[ranks["kind"] == kind], "severity")
+        axis.set(title=kind, xlabel="severity")
+        axis.xaxis.set_tick_params(labelbottom=True)
+    for axis in axes.ravel()[len(kinds) :]:
+        axis.set_visible(False)
+    # One legend for all panels, of all methods: a method may lack a kind.
+    shown = {text: handle for axis in axes.ravel() for handle, text in zip(*axis.get_legend_handles_labels())}
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(columns, len(shown)))
+    figure.supylabel("mean confidence rank")
+    figure.suptitle(f"{dataset}: does confidence fall with severity? (0.5 = uninformative)")
     return figure
 
 
@@ -197,10 +222,15 @@ def write_figures(store: Store, frame: pd.DataFrame, roles: pd.DataFrame, out: P
     written: list[Path] = []
     with mpl.rc_context(STYLE):
         for dataset in sorted(set(frame["dataset"])):
+            ranks = _confidence_ranks(store, roles, dataset)
             figures = {
-                f"filter_out_{dataset}_crop": filter_out_figure(merged, dataset, "test_crop"),
                 f"filter_out_{dataset}_clean": filter_out_figure(merged, dataset, "test"),
-                f"confidence_crop_{dataset}": crop_figure(store, roles, dataset),
+                **{
+                    f"filter_out_{dataset}_{kind}": filter_out_figure(merged, dataset, f"test_{kind}")
+                    for kind in sorted(set(ranks["kind"]))
+                },
+                f"confidence_crop_{dataset}": crop_figure(ranks, dataset),
+                f"confidence_severity_{dataset}": severity_figure(ranks, dataset),
                 f"tuning_{dataset}": tuning_figure(store, dataset),
             }
             for name, figure in figures.items():

@@ -491,6 +491,35 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
         console.print(table)
 
 
+def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+    """Every method under every corruption, where there are others than the crop: mean and SD over seeds.
+
+    Of its own scorer and its own confidence; the clean images are a line of their own, without a severity to follow.
+    """
+    kinds = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
+    if not set(kinds) - {"crop"}:
+        return pd.DataFrame()
+    lines = []
+    for values, group in frame.merge(roles, on="unit").groupby(list(SETTING), sort=True, dropna=False):
+        first = group.iloc[0]
+        for kind in ("clean", *kinds):
+            split = "test" if kind == "clean" else f"test_{kind}"
+            if split not in set(group["split"]):
+                continue
+            line: dict[str, Any] = {**dict(zip(SETTING, values)), "corruption": kind}
+            line["confidence"] = first["default_confidence"]
+            for name, column in (
+                ("spearman", Column("", f"spearman_{kind}", split, of_confidence=True)),
+                ("paired", Column("", f"paired_{kind}", split, of_confidence=True)),
+                ("aurc", Column("", "aurc", split, "recall_at_1", of_confidence=True)),
+                ("map_at_r", Column("", "map_at_r", split)),
+            ):
+                cell = _cell(_per_seed(group, column, first["primary_scorer"], first["default_confidence"]))
+                line |= {f"{name}_mean": cell.mean, f"{name}_sd": cell.sd, f"{name}_n": cell.defined}
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
     """Every confidence of every method: mean and SD over seeds of what measures confidences."""
     chosen = frame[(frame["confidence"] != "") & frame["fraction"].isna()]

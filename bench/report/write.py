@@ -9,7 +9,16 @@ import pandas as pd
 from ..store import Store, write_atomic
 from .figures import write_figures
 from .frame import collect
-from .tables import comparison, comparison_frame, confidences, paired_with_base, scorers, to_latex, to_markdown
+from .tables import (
+    comparison,
+    comparison_frame,
+    confidences,
+    corruptions,
+    paired_with_base,
+    scorers,
+    to_latex,
+    to_markdown,
+)
 
 
 def write_report(store: Store, out: Path) -> list[Path]:
@@ -24,6 +33,7 @@ def write_report(store: Store, out: Path) -> list[Path]:
     tables: dict[str, pd.DataFrame] = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
+        "corruptions.csv": corruptions(frame, roles),
         "scorers.csv": scorers(frame),
         "paired_with_base.csv": paired_with_base(frame, roles),
     }

@@ -243,7 +243,7 @@ def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
         cosface, pfe, hib = plans[preset]
         assert pfe.template["selection"]["metric"] == metric
         assert cosface.template["selection"]["metric"] == "map_at_r"
-        assert pfe.tests["crop_low"] == low
+        assert pfe.tests["corruptions"] == {"crop": (0.0, 1 - low)}
         assert pfe.template["view"]["antialias"] is antialias
         assert hib.template["params"]["pairs"] == pairs
 

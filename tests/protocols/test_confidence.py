@@ -10,6 +10,7 @@ from bench.protocols.confidence import (
     confidence_auroc,
     e_aurc,
     kendall_crop,
+    label_entropy,
     paired_crop,
     spearman_crop,
 )
@@ -86,6 +87,25 @@ def test_auroc_of_fractional_outcomes_equals_sklearn_with_weights():
     weights = [*correct.tolist(), *(1 - correct).tolist()]
     expected = roc_auc_score(target, confidence.repeat(2).numpy(), sample_weight=weights)
     assert confidence_auroc(confidence, correct) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4).filter(any), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_label_entropy_is_scipys(votes):
+    p = torch.tensor(votes, dtype=torch.float64)
+    p /= p.sum(1, keepdim=True)
+    expected = [stats.entropy(row) for row in votes]
+    assert label_entropy(p).tolist() == pytest.approx(expected, abs=1e-12)
+    # Rounded tables are normalised; an image without votes has no entropy.
+    rounded = torch.cat([p * 1.0005, torch.full((1, 4), math.nan)])
+    assert label_entropy(rounded)[:-1].tolist() == pytest.approx(expected, abs=1e-12)
+    assert math.isnan(label_entropy(rounded)[-1])
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.6], [1.5, -0.5], [math.nan, 1.0]])
+def test_what_is_no_distribution_has_no_entropy(row):
+    with pytest.raises(ValueError, match="sum to 1"):
+        label_entropy(torch.tensor([[0.5, 0.5], row]))
 
 
 def test_paired_crop_by_hand():

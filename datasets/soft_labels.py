@@ -1,0 +1,108 @@
+"""Label distributions given by people, from a CSV file beside the images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ._base import DataError
+
+FILE = "probabilities.csv"
+"""First column ``path``, relative to the folder of the file; then a column per class, rows that sum to 1."""
+
+TOLERANCE = 1e-3
+"""How far a row's sum may be from 1: published tables are rounded."""
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """Label distributions of some images.
+
+    Attributes:
+        ids: Identities of M images.
+        probabilities: float64 ``[M, K]``, rows that sum to 1 within the tolerance.
+        sha256: Of the file (hexadecimal).
+    """
+
+    ids: tuple[str, ...]
+    probabilities: Tensor
+    sha256: str
+
+    def of(self, ids: Sequence[str]) -> Tensor:
+        """Rows of some images, float64 ``[N, K]``; nan for an image without a distribution."""
+        place = {identity: row for row, identity in enumerate(self.ids)}
+        rows = torch.tensor([place.get(identity, -1) for identity in ids], dtype=torch.long)
+        # Row -1 is the nan that is put last.
+        return torch.cat([self.probabilities, torch.full_like(self.probabilities[:1], torch.nan)])[rows]
+
+
+def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[str]) -> SoftLabels:
+    """Read a table of label distributions.
+
+    A class without a column has probability 0 everywhere; an image without a row has no distribution.
+
+    Args:
+        path: The file.
+        ids: Identities of the images of the data set.
+        class_names: Names of its classes.
+
+    Raises:
+        DataError: If the file is not such a table, names an image or a class that is not there, or holds a row that is
+            not a distribution.
+    """
+    try:
+        content = path.read_bytes()
+        # As text without a header: pandas would rename repeated columns and read class 047 as a number.
+        table = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a CSV table ({str(error).strip().splitlines()[-1]})") from None
+    header = [str(name).strip() for name in table.iloc[0]]
+    if header[0] != "path" or len(header) < 2 or len(table) < 2:
+        raise DataError(f"{path}: expected a column 'path', a column per class, and a line per image")
+    names = header[1:]
+    if len(set(names)) != len(names):
+        raise DataError(f"{path}: column {_repeated(names)!r} is there twice")
+    for name in names:
+        if name not in class_names:
+            raise DataError(f"{path}: column {name!r} is no class of this data set{_nearest(name, class_names)}")
+    images = [PurePosixPath(text).as_posix() for text in table.iloc[1:, 0]]
+    if len(set(images)) != len(images):
+        raise DataError(f"{path}: {_repeated(images)!r} is there twice")
+    known = set(ids)
+    strange = [name for name in images if name not in known]
+    if strange:
+        raise DataError(
+            f"{path}: {len(strange)} of {len(images)} paths name no image, such as {strange[0]!r}; they are relative to"
+            f" {path.parent}"
+        )
+    values = table.iloc[1:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
+    total = values.sum(1)
+    for wrong, what in (
+        (~np.isfinite(values).all(1), "has a value that is not a number"),
+        ((values < 0).any(1), "has a negative probability"),
+        (np.abs(total - 1) > TOLERANCE, "does not sum to 1"),
+    ):
+        if wrong.any():
+            row = int(wrong.argmax())
+            shown = f" but to {total[row]:g}" if what.startswith("does") else ""
+            raise DataError(f"{path}: the row of {images[row]!r} {what}{shown} ({int(wrong.sum())} such rows)")
+    return SoftLabels(tuple(images), torch.tensor(values), hashlib.sha256(content).hexdigest())
+
+
+def _repeated(names: Sequence[str]) -> str:
+    return next(name for place, name in enumerate(names) if name in names[:place])
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

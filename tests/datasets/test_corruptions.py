@@ -1,0 +1,186 @@
+"""Corruptions beyond the crop: graded, drawn per identity, and the clean image at severity 0."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, crop_fractions
+from bench.datasets.corruptions import BLUR_SIGMA, NOISE_SD, check_range, draw_quality, manifest_sha256
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy.ndimage import gaussian_filter
+
+KINDS = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None]
+SEVERITIES = [0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0]
+
+
+def _image(channels=3, height=48, width=40, seed=0):
+    """Smooth blobs with some texture, as photographs have them; no pixel near black or white."""
+    rng = np.random.default_rng(seed)
+    smooth = gaussian_filter(rng.normal(size=(channels, height, width)), (0, 4, 4))
+    texture = gaussian_filter(rng.normal(size=(channels, height, width)), (0, 1, 1))
+    mixed = smooth / np.abs(smooth).max() + 0.5 * texture / np.abs(texture).max()
+    return torch.from_numpy(np.rint(127 + 75 * mixed)).to(torch.uint8)
+
+
+def _rmse(a, b):
+    return math.sqrt(float(((a.double() - b.double()) ** 2).mean()))
+
+
+def _set(count=6, channels=1, ids=None):
+    pixels = torch.stack([_image(channels, 18, 50, seed) for seed in range(count)])
+    ids = ids or [f"image {i}" for i in range(count)]
+    labels = torch.arange(count) // 2
+    names = [str(c) for c in range(count // 2)]
+    return ArrayImages(pixels, labels, ids, names, mean=[0.4] * channels, std=[0.2] * channels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(3, 48, 40), (1, 18, 50)])
+def test_what_is_lost_grows_with_severity(kind, shape):
+    """Mean distance to the clean image. A blur of less than a third of a pixel is none, so it starts later."""
+    images = [_image(*shape, seed) for seed in range(12)]
+    lost = [np.mean([_rmse(corrupt(kind, x, s, f"{n}", 7), x) for n, x in enumerate(images)]) for s in SEVERITIES]
+    assert lost[0] == 0
+    assert (np.diff(lost) >= 0).all(), lost
+    assert (np.diff(lost[3:]) > 0).all(), lost
+    assert lost[-1] > 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_image_is_corrupted_the_same_way_whatever_stands_beside_it(kind):
+    images = _set()
+    quality = torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7, 1.0], dtype=torch.float64)
+    rows = torch.arange(len(images))
+    whole = images.degraded(kind, rows, quality, 3)
+    assert whole.dtype == torch.float32
+    alone = torch.cat([images.degraded(kind, rows[i : i + 1], quality[i : i + 1], 3) for i in range(len(images))])
+    assert torch.equal(whole, alone)
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    other = images.select(order)
+    assert torch.equal(other.degraded(kind, rows, quality[order], 3), whole[order])
+    # Clean where nothing is lost, bit for bit.
+    assert torch.equal(whole[5], images.evaluation(rows)[5])
+    assert not torch.equal(whole[4], images.evaluation(rows)[4])
+
+
+@pytest.mark.parametrize("kind", ["noise", "occlusion"])
+def test_draws_differ_between_identities_and_seeds(kind):
+    image = _image()
+    made = [corrupt(kind, image, 0.4, name, seed) for name, seed in (("a", 0), ("b", 0), ("a", 1))]
+    assert not torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+
+
+def test_the_crop_goes_through_the_same_door():
+    images, rows = _set(), torch.arange(6)
+    side = torch.linspace(0.5, 1, 6, dtype=torch.float64)
+    assert torch.equal(images.degraded("crop", rows, side, 0), images.corrupted(rows, side))
+
+
+def test_blur_is_scipys_gaussian():
+    image, severity = _image(1, 64, 64), 0.7
+    sigma = severity * BLUR_SIGMA * 64
+    # scipy calls this border "mirror"; the same window, three standard deviations.
+    expected = gaussian_filter(
+        image[0].double().numpy(), sigma, mode="mirror", radius=math.ceil(3 * sigma), output=np.float64
+    )
+    made = corrupt("blur", image, severity, "x", 0)[0].double().numpy()
+    assert np.abs(made - expected).max() <= 0.5 + 1e-3
+
+
+def test_jpeg_is_pils():
+    image, severity = _image(3, 64, 64), 0.6
+    buffer = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "jpeg", quality=95 - round(90 * severity))
+    expected = np.asarray(Image.open(buffer)).astype(int)
+    made = corrupt("jpeg", image, severity, "x", 0).permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(made - expected).max() == 0
+    two = corrupt("jpeg", _image(2, 18, 50), 0.5, "x", 0)
+    assert two.shape == (2, 18, 50)
+
+
+def test_noise_is_normal_with_the_stated_spread():
+    grey = torch.full((3, 200, 200), 128, dtype=torch.uint8)
+    difference = (corrupt("noise", grey, 0.2, "x", 0).double() - 128) / 255
+    count = difference.numel()
+    assert float(difference.mean()) == pytest.approx(0, abs=4 * 0.2 * NOISE_SD / math.sqrt(count))
+    assert float(difference.std()) == pytest.approx(0.2 * NOISE_SD, rel=4 / math.sqrt(2 * count))
+    assert float((difference.abs() < 0.2 * NOISE_SD).double().mean()) == pytest.approx(0.6827, abs=0.01)
+
+
+@given(st.integers(2, 60), st.integers(2, 60), st.floats(0.001, 1), st.floats(0.001, 1), st.text(max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_a_patch_covers_its_share_and_a_larger_one_covers_a_smaller(height, width, one, two, name):
+    # Black and white halves: their mean is in no pixel, so what is covered can be counted.
+    image = torch.zeros(1, height, width, dtype=torch.uint8)
+    image[:, :, : width // 2] = 255
+    less, more = sorted((one, two))
+    covered = [(corrupt("occlusion", image, s, name, 0) != image)[0] for s in (less, more)]
+    for mask, severity in zip(covered, (less, more)):
+        sides = [round(math.sqrt(severity) * side) for side in (height, width)]
+        assert int(mask.sum()) == sides[0] * sides[1]
+    assert bool((covered[1] | ~covered[0]).all())
+
+
+def test_photographs_are_corrupted_as_a_network_sees_them(tmp_path, make_photo, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    paths = [tmp_path / f"{i}.png" for i in range(4)]
+    for seed, path in enumerate(paths):
+        make_photo(path, seed, size=(60, 50))
+    labels, names = torch.tensor([0, 0, 1, 1]), ["a", "b"]
+    made = {}
+    for threads in (1, 2):
+        view = View(image_size=32, resize=36, cache=threads == 1)
+        images = PhotoImages(paths, labels, [p.name for p in paths], names, view=view, threads=threads)
+        rows, quality = torch.arange(4), torch.tensor([1.0, 0.6, 0.3, 0.0], dtype=torch.float64)
+        clean = images.evaluation(rows)
+        for kind in KINDS:
+            found = images.degraded(kind, rows, quality, 1)
+            assert found.shape == (4, 3, 32, 32)
+            assert torch.equal(found[0], clean[0])
+            assert float((found[1] - clean[1]).abs().mean()) > 0
+            assert torch.equal(made.setdefault(kind, found), found)
+
+
+def test_severities_are_drawn_evenly_and_per_identity():
+    ids = [f"image {i}" for i in range(2000)]
+    quality = draw_quality("blur", ids, 5, 0.2, 0.6)
+    assert 0.4 <= float(quality.min()) < 0.401
+    assert 0.599 < float(quality.max()) <= 0.8
+    assert float(quality.mean()) == pytest.approx(0.6, abs=4 * 0.4 / math.sqrt(12 * 2000))
+    assert torch.equal(draw_quality("blur", ids[::-1], 5, 0.2, 0.6).flip(0), quality)
+    assert not torch.equal(draw_quality("blur", ids, 6, 0.2, 0.6), quality)
+    # A crop's severity is 1 - its side, and the sides are the ones they have always been.
+    assert torch.equal(draw_quality("crop", ids, 5, 0.0, 0.75), crop_fractions(ids, 5, 0.25, 1.0))
+
+
+def test_a_manifest_does_not_depend_on_the_order_and_knows_every_severity():
+    ids, quality = ("b", "a", "c"), torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64)
+    order = torch.tensor([2, 0, 1])
+    one = manifest_sha256(ids, quality, 3)
+    assert manifest_sha256([ids[i] for i in order], quality[order], 3) == one
+    others = {manifest_sha256(ids, quality.flip(0), 3), manifest_sha256(ids, quality, 4)}
+    others |= {manifest_sha256(("b", "a", "d"), quality, 3)}
+    assert len(others | {one}) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: corrupt("crop", _image(), 0.5, "x", 0), "no corruption of pixels"),
+        (lambda: corrupt("fog", _image(), 0.5, "x", 0), "no corruption of pixels"),
+        (lambda: corrupt("blur", _image().float(), 0.5, "x", 0), "uint8"),
+        (lambda: corrupt("blur", _image(), 1.5, "x", 0), "severity"),
+        (lambda: check_range("blur", 0.6, 0.5), "the smaller first"),
+        (lambda: check_range("blur", -0.1, 0.5), "from 0 to 1"),
+        (lambda: check_range("crop", 0.5, 1.0), "empty"),
+        (lambda: draw_quality("blur", ["a"], 0, math.nan, 0.5), "from 0 to 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
