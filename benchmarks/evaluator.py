@@ -162,10 +162,7 @@ def compare(count: int, dim: int, repeats: int) -> None:
     print(f"{'':<40}{'s':>8}{'/ faiss':>9}{'/ cosine':>10}{'peak MiB':>10}")
     for name in sides:
         best = min(times[name])
-        print(
-            f"{name:<40}{best:>8.1f}{best / base:>9.2f}{best / cosine:>10.2f}{peak_extra(run, 'cpu'):>10.0f}",
-            flush=True,
-        )
+        print(f"{name:<40}{best:>8.1f}{best / base:>9.2f}{best / cosine:>10.2f}{peak[name]:>10.0f}", flush=True)
     few = torch.arange(16)
     diagonal = make["MLS, diagonal normal"]()
     seconds = timed(lambda: rank(diagonal, labels, depth=depth, queries=few)) * count / len(few)
