@@ -62,15 +62,15 @@ def oracle_confidence(values: Tensor) -> Tensor:
 def filter_depth(labels: Tensor) -> int:
     """Places of a ranking in which most queries find their R neighbours again after any removal.
 
-    Four times the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R
-    more, which bounds the memory. Queries that need more are ranked anew, so it changes no value.
+    Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
+    which bounds the memory. Queries that need more are ranked anew, so it changes no value.
 
     Example:
         >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
-        (16, 876)
+        (12, 876)
     """
     most = full_depth(labels)
-    return min(4 * most + 8, most + most // 2 + 128)
+    return min(2 * most + 8, most + most // 2 + 128)
 
 
 def filter_out_rows(

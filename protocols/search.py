@@ -189,7 +189,7 @@ def search(
     """
     left = torch.arange(len(queries))
     rounded = fast_bfloat16()
-    for wide in (depth + (12 + depth // 4 if rounded else 0), min(8 * depth, len(gallery) // 64)):
+    for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
         if not depth <= wide <= len(gallery) // 16 or not len(left):
             return
         prepared = Gallery(form, gallery, group_size(len(gallery), wide), rounded)

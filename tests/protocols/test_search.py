@@ -336,7 +336,7 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
     rounded, exact, found = seen[0]
     assert rounded
-    gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 12 + DEPTH // 4), rounded=True)
+    gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
     left, right = form.left(rows), form.right(gallery.items.clamp_min(0))
     # The factors are what bfloat16 holds, so the product itself is as exact as one in float32,
     assert ((found - exact).abs() <= search.product_error(left, right)[:, None]).all()
