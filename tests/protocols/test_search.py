@@ -77,20 +77,14 @@ def _equal(a, b):
         assert torch.equal(getattr(a, name), getattr(b, name)), name
 
 
-NAMES = [
-    "cosine",
-    "l2",
-    "expected_cosine",
-    "sampled_cosine",
-    "expected_l2",
-    "mls of normals",
-    "mls of von Mises-Fisher",
-]
+OWN_FORM = ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"]
+SHARED_FORM = ["expected_cosine", "sampled_cosine", "expected_l2"]
+NAMES = OWN_FORM + SHARED_FORM
 KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms", "one constant"]
 
 
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OWN_FORM + [pytest.param(name, marks=pytest.mark.slow) for name in SHARED_FORM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_finds_what_the_float64_matrix_ranks(name, kind, rounded, monkeypatch):
     monkeypatch.setattr(search, "fast_bfloat16", lambda: rounded)
@@ -110,7 +104,7 @@ def test_the_search_serves_queries_apart_from_the_gallery(name, monkeypatch):
         _equal(rank(scorer, labels, **options), _whole(monkeypatch, scorer, labels, **options))
 
 
-@pytest.mark.parametrize("name", ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"])
+@pytest.mark.parametrize("name", OWN_FORM)
 def test_values_do_not_depend_on_the_order_of_images_or_the_block(name):
     for kind in ("random", "duplicates"):
         x, labels = _scorer(name, kind)
