@@ -21,7 +21,7 @@ from .datasets import DataError
 from .datasets.folder import images_below
 from .datasets.photographs import PhotoImages, View, decode
 from .engine.context import Context
-from .engine.model import CHUNK, WEIGHTS, build_model, embed
+from .engine.model import WEIGHTS, backbone_features, build_model, embed
 from .errors import UserError
 from .methods.backbones import build_backbone, check_backbone, find_weights
 from .methods.distributions import to_arrays
@@ -203,7 +203,6 @@ def _bare_backbone(name: str, weights: str | None, image_size: int | None, devic
 
     @torch.no_grad()
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
-        parts = [network(load(rows).to(device)).float().cpu() for rows in torch.arange(count).split(CHUNK)]
-        return {"embeddings": torch.cat(parts).numpy()}
+        return {"embeddings": backbone_features(network, load, count, device).numpy()}
 
     return Encoder(View(image_size=size, resize=round(size * 256 / 224)), run)

@@ -14,6 +14,9 @@ from .errors import BadInput
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")
+MOST_CONCENTRATED = 1e30
+"""Squares of concentrations have to be numbers."""
+
 KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_names")
 """What a file may hold; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
 
@@ -208,6 +211,8 @@ def _check_spread(floats: Mapping[str, np.ndarray]) -> None:
         raise BadInput(f"variance must be positive; {int((floats['variance'] <= 0).sum())} values are not")
     if "concentration" in floats and bool((floats["concentration"] < 0).any()):
         raise BadInput(f"concentration must not be negative; {int((floats['concentration'] < 0).sum())} values are")
+    if "concentration" in floats and bool((floats["concentration"] > MOST_CONCENTRATED).any()):
+        raise BadInput(f"concentration has values beyond {MOST_CONCENTRATED:g}, too large to compute with")
 
 
 def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:

@@ -107,17 +107,17 @@ def run(
         str, typer.Option(help="`corrected`, or `released` where a paper's code differs.")
     ] = "corrected",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's (5) if not given.")
+        int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Tuning budget per method; the preset's (50) if not given.")
+        int | None, typer.Option(min=1, help="Tuning budget per method; the preset's if not given.")
     ] = None,
     sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
     folds: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="How many of the four blocks of classes validate, one model each; the preset's (1) if not given.",
+            help="How many of the four blocks of classes validate, one model each; the preset's if not given.",
         ),
     ] = None,
     hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",

@@ -208,7 +208,14 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> N
         if plan.trials == 0:
             params = {f"method.{key}": value for key, value in plan.template["params"].items()}
             chosen = {f"optim.{key}": optim[key] for key in ("lr", "lr_objective", "weight_decay", "schedule")}
-            shown = {**params, **chosen, **({"optim.gamma": optim["gamma"]} if optim["schedule"] == "step" else {})}
+            shown = {**params, **chosen}
+            if optim["schedule"] in ("step", "multistep"):
+                shown["optim.gamma"] = optim["gamma"]
+            if optim["schedule"] == "multistep":
+                shown["optim.milestones"] = optim["milestones"]
+            if optim["head_epochs"]:
+                shown["optim.head_epochs"] = optim["head_epochs"]
+            shown |= {f"data.{key}": plan.template[key] for key in ("classes_per_batch", "images_per_class")}
             print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
         for name, bounds in plan.space.items():
             scale = "log" if bounds["log"] else "linear"

@@ -19,8 +19,9 @@ from .embeddings import Row, row
 from .search import search, usable
 
 TIE_TOLERANCE = 1e-13
-"""Two neighbouring scores are tied if they differ by less than this share of the largest score of the row. A matrix
-product in float64 may round equal embeddings to scores some 1e-16 apart, depending on where they are stored."""
+"""Two neighbouring scores are tied if they differ by less than this share of the row's scale: the bound on the terms of
+a score that a scorer with a form gives, else the largest score of the row. A matrix product in float64 may round equal
+embeddings to scores some 1e-16 of that apart, depending on where they are stored."""
 
 BLOCK_BYTES = 48 << 20
 """Bound on the memory of one block of scores and what is made of it."""

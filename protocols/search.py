@@ -22,8 +22,8 @@ from torch import Tensor
 UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
 
-_PAIRS = 1 << 13
-"""Pairs that are scored in float64 at a time."""
+_PAIR_BYTES = 24 << 20
+"""Bound on the memory of the pairs that are scored in float64 at a time."""
 
 
 class Form(Protocol):
@@ -196,7 +196,9 @@ def search(
         rounded = False  # the second time round
         if not prepared.longest < 1e18:
             return
-        rows_per_block = max(1, block_bytes // (5 * len(prepared.items) + 64 * prepared.size * (wide + 8)))
+        gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
+        per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered
+        rows_per_block = max(1, block_bytes // per_row)
         buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
         again = []
         for place in left.split(rows_per_block):
@@ -300,7 +302,8 @@ def _exact(
     row, column = (matters & ~alone & (items >= 0)).nonzero(as_tuple=True)
     scores, least = high.clone(), low.clone()
     left = form.left(rows)
-    for part in torch.arange(len(row)).split(_PAIRS) if len(row) else ():
+    pairs = max(1, _PAIR_BYTES // (24 * left.shape[1]))
+    for part in torch.arange(len(row)).split(pairs) if len(row) else ():
         r, item = row[part], items[row[part], column[part]]
         inner = (left[r] * form.right(item)).sum(1, keepdim=True)
         exact = form.value(inner, rows[r], item[:, None]).squeeze(1)

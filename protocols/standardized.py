@@ -41,6 +41,7 @@ OPTIM: Mapping[str, Any] = {
     "lr": 1e-5,
     "lr_objective": 4e-2,
     "weight_decay": 4e-4,
+    "decay_objective": False,
     "schedule": "constant",
     "epochs": 150,
 }

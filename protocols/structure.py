@@ -23,11 +23,16 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
         unit: ``[N, D]``, N >= D.
         drop: Largest singular values left out (Roth et al.: 1).
 
+    Returns:
+        The divergence, nan where no singular value is left.
+
     Example:
         >>> abs(round(spectral_decay(torch.eye(3)), 6))
         0.0
     """
     s = torch.linalg.svdvals(unit.double())[drop:]
+    if not len(s):
+        return math.nan
     s = s / s.sum()
     return float((-math.log(len(s)) - s.clamp_min(1e-300).log()).mean())
 
@@ -74,13 +79,15 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 def density(unit: Tensor, labels: Tensor) -> float:
     """Mean distance inside classes over mean distance between class means; higher = looser classes.
 
+    Nan where all class means are the same.
+
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
         >>> density(unit, labels)
         0.0
     """
     intra, inter = class_distances(unit, labels)
-    return intra / inter
+    return intra / inter if inter else math.nan
 
 
 def uniformity(unit: Tensor, t: float = 2.0) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..methods import EmbeddingModel
@@ -90,12 +90,19 @@ def _padded(inputs: Tensor, chunk: int) -> Tensor:
 
 @torch.no_grad()
 def backbone_features(
-    model: EmbeddingModel, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
+    backbone: nn.Module, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
 ) -> Tensor:
-    """Pooled features ``[N, F]`` on the CPU, to the last bit those that :func:`embed` computes on its way."""
-    model.eval()
+    """Pooled features ``[N, F]`` on the CPU, to the last bit those that :func:`embed` computes on its way.
+
+    Args:
+        backbone: In evaluation mode.
+        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        count: Number of images N.
+        device: Where the backbone is.
+        chunk: Images per forward pass; a short last chunk is padded to it.
+    """
     parts = [
-        model.backbone(_padded(load(rows).to(device), chunk)).float()[: len(rows)].cpu()
+        backbone(_padded(load(rows).to(device), chunk)).float()[: len(rows)].cpu()
         for rows in torch.arange(count).split(chunk)
     ]
     return torch.cat(parts)

@@ -45,7 +45,7 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any
         taken.add(id(parameter))
         prefix = next((p for p in special if name.startswith(p)), None)
         rate, factor = special[prefix] if prefix is not None else ("lr_objective", 1.0)
-        key = (optim[rate] * factor, decay if prefix is None else 0.0)
+        key = (optim[rate] * factor, decay if prefix is None and optim["decay_objective"] else 0.0)
         if parameter.requires_grad:
             grouped.setdefault(key, []).append(parameter)
     parts: dict[float, list[nn.Parameter]] = {}

@@ -93,7 +93,14 @@ def _revisited(method: Any, dataset: str, base: str) -> list[Published]:
     return [Published("PER", variant, "bn_inception/128", values, method.from_published(rest, variant), optim)]
 
 
-SCRIPTS = {"optimizer": "adam", "lr": 1e-5, "weight_decay": 4e-4, "schedule": "constant", "heads_factor": 1.0}
+SCRIPTS = {
+    "optimizer": "adam",
+    "lr": 1e-5,
+    "weight_decay": 4e-4,
+    "decay_objective": False,
+    "schedule": "constant",
+    "heads_factor": 1.0,
+}
 """What all runs of the EL-nivMF and NIR scripts have in common."""
 
 

@@ -162,8 +162,8 @@ def _like(default: Any, key: str, text: str) -> Any:
         if isinstance(default, str):
             return text
         if isinstance(default, tuple):
-            numbers = [int(part) for part in text.split(",")]
-            if numbers != sorted(set(numbers)) or numbers[0] < 1:
+            numbers = [int(part) for part in text.strip("[]").split(",") if part.strip()]
+            if numbers != sorted(set(numbers)) or min(numbers, default=1) < 1:
                 raise ValueError
             return numbers
         if isinstance(default, bool):
@@ -176,7 +176,7 @@ def _like(default: Any, key: str, text: str) -> Any:
         elif isinstance(default, tuple):
             like = "ascending numbers, like 25,50"
         raise UserError(f"--set {key}={text}: expected {like}") from None
-    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < 1):
+    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < min(1, default)):
         raise UserError(f"--set {key}={text}: out of range")
     return value
 

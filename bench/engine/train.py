@@ -82,7 +82,8 @@ class _CachedFeatures:
                     gen = generator("features", spec["dataset"], split, view)
                     stack.append(_features(model, images, augmentation, gen, device))
                 made[split] = torch.stack(stack)
-            made["evaluation"] = backbone_features(model, data.val.evaluation, len(data.val), device)
+            model.eval()
+            made["evaluation"] = backbone_features(model.backbone, data.val.evaluation, len(data.val), device)
             write_atomic(path, save(made))
         self.device = device
         self.features = {name: value.to(device) for name, value in load_file(path).items()}
@@ -177,6 +178,8 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
         order, augment = generator("order", *axes), generator("augment", *axes)
         torch.manual_seed(seed_for("noise", *axes))
         model.train()
+        if epoch < optim["head_epochs"]:
+            model.backbone.eval()  # its batch statistics do not move either
         total = torch.zeros((), dtype=torch.float64)
         batches = class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps)
         for number, rows in enumerate(batches):

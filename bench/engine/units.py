@@ -201,7 +201,9 @@ def build_plans(settings: RunSettings, context: Context, left_out: list[str] | N
             raise UserError(
                 f"--folds {settings.folds}: preset {settings.preset!r} cuts the development classes into {preset.folds}"
             )
-        preset = replace(preset, validate=tuple(range(settings.folds)))
+        usual, preset = preset, replace(preset, validate=tuple(range(settings.folds)))
+        if preset == usual:
+            settings = settings.model_copy(update={"folds": None})  # what the preset does anyway sets no run apart
     scorers = tuple(expand(settings.scorers, list(SCORERS))) if settings.scorers else ()
     for name in scorers:
         if name not in SCORERS:

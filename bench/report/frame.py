@@ -54,7 +54,7 @@ def collect(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def superseded(store: Store) -> int:
-    """Number of test records that a later one of the same setting, made by other code, stands in for."""
+    """Number of test records that a later one of the same setting (other code, other corruptions) stands in for."""
     return sum(1 for _ in store.records("test")) - len(_chosen(store))
 
 

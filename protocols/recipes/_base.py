@@ -21,6 +21,8 @@ class Optim:
         lr: Peak learning rate of backbone and heads.
         heads_factor: Learning rate of the heads over that of the backbone.
         lr_objective: Peak learning rate of the objective's own parameters (class weights, proxies).
+        weight_decay: Of backbone and heads; of the objective's own parameters too, unless ``decay_objective`` is false.
+        decay_objective: Whether class weights and proxies decay.
         schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step``, ``multistep`` or ``constant``.
         gamma: Factor of ``step``, after every ``step_epochs`` epochs, and of ``multistep``, at its ``milestones``.
         step_epochs: Epochs between two steps.
@@ -39,6 +41,7 @@ class Optim:
     lr_objective: float
     optimizer: str = "adamw"
     weight_decay: float = 1e-4
+    decay_objective: bool = True
     schedule: str = "onecycle"
     warmup: float = 0.15
     gamma: float = 0.5

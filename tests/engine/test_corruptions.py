@@ -213,3 +213,18 @@ def test_a_corruption_that_is_none_is_refused_in_one_line(asked, message, tmp_pa
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_the_tables_show_what_was_asked_for_last(cli):
+    """The same training tested with other corruptions and then again as at first: no test is done twice."""
+    run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
+    run += ("--set", "optim.epochs=1")
+    seen = []
+    for extra in ((), ("--corruptions", "jpeg"), ()):
+        cli(*run, *extra)
+        frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+        seen.append(set(frame["split"]) - {"val"})
+    assert seen == [{"test", "test_crop"}, {"test", "test_jpeg"}, {"test", "test_crop"}]
+    assert len(list(cli.cwd.glob("results/runs/*/*/cosface/train-*"))) == 1
+    assert len(list(cli.cwd.glob("results/runs/*/*/cosface/test-*"))) == 2

@@ -136,7 +136,13 @@ def test_milestones_are_those_of_pytorch():
 
 def test_rmsprop_has_momentum():
     model, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    optim = {"optimizer": "rmsprop", "lr": 0.1, "lr_objective": 0.2, "weight_decay": 0.0, "heads_factor": 1.0}
+    optim = {
+        "optimizer": "rmsprop", "lr": 0.1, "lr_objective": 0.2, "weight_decay": 0.5, "heads_factor": 1.0,
+        "decay_objective": True,
+    }  # fmt: skip
     made = build_optimizer(model, objective, optim)
     assert isinstance(made, torch.optim.RMSprop)
+    assert [g["weight_decay"] for g in made.param_groups] == [0.5, 0.5]
+    spared = build_optimizer(model, objective, optim | {"decay_objective": False})
+    assert [g["weight_decay"] for g in spared.param_groups] == [0.5, 0.0]
     assert [(g["lr"], g["momentum"]) for g in made.param_groups] == [(0.1, 0.9), (0.2, 0.9)]

@@ -114,3 +114,11 @@ def test_separated_classes_are_found():
     labels = torch.arange(8).repeat_interleave(5)
     x = torch.nn.functional.normalize(torch.eye(8)[labels] + 0.01 * torch.randn(40, 8), dim=-1)
     assert {r["value"] for r in clustering_rows(x, labels, seed=1, restarts=20)} == {1.0}
+
+
+def test_collapsed_and_one_dimensional_embeddings_have_no_ratio_and_no_decay():
+    labels = torch.arange(12) % 3
+    found = {r["metric"]: r["value"] for r in structure_rows(torch.ones(12, 4, dtype=torch.float64) / 2, labels)}
+    assert math.isnan(found["density"])
+    found = {r["metric"]: r["value"] for r in structure_rows(torch.ones(12, 1, dtype=torch.float64), labels)}
+    assert math.isnan(found["spectral_decay"])
