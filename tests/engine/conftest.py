@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(sys.executable).with_name("bench")
-SMALL = ("--method", "pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1", "--trials", "5")
+SMALL = (
+    "--method",
+    "cosface,pfe",
+    "--dataset",
+    "ndigit_smoke",
+    "--set",
+    "optim.epochs=2",
+    "--seeds",
+    "1",
+    "--trials",
+    "5",
+)
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "6")
 
 

@@ -14,16 +14,26 @@ from bench.engine.units import build_plans
 from bench.report.frame import COLUMNS
 from safetensors.torch import load_file
 
-RUN = ("run", "--method", "pfe", "--dataset", "ndigit_smoke", "--folds", "2", "--trials", "1", "--seeds", "1")
+RUN = ("run", "--dataset", "ndigit_smoke", "--folds", "2", "--seeds", "1", "--workers", "2", "--set", "optim.epochs=1")
+
+
+def _run(folder, *arguments):
+    from tests.engine.conftest import Cli
+
+    Cli(folder)(*RUN, *arguments)
+    return folder / "results" / "runs"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    from tests.engine.conftest import Cli
+    """One method at its default setting."""
+    return _run(tmp_path_factory.mktemp("folds"), "--method", "cosface", "--hparams", "default")
 
-    folder = tmp_path_factory.mktemp("folds")
-    Cli(folder)(*RUN, "--set", "optim.epochs=2", "--workers", "2")
-    return folder / "results" / "runs"
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A tuned head on its tuned base."""
+    return _run(tmp_path_factory.mktemp("tuned"), "--method", "cosface,pfe", "--trials", "1")
 
 
 def _records(root, method, kind):
@@ -42,9 +52,10 @@ def _map_at_r(vectors, labels):
     return fmean(found)
 
 
-def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_fold(results):
-    bases = {r["unit"]: r for r in _records(results, "cosface", "train")}
-    heads = _records(results, "pfe", "train")
+@pytest.mark.slow
+def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_fold(tuned):
+    bases = {r["unit"]: r for r in _records(tuned, "cosface", "train")}
+    heads = _records(tuned, "pfe", "train")
     assert len(bases) == len(heads) == 4
     assert {r["spec"]["fold"] for r in heads} == {0, 1}
     for head in heads:
@@ -54,44 +65,51 @@ def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_
     assert len({r["manifests"]["val"] for r in heads}) == 2
 
 
-def test_a_trial_counts_by_the_mean_of_its_models(results):
-    (trial,) = [json.loads(p.read_text()) for p in results.glob("*/*/cosface/study-*/trial-*.json")]
-    values = [r["selection_value"] for r in _records(results, "cosface", "train") if r["unit"] in trial["units"]]
+@pytest.mark.slow
+def test_a_trial_counts_by_the_mean_of_its_models(tuned):
+    (trial,) = [json.loads(p.read_text()) for p in tuned.glob("*/*/cosface/study-*/trial-*.json")]
+    values = [r["selection_value"] for r in _records(tuned, "cosface", "train") if r["unit"] in trial["units"]]
     assert len(values) == 2
     assert trial["value"] == pytest.approx(fmean(values), rel=1e-12)
 
 
 def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_side_by_side(results):
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
-    mine = frame[(frame["method"] == "pfe") & (frame["metric"] == "map_at_r") & (frame["scorer"] == "cosine")]
-    value = {(row["ensemble"], row["split"]): row["value"] for _, row in mine[mine["confidence"] == ""].iterrows()}
-    (folder,) = {p.parent for p in results.glob("*/*/pfe/test-*/embeddings-fold-0.safetensors")}
+    mine = frame[(frame["metric"] == "map_at_r") & (frame["scorer"] == "cosine") & (frame["confidence"] == "")]
+    value = {(row["ensemble"], row["split"]): row["value"] for _, row in mine.iterrows()}
+    (folder,) = {p.parent for p in results.glob("*/*/cosface/test-*/embeddings-fold-0.safetensors")}
     models = [load_file(folder / f"embeddings-fold-{fold}.safetensors") for fold in (0, 1)]
     for split, name in (("test", "clean"), ("test_crop", "crop")):
         unit = [torch.nn.functional.normalize(m[f"{name}.loc"].double(), dim=1) for m in models]
         apart = fmean(_map_at_r(vectors, models[0]["labels"]) for vectors in unit)
         assert value["separated", split] == pytest.approx(apart, abs=1e-9)
-        assert value["concatenated", split] == pytest.approx(
-            _map_at_r(torch.cat(unit, 1), models[0]["labels"]), abs=1e-9
-        )
+        together = _map_at_r(torch.cat(unit, 1), models[0]["labels"])
+        assert value["concatenated", split] == pytest.approx(together, abs=1e-9)
     assert value["separated", "test"] != value["concatenated", "test"]
+    held_out = {r["spec"]["fold"]: r["manifests"]["val"] for r in _records(results, "cosface", "train")}
+    assert set(held_out) == {0, 1}
+    assert held_out[0] != held_out[1]
 
 
 def test_the_tables_keep_the_two_apart(results):
-    from tests.engine.conftest import Cli
-
-    compared = json.loads(Cli(results.parent.parent)("compare", "--json").stdout)
-    assert {(line["first"], line["other"]) for line in compared} == {("cosface", "pfe (cosface)")}
-    assert {line["ensemble"] for line in compared} == {"separated", "concatenated"}
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
     assert not frame.duplicated([c for c in COLUMNS if c not in ("value", "n_queries", "n_lone", "unit")]).any()
-    assert {(e, d) for e, d in zip(frame["ensemble"], frame["dim"])} == {("separated", 64), ("concatenated", 128)}
+    assert set(zip(frame["ensemble"], frame["dim"])) == {("separated", 64), ("concatenated", 128)}
     # Every class has trained one of two models: no class is left to take a threshold from.
     by_val = frame[frame["variant"] == "threshold_val"]
     assert set(by_val["ensemble"]) == {"separated"}
     assert set(frame[frame["split"] == "val"]["ensemble"]) == {"separated"}
-    roles = {r["columns"]["ensemble"]: r["role"] for r in _records(results, "pfe", "test")}
-    bases = {r["columns"]["ensemble"]: r["role"]["train"] for r in _records(results, "cosface", "test")}
+
+
+@pytest.mark.slow
+def test_a_head_is_compared_with_its_base_model_by_model_and_side_by_side(tuned):
+    from tests.engine.conftest import Cli
+
+    compared = json.loads(Cli(tuned.parent.parent)("compare", "--json").stdout)
+    assert {(line["first"], line["other"]) for line in compared} == {("cosface", "pfe (cosface)")}
+    assert {line["ensemble"] for line in compared} == {"separated", "concatenated"}
+    roles = {r["columns"]["ensemble"]: r["role"] for r in _records(tuned, "pfe", "test")}
+    bases = {r["columns"]["ensemble"]: r["role"]["train"] for r in _records(tuned, "cosface", "test")}
     assert {kind: role["base_train"] for kind, role in roles.items()} == bases
     # One trial of the base and one of the head, two models each.
     assert {role["trainings"] for role in roles.values()} == {4}

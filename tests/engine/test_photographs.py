@@ -43,7 +43,7 @@ def photo_cli(cli, monkeypatch, tmp_path):
 
 def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(photo_cli, tmp_path):
     root = _photos(tmp_path / "photos", {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)})
-    photo_cli("run", "--method", "pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
     frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
     assert set(frame["method"]) == {"cosface", "pfe"}
     recall = frame[(frame["metric"] == "recall_at_1") & (frame["split"] == "test") & (frame["method"] == "pfe")]
@@ -55,7 +55,7 @@ def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(ph
     record = json.loads(next(tmp_path.glob("results/runs/reality_check/folder/pfe/test-*/record.json")).read_text())
     assert set(record["manifests"]) == {"train", "val", "test"}
     # Again, nothing is trained.
-    again = photo_cli("run", "--method", "pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    again = photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
     assert "0 trainings done, 2 found done" in again.stderr
 
 

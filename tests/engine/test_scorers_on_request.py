@@ -9,7 +9,14 @@ ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--s
 
 def test_scorers_on_request_and_the_public_codes_reranking(cli):
     done = cli(
-        "run", "--method", "pfe,arcface", *ONE, "--scorers", "expected_cosine,mls,match", "--fidelity", "released"
+        "run",
+        "--method",
+        "cosface,pfe,arcface",
+        *ONE,
+        "--scorers",
+        "expected_cosine,mls,match",
+        "--fidelity",
+        "released",
     )
     frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
     retrieval = frame[(frame["metric"] == "map_at_r") & (frame["split"] == "test")]
