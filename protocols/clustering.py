@@ -101,7 +101,7 @@ def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 
     Example:
         >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
         >>> [(r["metric"], r["value"]) for r in rows]
-        [('nmi', 1.0), ('pair_f1', 1.0)]
+        [('nmi', 1.0), ('ami', 1.0), ('pair_f1', 1.0)]
     """
     classes = len(torch.unique(labels))
     found = k_means(unit, classes, seed=seed, restarts=restarts)

@@ -23,7 +23,7 @@ TIE_TOLERANCE = 1e-13
 a score that a scorer with a form gives, else the largest score of the row. A matrix product in float64 may round equal
 embeddings to scores some 1e-16 of that apart, depending on where they are stored."""
 
-BLOCK_BYTES = 48 << 20
+BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
 BLOCK_PLACES = 1 << 18

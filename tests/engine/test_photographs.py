@@ -199,6 +199,7 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert "left out: published settings of nir" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
 
     context = Context(str(tmp_path))

@@ -72,6 +72,7 @@ def _wait_for_training(process, root):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, small, tmp_path):
     root = tmp_path / "results" / "runs"
     process = cli.start("run", *small, "--workers", "2")

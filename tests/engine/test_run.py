@@ -181,6 +181,7 @@ def test_typing_the_command_again_trains_nothing(tiny_run, cli, tiny, tmp_path):
     assert "has results" in refused.stderr
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
     """Where one setting was run again with other code, the later result stands for it: nothing is averaged."""
     folder = cli.cwd / "results" / "runs"

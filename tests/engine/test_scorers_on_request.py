@@ -7,6 +7,7 @@ from bench.cli import main
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 
 
+@pytest.mark.slow
 def test_scorers_on_request_and_the_public_codes_reranking(cli):
     done = cli(
         "run",

@@ -3,6 +3,7 @@
 import json
 
 import pandas as pd
+import pytest
 from bench.cli import main
 from bench.datasets.ndigit import NDigitSmoke
 from bench.engine.context import Context
@@ -12,6 +13,7 @@ from bench.engine.units import build_plans
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
 
 
+@pytest.mark.slow
 def test_its_tests_and_its_training(cli):
     cli("run", "--method", "cosface,pfe", *ARGUMENTS, "--hparams", "default")
     frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
