@@ -308,7 +308,9 @@ def check_existing(plans: list[Plan], store: Store) -> None:
                 "pinned": plan.pinned,
                 **{key: plan.template[key] for key in ("fidelity", "backbone")},
             }
-            if tuple(record["cell"]) == plan.cell and all(columns[key] == value for key, value in mine.items()):
+            dim = plan.template["dim"]
+            same = tuple(record["cell"]) == plan.cell and columns["dim"] in (dim, dim * plan.models)
+            if same and all(columns[key] == value for key, value in mine.items()):
                 raise UserError(
                     f"{plan.method} on {plan.cell[1]} has results in {store.root} already;"
                     " use --on-existing skip (reuse them) or rerun (do them again)"

@@ -157,7 +157,8 @@ def overrides_of(settings: RunSettings, method: Any, recipe: Recipe, used: set[s
     return result
 
 
-def _like(default: Any, key: str, text: str) -> Any:
+def _like(default: Any, key: str, text: str, where: str = "--set") -> Any:
+    """A value of the type of another one; ``where`` it came from is named if it does not fit."""
     try:
         if isinstance(default, str):
             return text
@@ -175,9 +176,9 @@ def _like(default: Any, key: str, text: str) -> Any:
             like = "true or false"
         elif isinstance(default, tuple):
             like = "ascending numbers, like 25,50"
-        raise UserError(f"--set {key}={text}: expected {like}") from None
+        raise UserError(f"{where} {key}={text}: expected {like}") from None
     if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < min(1, default)):
-        raise UserError(f"--set {key}={text}: out of range")
+        raise UserError(f"{where} {key}={text}: out of range")
     return value
 
 
@@ -240,7 +241,7 @@ def apply_file(path: Path, name: str, template: dict[str, Any], method: Any, met
         if group == "method":
             params[field] = value
         elif group == "optim" and field in template["optim"]:
-            template["optim"][field] = _like(template["optim"][field], key, str(value))
+            template["optim"][field] = _like(template["optim"][field], key, str(value), f"--hparams {path}:")
         else:
             known = [f"optim.{k}" for k in template["optim"]] + [f"method.{k}" for k in method.Params.model_fields]
             raise unknown(f"setting in {path}", key, known)

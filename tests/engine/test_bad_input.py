@@ -290,3 +290,12 @@ def test_lists_have_names(kind, inside):
     rows = json.loads(inside("list", kind, "--json").stdout)
     assert rows
     assert all(row["name"] and row["summary"] for row in rows)
+
+
+def test_a_wrong_value_in_a_file_is_blamed_on_the_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"optim.milestones": [50, 25]}')
+    with pytest.raises(UserError, match=r"^--hparams .*mine.json: optim.milestones=.*ascending numbers"):
+        _plan(methods=("cosface",), hparams=str(path))
+    path.write_text('{"optim.schedule": "multistep", "optim.milestones": [2, 5], "optim.head_epochs": 0}')
+    assert _plan(methods=("cosface",), hparams=str(path)).template["optim"]["milestones"] == [2, 5]
