@@ -4,7 +4,8 @@
 
 Embeddings with the class sizes of Stanford Online Products' test half (11,316 classes of 2 to 12 images). One thread
 for torch, faiss and BLAS; the sides run in turns, seconds are processor time of that thread (what else runs does not
-count), and the fastest repeat of each counts. Memory is what a run adds at its peak, from float32 embeddings to values.
+count), and the fastest repeat of each counts. Memory is what a side adds at its peak, from float32 embeddings to values, in
+a process of its own.
 Every score's metrics are also compared with plain loops over a subsample. ``--part scaling`` prints cost against N
 instead.
 """
@@ -15,6 +16,8 @@ import argparse
 import ctypes
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import faiss
@@ -32,6 +35,15 @@ from torch import Tensor
 KS = (1, 2, 4, 8)
 CHECKED = 40
 """Queries whose values are computed by loops as well."""
+
+SAMPLED = (1024, 3072)
+"""Queries that are timed where all take too long; the difference leaves out what is prepared once."""
+
+
+def one_thread() -> None:
+    """Leave torch and faiss one thread each; BLAS is told by threadpoolctl."""
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -121,14 +133,14 @@ def check(scorer: DistributionScorer, labels: Tensor) -> float:
     return worst
 
 
-def compare(count: int, dim: int, repeats: int) -> None:
-    """Time and memory of all sides."""
+def all_sides(count: int, dim: int) -> dict[str, Callable[[], object]]:
+    """What is measured, by name; the first is the bare search, the last pytorch-metric-learning."""
     x, labels = embeddings(count, dim)
     depth = full_depth(labels, KS)
     make = scorers(x)
     ids = [str(i) for i in range(count)]
     confidence = torch.rand(count, generator=torch.Generator().manual_seed(2))
-    sides: dict[str, Callable[[], object]] = {
+    return {
         f"faiss IndexFlatIP, k = {depth + 1}": lambda: faiss_search(x, depth),
         **{
             name: lambda build=build: list(retrieval_rows(build(), labels, ks=KS))
@@ -138,26 +150,36 @@ def compare(count: int, dim: int, repeats: int) -> None:
         "filter-out, 10 rates x 2 variants": lambda: list(
             filter_out_rows(make["cosine"](), labels, ids, {"c": confidence})
         ),
+        "pytorch-metric-learning, max_bin_count": lambda: pml(x, labels),
     }
-    first = next(iter(sides))
-    times: dict[str, list[float]] = {name: [] for name in sides}
+
+
+def peak_alone(place: int, count: int, dim: int) -> float:
+    """Peak of one side in a process of its own, once a small run has loaded what it needs."""
+    one_thread()
+    with threadpool_limits(1):
+        list(all_sides(4000, dim).values())[place]()
+        return peak_extra(list(all_sides(count, dim).values())[place])
+
+
+def compare(count: int, dim: int, repeats: int) -> None:
+    """Time and memory of all sides."""
+    sides = all_sides(count, dim)
+    bare, *_, theirs_name = sides
     peak: dict[str, float] = {}
+    for place, name in enumerate(sides):
+        # What one side leaves in the allocator would count for, or against, the next.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+            peak[name] = alone.submit(peak_alone, place, count, dim).result()
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
         for name, run in sides.items():
-
-            def once(name: str = name, run: Callable[[], object] = run) -> None:
+            if repeat == 0 or name != theirs_name:
                 times[name].append(timed(run))
-
-            if repeat:
-                once()
-            else:
-                peak[name] = peak_extra(once)
-    name = "pytorch-metric-learning, max_bin_count"
-    theirs: dict[str, float] = {}
-    sides[name] = lambda: theirs.update(pml(x, labels))
-    times[name] = []
-    peak[name] = peak_extra(lambda: times[name].append(timed(sides[name])))
-    cosine, base = min(times["cosine"]), min(times[first])
+    x, labels = embeddings(count, dim)
+    depth = full_depth(labels, KS)
+    make = scorers(x)
+    cosine, base = min(times["cosine"]), min(times[bare])
     print(f"{count} x {dim}, {len(labels.unique())} classes, R <= {depth}, 1 thread, best of {repeats}", flush=True)
     print(f"{'':<40}{'s':>8}{'/ faiss':>9}{'/ cosine':>10}{'peak MiB':>10}")
     for name in sides:
@@ -168,6 +190,7 @@ def compare(count: int, dim: int, repeats: int) -> None:
     seconds = timed(lambda: rank(diagonal, labels, depth=depth, queries=few)) * count / len(few)
     name = "MLS, diagonal normal (16 queries, scaled)"
     print(f"{name:<41}{seconds:>7.0f}{seconds / base:>9.0f}{seconds / cosine:>10.0f}")
+    theirs = pml(x, labels)
     ours = {r["metric"]: r["value"] for r in retrieval_rows(make["cosine"](), labels, ks=KS)}
     for mine, other in (("map_at_r", "mean_average_precision_at_r"), ("precision_at_1", "precision_at_1")):
         print(f"{mine}: {ours[mine]:.7f}, pytorch-metric-learning {theirs[other]:.7f}")
@@ -177,28 +200,36 @@ def compare(count: int, dim: int, repeats: int) -> None:
 
 
 def scaling(dim: int) -> None:
-    """Cost of Recall@k and MAP@R against N."""
+    """Cost of Recall@k and MAP@R against N; beyond 100,000 from the time of two numbers of queries."""
     print(f"{'N':>8}{'faiss s':>9}" + "".join(f"{name:>24}" for name in ("cosine", "isotropic MLS", "vMF MLS")))
     for count in (10_000, 20_000, 50_000, 100_000, 500_000):
         x, labels = embeddings(count, dim)
         depth = full_depth(labels, KS)
-        asked = torch.arange(count if count <= 100_000 else 2048)
-        share = count / len(asked)
+        whole = count <= 100_000
 
-        def bare(x: Tensor = x, asked: Tensor = asked, depth: int = depth) -> None:
+        def bare(asked: Tensor, x: Tensor = x, depth: int = depth) -> None:
             index = faiss.IndexFlatIP(x.shape[1])
             index.add(x.numpy())
             index.search(np.ascontiguousarray(x[asked].numpy()), depth + 1)
 
-        line = f"{count:>8}{timed(bare) * share:>9.1f}"
+        runs: list[Callable[[Tensor], None]] = [bare]
         for name in ("cosine", "MLS, isotropic normal", "MLS, von Mises-Fisher"):
             scorer = scorers(x)[name]()
 
-            def run(scorer: DistributionScorer = scorer, labels: Tensor = labels, asked: Tensor = asked) -> None:
+            def run(asked: Tensor, scorer: DistributionScorer = scorer, labels: Tensor = labels) -> None:
                 list(retrieval_rows(scorer, labels, ks=KS, queries=asked))
 
-            line += f"{timed(run) * share:>24.1f}"
-        print(line + (f"  extrapolated from {len(asked)} queries" if share > 1 else ""), flush=True)
+            runs.append(run)
+        line = f"{count:>8}"
+        for width, run in zip((9, 24, 24, 24), runs):
+            if whole:
+                seconds = timed(lambda run=run, count=count: run(torch.arange(count)))
+            else:
+                run(torch.arange(SAMPLED[0]))  # what a scorer works out once is no part of the difference
+                few, more = (timed(lambda run=run, q=q: run(torch.arange(q))) for q in SAMPLED)
+                seconds = few + (more - few) / (SAMPLED[1] - SAMPLED[0]) * (count - SAMPLED[0])
+            line += f"{seconds:>{width}.1f}"
+        print(line + ("" if whole else f"  extrapolated from {SAMPLED[0]} and {SAMPLED[1]} queries"), flush=True)
 
 
 def main() -> None:
@@ -209,8 +240,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--part", choices=("compare", "scaling"), default="compare")
     a = parser.parse_args()
-    torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
+    one_thread()
     with threadpool_limits(1):
         if a.part == "compare":
             compare(a.images, a.dim, a.repeats)

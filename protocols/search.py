@@ -25,6 +25,9 @@ UNIT = 2.0**-24
 _PAIR_BYTES = 24 << 20
 """Bound on the memory of the pairs that are scored in float64 at a time."""
 
+_LEAST_ROWS = 64
+"""Queries of a block at least: products of fewer rows with 500,000 columns take twice the time per row."""
+
 
 class Form(Protocol):
     """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
@@ -182,13 +185,14 @@ def search(
         gallery: Rows of the gallery ``[G]``.
         tolerance: Differences of scores that count as ties, ``[Q]``.
         depth: Neighbours wanted.
-        block_bytes: Bound on the memory of a block.
+        block_bytes: Bound on the memory of a block; one of 64 queries may take more, some 400 bytes per gallery item.
 
     Yields:
         Rows whose listed scores hold every item that is tied with, or above, place ``depth``.
     """
     left = torch.arange(len(queries))
-    rounded = fast_bfloat16()
+    # A second copy of the gallery does not pay for few queries.
+    rounded = len(queries) >= 1024 and fast_bfloat16()
     for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
         if not depth <= wide <= len(gallery) // 16 or not len(left):
             return
@@ -197,8 +201,9 @@ def search(
         if not prepared.longest < 1e18:
             return
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
-        per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered
-        rows_per_block = max(1, block_bytes // per_row)
+        bounds = 48 * prepared.groups if prepared.side is not None else 0  # float64 steps on the way to a bound
+        per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered + bounds
+        rows_per_block = max(_LEAST_ROWS, block_bytes // per_row)
         buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
         again = []
         for place in left.split(rows_per_block):
@@ -247,15 +252,16 @@ def _block(
         outside = torch.maximum(top.values[:, -1:], chosen.values[:, -1:])
         cut = form.upper(outside + error, rows, zero, zero).squeeze(1)
     else:
-        side = g.side[column]
+        side = g.side.index_select(0, column.flatten()).view_as(column)
         bound = form.upper(inner + error, rows, side, side).masked_fill_(torch.isinf(inner), -math.inf)
         chosen = bound.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         cut = torch.maximum(top.values[:, -1], chosen.values[:, -1])
     place = chosen.indices[:, :-1]
     inner, column = inner.gather(1, place).double(), column.gather(1, place)
-    items = g.items[column]
+    items = g.items.index_select(0, column.flatten()).view_as(column)
     if g.rounded:
-        again = torch.bmm(g.factors[column], factor.float()[:, :, None]).squeeze(2).double()
+        gathered = g.factors.index_select(0, column.flatten()).view(*column.shape, -1)  # indexing takes twice as long
+        again = torch.bmm(gathered, factor.float()[:, :, None]).squeeze(2).double()
         inner, error = torch.where(torch.isinf(inner), inner, again), fine
     absent = torch.isinf(inner)
     inner = inner.masked_fill(absent, 0.0)
