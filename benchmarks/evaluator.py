@@ -4,10 +4,9 @@
 
 Embeddings with the class sizes of Stanford Online Products' test half (11,316 classes of 2 to 12 images). One thread
 for torch, faiss and BLAS; the sides run in turns, seconds are processor time of that thread (what else runs does not
-count), and the fastest repeat of each counts. Memory is what a side adds at its peak, from float32 embeddings to values, in
-a process of its own.
-Every score's metrics are also compared with plain loops over a subsample. ``--part scaling`` prints cost against N
-instead.
+count), and the fastest repeat of each counts. Memory is what a side adds at its peak, from float32 embeddings to
+values, in a process of its own. Every score's metrics are also compared with plain loops over a subsample.
+``--part scaling`` prints cost against N instead.
 """
 
 from __future__ import annotations

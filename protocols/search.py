@@ -134,8 +134,13 @@ def _round(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
-def fast_bfloat16() -> bool:
-    """Whether products of bfloat16 values, summed in float32, are faster here than those of float32 values."""
+def rounding_pays(queries: int) -> bool:
+    """Whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
+
+    Never for few queries: a second copy of the gallery is made for it.
+    """
+    if queries < 1024:
+        return False
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is not None and bool(supported())
 
@@ -191,8 +196,7 @@ def search(
         Rows whose listed scores hold every item that is tied with, or above, place ``depth``.
     """
     left = torch.arange(len(queries))
-    # A second copy of the gallery does not pay for few queries.
-    rounded = len(queries) >= 1024 and fast_bfloat16()
+    rounded = rounding_pays(len(queries))
     for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
         if not depth <= wide <= len(gallery) // 16 or not len(left):
             return

@@ -87,7 +87,7 @@ KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms
 @pytest.mark.parametrize("name", OWN_FORM + [pytest.param(name, marks=pytest.mark.slow) for name in SHARED_FORM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_finds_what_the_float64_matrix_ranks(name, kind, rounded, monkeypatch):
-    monkeypatch.setattr(search, "fast_bfloat16", lambda: rounded)
+    monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
     scorer, labels = _scorer(name, kind)
     fast = rank(scorer, labels, depth=DEPTH, block_bytes=1 << 22)
     _equal(fast, _whole(monkeypatch, scorer, labels, depth=DEPTH))
@@ -326,7 +326,7 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
         return result
 
     monkeypatch.setattr(search, "_product", spy)
-    monkeypatch.setattr(search, "fast_bfloat16", lambda: True)
+    monkeypatch.setattr(search, "rounding_pays", lambda queries: True)
     list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
     rounded, exact, found = seen[0]
     assert rounded
