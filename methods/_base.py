@@ -79,7 +79,7 @@ class Method:
         fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
         published_as: Name under which PER published settings of it, if that is not its own with hyphens.
-        in_scripts: Name in the run scripts of EL-nivMF and NIR, if it is there.
+        in_scripts: Names in the run scripts of EL-nivMF and NIR, each with the parameters that make the method it.
         published_for_released: Whether the scripts' settings make sense for the released form only.
         warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
     """
@@ -96,7 +96,7 @@ class Method:
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     warm_start: ClassVar[bool] = False
     published_as: ClassVar[str] = ""
-    in_scripts: ClassVar[str] = ""
+    in_scripts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     published_for_released: ClassVar[bool] = False
 
     class Params(MethodParams):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -147,7 +147,10 @@ class NormConcentrationMethod(Method):
         params: dict[str, Any] = {
             "concentration": float(values["loss_proxyvmf_concentration"]),
             "temperature": float(values["loss_proxyvmf_temp"]),
-            "norm_multiplier": float(values["loss_proxyvmf_init_norm_multiplier"]),
+            # The scripts set it for every loss; their code heeds it for those of this name.
+            "norm_multiplier": float(values["loss_proxyvmf_init_norm_multiplier"])
+            if "proxyvmf" in values["loss"]
+            else 0.0,
             "concentration_rate": rate["conc"] / rate["proxy"],
             "temperature_rate": rate["temp"] / rate["proxy"],
         }
@@ -199,7 +202,7 @@ class ElNivmf(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Eq. 4-6",
     )
-    in_scripts = "EL-nivMF"
+    in_scripts: ClassVar = {"EL-nivMF": {}}
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = RELEASED

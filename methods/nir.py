@@ -11,7 +11,7 @@ the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +105,7 @@ class NIR(Method):
         "omega near 1, because the regulariser does not vanish; the paper's 0.0075 to 0.3 is for the sum",
         "3 blocks, 3 layers, width 64 by default (the paper: 5 blocks, 8 layers, width 128, for D = 512)",
     )
-    in_scripts = "ProxyAnchor+NIR"
+    in_scripts: ClassVar = {"ProxyAnchor+NIR": {}}
     published_for_released = True  # their omega is for the sum over dimensions
     fidelities = ("corrected", "released")
     released_behaviour = (

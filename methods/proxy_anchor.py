@@ -9,7 +9,7 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -43,7 +43,7 @@ class ProxyAnchor(Method):
         arxiv="2003.13911",
         equations="Eq. 4",
     )
-    in_scripts = "ProxyAnchor"
+    in_scripts: ClassVar = {"ProxyAnchor": {}}
     fidelities = ("corrected", "released")
     released_behaviour = ("the positive term is averaged over samples, not over classes (EL-nivMF and NIR code)",)
 

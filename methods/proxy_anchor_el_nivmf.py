@@ -5,6 +5,8 @@ L = L_EL-nivMF + omega L_ProxyAnchor(mu_c, mu_z)
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -40,7 +42,7 @@ class ProxyAnchorElNivmf(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Eq. 7",
     )
-    in_scripts = "PANC+EL-nivMF"
+    in_scripts: ClassVar = {"PANC+EL-nivMF": {}}
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (*RELEASED, "Proxy-Anchor's positive term is averaged over samples")

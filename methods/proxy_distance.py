@@ -6,7 +6,7 @@ vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,7 +52,14 @@ class ProxyDistance(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Section 4, Eq. 29-39",
     )
-    in_scripts = "EL-vMF"
+    in_scripts: ClassVar = {
+        "Cos": {"distance": "cosine"},
+        "L2": {"distance": "l2"},
+        "nivMF point": {"distance": "nivmf"},
+        "EL-vMF": {"distance": "el_vmf"},
+        "B-vMF": {"distance": "b_vmf"},
+        "KL-vMF": {"distance": "kl_vmf"},
+    }
     deviations = DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (

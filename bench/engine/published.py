@@ -22,6 +22,7 @@ class Published:
         params: The method's parameters.
         optim: Optimisation of its stage.
         data: Batches and epochs, where they differ from the recipe's.
+        kind: Parameters that a run must have for the setting to be about it.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Published:
     params: Mapping[str, Any]
     optim: Mapping[str, Any]
     data: Mapping[str, Any] = field(default_factory=dict)
+    kind: Mapping[str, Any] = field(default_factory=dict)
 
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
@@ -109,12 +111,11 @@ def _scripts(method: Any, dataset: str) -> list[Published]:
     found = []
     for (variant, where), values in _table("nivmf_nir_hparams.csv", "method").items():
         dim = values.get("embed_dim", "")
-        names = (
-            f"{method.in_scripts} R50/{dim}",
-            f"{method.in_scripts} baseline R50/{dim}",
-            f"{method.in_scripts} (Fig.5)",
+        tails = (f" R50/{dim}", f" baseline R50/{dim}", " (Fig.5)")
+        kind = next(
+            (kind for name, kind in method.in_scripts.items() for tail in tails if variant == name + tail), None
         )
-        if not method.in_scripts or where != DATASETS.get(dataset) or variant not in names:
+        if kind is None or where != DATASETS.get(dataset):
             continue
         params, rates = method.from_script(values)
         epochs = int(values["n_epochs"])
@@ -128,5 +129,6 @@ def _scripts(method: Any, dataset: str) -> list[Published]:
             "epoch_repeats": 1.0,
             "freeze_norm": "statistics",
         }
-        found.append(Published("EL-nivMF and NIR scripts", variant, f"resnet50/{dim}", values, params, optim, data))
+        source, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
+        found.append(Published(source, variant, network, values, {**params, **kind}, optim, data, kind))
     return found

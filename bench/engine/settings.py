@@ -250,7 +250,9 @@ def apply_file(path: Path, name: str, template: dict[str, Any], method: Any, met
     return f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}"
 
 
-def published_or_refuse(method: Any, dataset: str, base: str, network: str, fidelity: str) -> Published:
+def published_or_refuse(
+    method: Any, dataset: str, base: str, network: str, fidelity: str, pinned: Mapping[str, Any] | None = None
+) -> Published:
     """The published setting of a method for a network.
 
     Args:
@@ -259,11 +261,18 @@ def published_or_refuse(method: Any, dataset: str, base: str, network: str, fide
         base: Base method of two-stage methods.
         network: Backbone and embedding size, such as ``bn_inception/128``.
         fidelity: ``corrected`` or ``released``.
+        pinned: Parameters of the method that ``--set`` pins; they may choose among several settings.
 
     Raises:
         NothingPublished: If there is none, or none for this network or form, with where there are some.
     """
-    found = {item.network: item for item in published_settings(method, dataset, base)}
+    params = {**method.Params().model_dump(), **(pinned or {})}
+    every = published_settings(method, dataset, base)
+    fitting = [item for item in every if all(params[name] == value for name, value in item.kind.items())]
+    found = {item.network: item for item in fitting}
+    if every and not found:
+        kinds = ", ".join(sorted({" ".join(f"{k}={v}" for k, v in item.kind.items()) for item in every}))
+        raise NothingPublished(f"published settings of {method.name} on {dataset} are for {kinds}; pin one of these")
     if not found:
         on_base = f" on {base}" if method.on_base else ""
         where = [name for name in DATASETS if published_settings(method, name, base)]

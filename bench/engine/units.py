@@ -267,7 +267,9 @@ def _plan(
     backbone, dim = settings.backbone or recipe.backbone, settings.dim or recipe.dim
     published = None
     if settings.hparams == "published":
-        published = published_or_refuse(method, dataset, settings.base or recipe.base, f"{backbone}/{dim}", fidelity)
+        base_name = settings.base or recipe.base
+        pinned = {key.partition(".")[2]: text for key, text in settings.sets if key.startswith("method.")}
+        published = published_or_refuse(method, dataset, base_name, f"{backbone}/{dim}", fidelity, pinned)
         # Batches are checked against the data, and --set against them.
         recipe = replace(recipe, **published.data)
     base = None

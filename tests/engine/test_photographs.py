@@ -186,6 +186,21 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert nir["optim"]["lr_objective"] == pytest.approx(0.04)
     assert plans["proxy_anchor"]["optim"]["lr_objective"] == pytest.approx(0.02)
     assert {(t["backbone"], t["dim"], t["images_per_class"]) for t in plans.values()} == {("resnet50", 128, 2)}
+    asked |= {"dim": 512}
+    wanted = {
+        "cosine": (10.0, 1 / 256, 0.0),
+        "l2": (200.0, 1.0, 0.0),
+        "b_vmf": (10.0, 1.0, 150.0),
+        "": (10.0, 1.0, 150.0),
+    }
+    for distance, values in wanted.items():
+        pins = (("method.distance", distance),) if distance else ()
+        (plan,) = build_plans(
+            RunSettings(methods=("proxy_distance",), **{**asked, "sets": (*asked["sets"], *pins)}), context
+        )
+        params = plan.template["params"]
+        assert params["distance"] == (distance or "el_vmf")
+        assert (params["concentration"], params["temperature"], params["norm_multiplier"]) == values
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--method", "nir"]
     assert main([*arguments, "--backbone", "resnet50"]) == 2
