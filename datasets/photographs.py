@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from ._base import DataError, ImageSet
 
@@ -181,6 +183,7 @@ def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation,
 
 
 _GREY = (0.2989, 0.587, 0.114)
+_GREY_ROW = torch.tensor([_GREY])
 
 
 def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
@@ -189,24 +192,23 @@ def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int])
     One image at a time and in place: an image stays in the processor's cache, a batch does not.
 
     Args:
-        image: float ``[3, H, W]`` in [0, 1]; changed in place.
+        image: float ``[3, H, W]`` in [0, 1], contiguous; changed in place.
         factors: Of brightness, contrast and saturation; 1 changes nothing.
         order: In which the three are applied.
     """
+    pixels = image.view(3, -1)
     for kind in order:
         factor = factors[kind]
         if factor == 1:
             continue
         if kind == 0:
-            image.mul_(factor)
+            pixels.mul_(factor)
         elif kind == 1:
-            mean = sum(w * m for w, m in zip(_GREY, image.mean((1, 2)).tolist()))
-            image.mul_(factor).add_((1 - factor) * mean)
+            mean = sum(w * m for w, m in zip(_GREY, pixels.mean(1).tolist()))
+            pixels.mul_(factor).add_((1 - factor) * mean)
         else:
-            grey = image[0] * _GREY[0]
-            grey.add_(image[1], alpha=_GREY[1]).add_(image[2], alpha=_GREY[2])
-            image.mul_(factor).add_(grey, alpha=1 - factor)
-        image.clamp_(0, 1)
+            torch.lerp(torch.mm(_GREY_ROW, pixels), pixels, factor, out=pixels)
+        pixels.clamp_(0, 1)
     return image
 
 
@@ -227,13 +229,24 @@ class PixelCache:
     def __init__(self, path: Path) -> None:
         with np.load(path.with_suffix(".index.npz")) as index:
             self.offsets, self.heights, self.widths = (index[k] for k in ("offsets", "heights", "widths"))
-        self._pixels = np.memmap(path.with_suffix(".pixels"), dtype=np.uint8, mode="r")
+        pixels = np.memmap(path.with_suffix(".pixels"), dtype=np.uint8, mode="r")
+        with warnings.catch_warnings():
+            # A mapping that could be written to would count as memory, all of it at once.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            self._pixels = torch.from_numpy(pixels)
 
     def __getitem__(self, i: int) -> Tensor:
-        """uint8 ``[3, H, W]``, channels last in memory; not to be written to."""
-        h, w = int(self.heights[i]), int(self.widths[i])
-        flat = self._pixels[self.offsets[i] : self.offsets[i] + h * w * 3]
-        return torch.from_numpy(flat.reshape(h, w, 3).copy()).permute(2, 0, 1)
+        """uint8 ``[3, H, W]``, channels last; the mapped file itself, so that a crop reads no more than it needs.
+
+        Writing to it ends the process.
+        """
+        return self.box(i, 0, 0, int(self.heights[i]), int(self.widths[i]))
+
+    def box(self, i: int, top: int, left: int, height: int, width: int) -> Tensor:
+        """A part of image ``i``, uint8 ``[3, height, width]``, like the whole."""
+        row = 3 * int(self.widths[i])
+        start = int(self.offsets[i]) + top * row + 3 * left
+        return self._pixels.as_strided((3, height, width), (1, row, 3), start)
 
     @staticmethod
     def exists(path: Path) -> bool:
@@ -428,14 +441,13 @@ class PhotoImages(ImageSet):
             self._caches[kind] = PixelCache(self._cache_path(kind))
         return self._caches[kind][i]
 
-    def _training_sizes(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Heights and widths of decoded training images."""
+    def _training_cache(self, index: Tensor) -> tuple[PixelCache, list[int]]:
+        """Decoded training images, and the places of some of them there."""
         if self.within:
             whole, rows = self.within
-            return whole._training_sizes(rows[index])
+            return whole._training_cache(rows[index])
         self._open("training")
-        held = self._caches["training"]
-        return torch.from_numpy(held.heights[index.numpy()]), torch.from_numpy(held.widths[index.numpy()])
+        return self._caches["training"], index.tolist()
 
     def pixels_of(self, index: Tensor) -> Tensor:
         """RGB, uint8 ``[B, 3, S, S]``."""
@@ -446,10 +458,10 @@ class PhotoImages(ImageSet):
         """RGB in [0, 1], float32 ``[B, 3, S, S]``; the network normalises."""
         return pixels.float() / 255
 
-    def training(self, index: Tensor, augmentation: Any, generator: torch.Generator) -> Tensor:
+    def training(
+        self, index: Tensor, augmentation: Any, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
         """Random resized crop, flip and colour jitter: RGB in [0, 1], float32 ``[B, 3, S, S]``."""
-        from torchvision.transforms.v2 import functional as F
-
         u = torch.rand(len(index), 26, generator=generator, dtype=torch.float64)
         order = torch.randperm(3, generator=generator).tolist()
         flip = (u[:, 22] < augmentation.flip).tolist()
@@ -457,23 +469,36 @@ class PhotoImages(ImageSet):
 
         ranges = torch.tensor([augmentation.brightness, augmentation.contrast, augmentation.saturation])
         factors = (1 + ranges * (2 * u[:, 23:] - 1)).tolist()
-        out = torch.empty(len(index), 3, *size)
+        shape = (len(index), 3, *size)
+        batch = torch.empty(shape) if out is None or out.shape != shape else out
+        targets = batch.unbind(0)
 
-        boxes: list[list[int]] = []
         if self.view.cache:
-            boxes = crop_boxes(*self._training_sizes(index), augmentation, u[:, :22]).tolist()
+            held, rows = self._training_cache(index)
+            sizes = torch.from_numpy(held.heights[rows]), torch.from_numpy(held.widths[rows])
+            boxes = crop_boxes(*sizes, augmentation, u[:, :22]).tolist()
 
-        def crop(place: int) -> None:
+        def part(place: int) -> Tensor:
+            if self.view.cache:
+                return held.box(rows[place], *boxes[place])
             image = self._image(int(index[place]), "training")
-            top, left, h, w = boxes[place] if boxes else self._box(image, augmentation, u[place])
-            made: Tensor = F.resized_crop(image, top, left, h, w, size, antialias=True)
-            target = out[place]
-            target.copy_(made.flip(2) if flip[place] else made).div_(255)
-            colour_jitter(target, factors[place], order)
+            top, left, h, w = self._box(image, augmentation, u[place])
+            return image[:, top : top + h, left : left + w]
 
-        for _ in self._mapped(crop, range(len(index))):
+        def crop(places: Sequence[int]) -> None:
+            # Worked on where it stays in the processor's cache, and written to the batch once.
+            scratch = torch.empty(shape[1:])
+            for place in places:
+                # What torchvision's resized_crop comes to: its checks hold the other threads up.
+                made = interpolate(part(place)[None], size, mode="bilinear", antialias=True)[0]
+                torch.div(made.flip(2) if flip[place] else made, 255, out=scratch)
+                targets[place].copy_(colour_jitter(scratch, factors[place], order))
+
+        # Threads wait less for the interpreter if they take many images at a time.
+        share = max(1, len(index) // (4 * self.threads))
+        for _ in self._mapped(crop, [range(len(index))[at : at + share] for at in range(0, len(index), share)]):
             pass
-        return out
+        return batch
 
     @staticmethod
     def _box(image: Tensor, augmentation: Any, u: Tensor) -> list[int]:

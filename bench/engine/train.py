@@ -7,7 +7,8 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,15 @@ class _Images:
         self.data = data
         self.augmentation = augmentation
         self.device = device
+        # On a CPU, training itself has all cores.
+        self.ahead = device != "cpu"
+        self._last: Tensor | None = None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        images = self.data.train.training(rows, self.augmentation, gen)
-        moved: Tensor = images.to(self.device, memory_format=torch.channels_last)
+        self._last = self.data.train.training(rows, self.augmentation, gen, self._last)
+        moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
+        if moved is self._last:  # in the same memory, which is the caller's now
+            self._last = None
         return moved
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Any:
@@ -59,6 +65,8 @@ class _Images:
 
 class _CachedFeatures:
     """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base."""
+
+    ahead = False
 
     def __init__(
         self,
@@ -110,6 +118,23 @@ class _CachedFeatures:
         loss = getattr(model.objective, "validation_loss", model.objective)
         losses = [loss(model.embed_features(view).distribution, labels) for view in self.features["val"]]
         return float(torch.stack(losses).double().mean())
+
+
+def in_turn(inputs: Any, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and inputs of batches in order; where that pays, each is made while the one before it is trained on."""
+    if not inputs.ahead:
+        for rows in batches:
+            yield rows, inputs.batch(rows, gen)
+        return
+    with ThreadPoolExecutor(1) as worker:
+        waiting: list[tuple[Tensor, Future[Tensor]]] = []
+        for rows in batches:
+            waiting.append((rows, worker.submit(inputs.batch, rows, gen)))
+            if len(waiting) > 1:
+                ready, made = waiting.pop(0)
+                yield ready, made.result()
+        for ready, made in waiting:
+            yield ready, made.result()
 
 
 @torch.no_grad()
@@ -182,11 +207,11 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             model.backbone.eval()  # its batch statistics do not move either
         total = torch.zeros((), dtype=torch.float64)
         batches = class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps)
-        for number, rows in enumerate(batches):
+        for number, (rows, made) in enumerate(in_turn(inputs, batches, augment)):
             factor = learning_rate_factor(epoch * steps + number, steps, optim)
             for group in optimizer.param_groups:
                 group["lr"] = group["max_lr"] * factor
-            embedding = inputs.embed_batch(model, inputs.batch(rows, augment))
+            embedding = inputs.embed_batch(model, made)
             loss = model.objective(embedding.distribution, labels[rows].to(context.device))
             if not torch.isfinite(loss):
                 raise UnitFailed(f"loss became {loss.item()} in epoch {epoch + 1}, batch {number + 1}")
@@ -245,8 +270,9 @@ def _warm_start(
     before = {key: value.clone() for key, value in model.state_dict().items()}
     model.train()
     raw, seen = [], []
-    for rows in class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps):
-        raw.append(inputs.embed_batch(model, inputs.batch(rows, augment)).raw)
+    batches = class_balanced_batches(labels, spec["classes_per_batch"], spec["images_per_class"], order, steps)
+    for rows, made in in_turn(inputs, batches, augment):
+        raw.append(inputs.embed_batch(model, made).raw)
         seen.append(labels[rows])
     model.load_state_dict(before)
     model.method.initialise(model, torch.cat(raw), torch.cat(seen).to(device))

@@ -142,6 +142,13 @@ def test_threads_and_batching_change_nothing(files):
     torch.testing.assert_close(one.evaluation(index), parts, rtol=0, atol=0)
     a, b = (x.training(index, PhotoAugmentation(), torch.Generator().manual_seed(1)) for x in (one, many))
     torch.testing.assert_close(a, b, rtol=0, atol=0)
+    # An earlier batch may be overwritten, but only by one of its shape.
+    c = one.training(index, PhotoAugmentation(), torch.Generator().manual_seed(1), torch.rand_like(a))
+    torch.testing.assert_close(a, c, rtol=0, atol=0)
+    held = torch.rand(2, 3, 32, 32)
+    kept = held.clone()
+    one.training(index, PhotoAugmentation(), torch.Generator(), held)
+    assert torch.equal(held, kept)
 
 
 def test_without_any_augmentation_training_sees_the_whole_square_image(files):

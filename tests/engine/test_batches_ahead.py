@@ -1,0 +1,60 @@
+"""Batches that are made while the one before them is trained on."""
+
+import threading
+
+import pytest
+import torch
+from bench.datasets import Augmentation
+from bench.datasets._base import ArrayImages, TrainVal
+from bench.engine.train import _Images, in_turn
+
+
+def _inputs(ahead):
+    pixels = torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = ArrayImages(pixels, torch.arange(24) % 4, map(str, range(24)), "abcd", mean=(0.5,), std=(0.2,))
+    inputs = _Images(TrainVal(images, images, 0, 1), Augmentation(), "cpu")
+    inputs.ahead = ahead
+    return inputs
+
+
+def _epoch(inputs, seed=1):
+    rows = torch.randperm(24, generator=torch.Generator().manual_seed(0)).split(8)
+    # Each input is kept as it is when it is handed out: none may change while it is used.
+    return [(r, made, made.clone()) for r, made in in_turn(inputs, rows, torch.Generator().manual_seed(seed))]
+
+
+def test_batches_are_those_made_in_turn():
+    plain, ahead = _epoch(_inputs(False)), _epoch(_inputs(True))
+    assert len(plain) == len(ahead) == 3
+    for (rows, _, expected), (rows_too, later, found) in zip(plain, ahead):
+        assert torch.equal(rows, rows_too)
+        assert torch.equal(expected, found)
+        assert torch.equal(later, found)
+    assert not torch.equal(plain[0][2], _epoch(_inputs(False), seed=2)[0][2])
+
+
+def test_the_next_batch_is_made_before_this_one_is_done_with():
+    inputs = _inputs(True)
+    made = [threading.Event() for _ in range(3)]
+    calls = iter(made)
+    batch = inputs.batch
+    inputs.batch = lambda rows, gen: (batch(rows, gen), next(calls).set())[0]
+    for number, _ in enumerate(in_turn(inputs, torch.arange(24).split(8), torch.Generator())):
+        assert made[min(number + 1, 2)].wait(10)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_batch_that_fails_fails_where_it_is_needed(ahead):
+    inputs = _inputs(ahead)
+    batch = inputs.batch
+
+    def fails(rows, gen):
+        if 16 in rows.tolist():
+            raise OSError("gone")
+        return batch(rows, gen)
+
+    inputs.batch = fails
+    batches = in_turn(inputs, torch.arange(24).split(8), torch.Generator())
+    assert [next(batches)[0][0].item() for _ in range(2)] == [0, 8]
+    with pytest.raises(OSError, match="gone"):
+        next(batches)
