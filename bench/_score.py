@@ -145,8 +145,15 @@ def score(
     return tidy(score_set(given, scorers=scorers, metrics=metrics, normalize=normalize))
 
 
-def score_set(given: EmbeddingSet, *, scorers: Sequence[str], metrics: Sequence[str], normalize: bool = True) -> Scored:
-    """Everything that is asked about a set.
+def score_set(
+    given: EmbeddingSet,
+    *,
+    scorers: Sequence[str],
+    metrics: Sequence[str],
+    normalize: bool = True,
+    device: str = "cpu",
+) -> Scored:
+    """Everything that is asked about a set; ``device`` computes scores that no search has a short cut for.
 
     Raises:
         BadInput: If a scorer or metric is unknown or does not fit.
@@ -157,7 +164,7 @@ def score_set(given: EmbeddingSet, *, scorers: Sequence[str], metrics: Sequence[
     distribution = distribution_of(ordered, normalize)
     check_scorers(scorers, distribution)
     try:
-        return _measured(ordered, distribution, scorers, wanted)
+        return _measured(ordered, distribution, scorers, wanted, device)
     except ValueError as error:
         raise BadInput(str(error)) from None
 
@@ -255,7 +262,7 @@ def confidences_of(given: EmbeddingSet, distribution: Distribution) -> dict[str,
 
 
 def _measured(
-    given: EmbeddingSet, distribution: Distribution, scorers: tuple[str, ...], wanted: dict[str, int]
+    given: EmbeddingSet, distribution: Distribution, scorers: tuple[str, ...], wanted: dict[str, int], device: str
 ) -> Scored:
     labels = torch.from_numpy(_classes(given.labels))
     confidences = confidences_of(given, distribution)
@@ -266,7 +273,7 @@ def _measured(
     rows: list[Row] = []
     values: dict[str, dict[str, Tensor]] = {}
     for name in scorers:
-        scorer = DistributionScorer(name, distribution)
+        scorer = DistributionScorer(name, distribution, device=device)
         # The filter-out curves look deeper than the other tests; one ranking serves them all.
         depth = max(full_depth(labels, ks), filter_depth(labels) if primary else 1)
         ranking = rank(scorer, labels, depth=depth, **roles)

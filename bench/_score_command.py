@@ -27,6 +27,7 @@ def score_command(
     by: str,
     out: Path | None,
     quiet: bool,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Score files, compare the others with the first, print unless quiet, write if asked to.
 
@@ -38,6 +39,7 @@ def score_command(
         by: What the bootstrap draws, ``queries`` or ``classes``.
         out: Folder for tables and figures.
         quiet: Print nothing on standard output.
+        device: ``auto``, ``cpu`` or ``cuda``.
 
     Returns:
         What ``--json`` prints.
@@ -56,15 +58,17 @@ def score_command(
     from rich.console import Console
 
     from ._score import compare, score_set, tidy, wanted_metrics
+    from .commands import pick_device
     from .report.frame import plain_rows
     from .report.scored import print_scored, worth, write_scored
 
     wanted_metrics(metrics)  # a wrong name is not the fault of a file
+    where = pick_device(device)
     scored: dict[str, Scored] = {}
     for path, name, (given, normalized) in zip(files, names, sets):
         how = normalized if normalize is None else normalize
         with _named(path):
-            scored[name] = score_set(given, scorers=scorers, metrics=metrics, normalize=how)
+            scored[name] = score_set(given, scorers=scorers, metrics=metrics, normalize=how, device=where)
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
     differences = [
         {"first": names[0], "other": name, **line}

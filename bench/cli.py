@@ -446,6 +446,9 @@ def score(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
     ] = None,
+    device: Annotated[
+        Device, typer.Option(help="Where scores without a short cut are computed (match, mls of diagonal normals).")
+    ] = Device.auto,
     as_json: Json = False,
 ) -> None:
     """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
@@ -469,6 +472,7 @@ def score(
         by=bootstrap.value,
         out=out,
         quiet=as_json,
+        device=device.value,
     )
     if as_json:
         _print_json(found)
@@ -500,7 +504,7 @@ def compare(
     if names and any(Path(name).suffix or Path(name).is_file() for name in names):
         if len(names) < 2:
             raise UserError(f"{names[0]}: name another file to compare it with")
-        score([Path(name) for name in names], scorers, metrics, normalize, bootstrap, None, as_json)
+        score([Path(name) for name in names], scorers, metrics, normalize, bootstrap, as_json=as_json)
         return
     from .commands import compare_command
 

@@ -306,16 +306,16 @@ def _rank_block(
             f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite"
         )
     if tolerance is None:
-        tolerance = TIE_TOLERANCE * scores.abs().amax(1)
-    scores = scores.masked_fill(queries[:, None] == gallery[None, :], -math.inf)
+        tolerance = TIE_TOLERANCE * scores.abs().amax(1).cpu()
+    scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
     kept = table.neighbours.shape[1]
-    top, order = scores.topk(min(kept + 1, len(gallery)), dim=1)
+    top, order = (found.cpu() for found in scores.topk(min(kept + 1, len(gallery)), dim=1))
     cut = torch.zeros(len(queries), dtype=torch.bool)
     if top.shape[1] > kept:
         cut = (top[:, kept - 1] - top[:, kept] <= tolerance) & torch.isfinite(top[:, kept])
         # The group is cut by the depth: only a full sort of these rows says how far it reaches.
         if bool(cut.any()):
-            full, every = scores[cut].sort(dim=1, descending=True)
+            full, every = (found.cpu() for found in scores[cut.to(scores.device)].sort(dim=1, descending=True))
             table.put(place[cut], gallery[every], full, tolerance[cut])
     if not bool(cut.all()):
         table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])

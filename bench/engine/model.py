@@ -155,6 +155,11 @@ def _in_float64(distribution: Distribution) -> Distribution:
     return from_arrays(kind, {name: value.double() for name, value in arrays.items()})
 
 
+def _on(distribution: Distribution, device: str) -> Distribution:
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})
+
+
 class DistributionScorer:
     """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with.
 
@@ -162,10 +167,18 @@ class DistributionScorer:
         name: Name of the scorer.
         distribution: All embeddings, batch shape ``[N]``.
         options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
+        device: Where matrices are computed. Searches by bounds and aligned pairs stay on the CPU.
     """
 
-    def __init__(self, name: str, distribution: Distribution, options: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        distribution: Distribution,
+        options: Mapping[str, float] | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.name = name
+        self.device = device
         self._spec = get_scorer(name)
         self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
         if self._spec.prepare_once:
@@ -179,11 +192,11 @@ class DistributionScorer:
         return rows if self._spec.prepare_once else self._spec.prepare(rows)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` between two lists of rows."""
+        """Scores ``[Q, G]`` between two lists of rows, on the scorer's device."""
         # Rankings ask block after block for the same gallery.
         if self._gallery is None or self._gallery[0] is not gallery:
-            self._gallery = (gallery, self._rows(gallery))
-        return self._spec.matrix(self._rows(queries), self._gallery[1], **self._options)
+            self._gallery = (gallery, _on(self._rows(gallery), self.device))
+        return self._spec.matrix(_on(self._rows(queries), self.device), self._gallery[1], **self._options)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of aligned rows."""

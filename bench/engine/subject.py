@@ -26,6 +26,7 @@ class Subject:
         confidence: Confidences by split and kind, each ``[N]``.
         options: Trained parameters of its scorer.
         trained: Record of the training unit.
+        device: Where matrices of scores are computed.
     """
 
     method: Any
@@ -33,6 +34,7 @@ class Subject:
     confidence: Mapping[str, Mapping[str, Tensor]]
     options: Mapping[str, float]
     trained: Mapping[str, Any]
+    device: str
     has_val = True
 
     @classmethod
@@ -69,11 +71,12 @@ class Subject:
             {split: part[1] for split, part in found.items()},
             model.scorer_options(),
             trained,
+            context.device,
         )
 
     def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
         """A scorer on the rows of a split."""
-        return DistributionScorer(name, self.embeddings[split], self.options if options else None)
+        return DistributionScorer(name, self.embeddings[split], self.options if options else None, self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means on the unit sphere, float64 ``[N, D]``."""

@@ -226,7 +226,7 @@ def run_training(spec: dict[str, Any], unit: str, cell: Cell, context: Context, 
             total += loss.detach().double().cpu()
         distribution = inputs.validation(model)
         try:
-            scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options())
+            scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options(), context.device)
             val = map_at_r(scorer, data.val.labels)
         except ValueError as error:
             raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error

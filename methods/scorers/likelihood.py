@@ -19,6 +19,7 @@ from ._layout import Layout, Matrix
 
 LOG_2PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 1 << 16  # of an intermediate: 512 KiB in float64 stay in the cache
+_GPU_BLOCK_ELEMENTS = 1 << 24  # few and large kernels
 
 
 def mutual_likelihood(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
@@ -63,7 +64,8 @@ def _diagonal(a: DiagonalNormal, b: DiagonalNormal, layout: Layout) -> Tensor:
 
 
 def _diagonal_block(loc: Tensor, variance: Tensor, b: DiagonalNormal, layout: Layout, folds: int) -> Tensor:
-    many = max(1, _BLOCK_ELEMENTS // b.dim) if layout is Matrix else max(1, len(loc))
+    elements = _BLOCK_ELEMENTS if loc.device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+    many = max(1, elements // b.dim) if layout is Matrix else max(1, len(loc))
     parts = []
     for other, spread in zip(b.loc.split(many), b.variance.split(many)):
         (m, n), (u, v) = layout.outer(loc, other), layout.outer(variance, spread)
