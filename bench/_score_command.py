@@ -58,7 +58,7 @@ def score_command(
     from rich.console import Console
 
     from ._score import compare, score_set, tidy, wanted_metrics
-    from .commands import pick_device
+    from .machine import pick_device
     from .report.frame import plain_rows
     from .report.scored import print_scored, worth, write_scored
 

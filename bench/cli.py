@@ -232,7 +232,7 @@ def list_(
     bench list methods
     bench list datasets --json
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .commands import list_rows
+    from .catalogue import list_rows
 
     rows = list_rows(kind.value, tuple(plugin or ()), check)
     if as_json:
@@ -257,7 +257,7 @@ def show(
     \b
     bench show dul_cls
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .commands import show_entry
+    from .catalogue import show_entry
 
     value, text = show_entry(name, tuple(plugin or ()))
     if as_json:
@@ -282,7 +282,7 @@ def data_list(as_json: Json = False, plugin: Plugins = None) -> None:
     \b
     bench data list
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .commands import data_rows
+    from .data_commands import data_rows
 
     rows = data_rows(tuple(plugin or ()))
     if as_json:
@@ -309,7 +309,7 @@ def data_verify(
     \b
     bench data verify cub200 --data-root data
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .commands import data_verify_command
+    from .data_commands import data_verify_command
 
     found = data_verify_command(name, data_root, allow_partial, tuple(plugin or ()), quiet=as_json)
     if as_json:
@@ -332,7 +332,7 @@ def data_import(
     \b
     bench data import cub200 CUB_200_2011.tgz --data-root data
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .commands import data_import_command
+    from .data_commands import data_import_command
 
     typer.echo(data_import_command(name, source, data_root, allow_partial))
 
@@ -566,7 +566,7 @@ def embed(
     bench score photos.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ._embed import embed_command
-    from .commands import pick_device
+    from .machine import pick_device
 
     text = embed_command(
         run=run,

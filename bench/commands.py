@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import importlib
 import os
-import sys
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, unknown
+from .machine import cores, default_workers, pick_device
+from .progress import progress_bar
 from .registry import Registry
 from .store import Store, read_json
 
@@ -23,48 +19,6 @@ from .store import Store, read_json
 def _one_line(error: Any) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def pick_device(device: str) -> str:
-    """``cpu`` or ``cuda``.
-
-    Raises:
-        UserError: If cuda is asked for and not there.
-    """
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no GPU here; use --device cpu or auto")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-
-
-def default_workers(device: str) -> int:
-    """One process per core this one may run on; one alone on a GPU, which they would have to share."""
-    return 1 if device == "cuda" else cores()
-
-
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def progress_bar(console: Any) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for work on images, gone when it is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Where there is no terminal a bar would leave an empty line.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[tuple[str, int], Any] = {}
-
-        def advance(what: str, done: int, total: int) -> None:
-            key = (what, total)
-            if key not in tasks:
-                tasks[key] = bars.add_task(what, total=total)
-            bars.update(tasks[key], completed=done)
-
-        yield advance
 
 
 def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
@@ -227,119 +181,6 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> N
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
 
 
-def data_rows(plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
-    """Rows of ``bench data list``."""
-    rows = []
-    for entry in Registry("datasets", plugins):
-        cls = entry.load()
-        held = {key: getattr(cls, key, "") for key in ("official", "needs", "source")}
-        rows.append({"name": entry.name, "summary": entry.summary, "embedded": cls.embedded, **held})
-    return rows
-
-
-def _photo_dataset(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> Any:
-    from .datasets import DataError
-
-    cls = Registry("datasets", plugins).get(name).load()
-    if not hasattr(cls, "verify"):
-        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
-    try:
-        return cls(root, allow_partial=allow_partial, threads=cores())
-    except DataError as error:
-        raise UserError(str(error)) from None
-
-
-def data_verify_command(
-    name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...], quiet: bool
-) -> dict[str, Any]:
-    """``bench data verify``: what is there, printed unless quiet."""
-    from rich.console import Console
-
-    dataset = _photo_dataset(name, root, allow_partial, plugins)
-    try:
-        with progress_bar(Console(stderr=True)) as progress:
-            found: dict[str, Any] = dataset.verify(progress)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if quiet:
-        return found
-    print(f"{found['release']} at {found['folder']}: {found['images']} images, {found['classes']} classes")
-    if found["partial"]:
-        print(f"  incomplete: {found['partial']}")
-    for part, numbers in found["splits"].items():
-        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
-        print(
-            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
-            f"  sha256 {numbers['manifest_sha256'][:16]}"
-        )
-    if "soft_labels" in found:
-        soft = found["soft_labels"]
-        print(
-            f"  label distributions ({soft['file']}): {soft['images']} of {found['images']} images,"
-            f" {soft['test_images']} of {found['splits']['test']['images']} test images, {soft['classes']} classes"
-        )
-    if found["converted_to_rgb"]:
-        kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(found["converted_to_rgb"].items()))
-        print(f"  read as RGB: {kinds}")
-    for line in found["damaged"]:
-        print(f"  damaged: {line}")
-    return found
-
-
-def data_import_command(name: str, source: Path, root: Path, allow_partial: bool) -> str:
-    """``bench data import``: unpack or copy, then check; returns what was found."""
-    import shutil
-    import tempfile
-
-    if not source.exists():
-        raise UserError(f"{source}: no such file or folder")
-    if root.resolve().is_relative_to(source.resolve()):
-        raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
-    target = root / name
-    if target.exists():
-        raise UserError(f"{target} is there already; remove it first, or check it with `bench data verify {name}`")
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
-        inside = Path(staging) / name
-        try:
-            if source.is_dir():
-                shutil.copytree(source, inside)
-            else:
-                _unpack(source, inside)
-        except _ARCHIVE_ERRORS as error:
-            what = "cannot be copied" if source.is_dir() else "not an archive that can be unpacked"
-            raise UserError(f"{source}: {what} ({_first_line(error)})") from None
-        for archive in sorted(path for s in (".zip", ".tgz", ".tar.gz", ".tar") for path in inside.rglob(f"*{s}")):
-            with contextlib.suppress(*_ARCHIVE_ERRORS):  # an encrypted one that is not needed, say
-                _unpack(archive, archive.parent)
-        # Checked before it is in place: a wrong download must not look like a data set afterwards.
-        dataset = _photo_dataset(name, inside, allow_partial, ())
-        try:
-            dataset.train_val(), dataset.test()
-        except ValueError as error:
-            raise UserError(f"{source}: {error}") from None
-        images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
-        inside.rename(target)
-    note = f"; incomplete: {partial}" if partial else ""
-    where = f"; use --data-root {target}" if name == "folder" else ""
-    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}{where}"
-
-
-_ARCHIVE_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive; members that would leave the folder are refused."""
-    import shutil
-
-    options = {} if archive.name.lower().endswith(".zip") else {"filter": "data"}
-    shutil.unpack_archive(archive, folder, **options)  # type: ignore[arg-type]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def _print_estimate(plans: list[Any], context: Any, workers: int) -> None:
     """Time and disk, from a few timed steps on this machine."""
     from .datasets import DataError
@@ -370,124 +211,6 @@ def _print_estimate(plans: list[Any], context: Any, workers: int) -> None:
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")
 
 
-def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[str, Any]]:
-    """Rows of ``bench list``: at least ``name`` and ``summary``."""
-    if kind == "protocols":
-        from .protocols import PROTOCOLS, get_protocol
-
-        modules = [get_protocol(name) for name in PROTOCOLS]
-        return [{"name": m.NAME, "summary": m.SUMMARY, "presets": list(m.PRESETS)} for m in modules]
-    if kind == "corruptions":
-        from .datasets import CORRUPTIONS
-
-        return [{"name": found.name, "summary": found.summary} for found in CORRUPTIONS.values()]
-    if kind == "scorers":
-        from .methods.scorers import SCORERS
-
-        return [{"name": spec.name, "summary": spec.formula} for spec in SCORERS.values()]
-    registry = Registry(kind, plugins)
-    rows = []
-    for entry in [*registry, *registry.broken]:
-        error = entry.broken
-        if check and not error:
-            try:
-                entry.load()
-            except UserError as problem:
-                error = str(problem)
-        rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
-    return rows
-
-
-def show_entry(name: str, plugins: tuple[Path, ...]) -> tuple[dict[str, Any], str]:
-    """What ``bench show`` prints: as a value and as text."""
-    methods, datasets = Registry("methods", plugins), Registry("datasets", plugins)
-    if name in methods.entries or name in {entry.name for entry in methods.broken}:
-        return _show_method(methods.get(name).load())
-    if name in datasets.entries or name in {entry.name for entry in datasets.broken}:
-        return _show_dataset(datasets.get(name).load())
-    from .protocols import PROTOCOLS, get_protocol
-
-    if name in PROTOCOLS:
-        module = get_protocol(name)
-        value: dict[str, Any] = {
-            "name": name,
-            "summary": module.SUMMARY,
-            "version": module.VERSION,
-            "presets": {key: preset.as_dict() for key, preset in module.PRESETS.items()},
-        }
-        lines = [name, "", (module.__doc__ or "").strip(), ""]
-        for key, preset in value["presets"].items():
-            lines += [f"preset {key}:"] + [f"  {k} = {v}" for k, v in preset.items()]
-        return value, "\n".join(lines)
-    raise unknown("name", name, [*methods.entries, *datasets.entries, *PROTOCOLS])
-
-
-def _show_method(cls: Any) -> tuple[dict[str, Any], str]:
-    parameters = {}
-    for key, field in cls.Params.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        parameters[key] = {"default": field.default, "search": extra.get("search")}
-    document = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
-    paper = None if cls.paper is None else vars(cls.paper)
-    value = {
-        "name": cls.name,
-        "kind": "method",
-        "summary": cls.summary,
-        "document": document,
-        "paper": paper,
-        "parameters": parameters,
-        "deviations": list(cls.deviations),
-        "scorer": cls.scorer,
-        "on_base": cls.on_base,
-        "trains": list(cls.trains),
-        "default_confidence": cls.default_confidence,
-        "fidelities": list(cls.fidelities),
-        "released_behaviour": list(cls.released_behaviour),
-        "published": _published(cls),
-    }
-    lines = [f"{cls.name}: {cls.summary}", "", document, ""]
-    if paper:
-        arxiv = f", arXiv:{paper['arxiv']}" if paper["arxiv"] else ""
-        equations = f", {paper['equations']}" if paper["equations"] else ""
-        lines.append(f"paper       {paper['title']} ({paper['venue']}{arxiv}{equations})")
-    lines += [
-        f"scorer      {cls.scorer}",
-        f"confidence  {cls.default_confidence}",
-        f"trains      {', '.join(cls.trains)}" + (" on a trained base (--base)" if cls.on_base else ""),
-        f"fidelity    {', '.join(cls.fidelities)}",
-        "parameters" + ("" if parameters else "  none"),
-    ]
-    for key, info in parameters.items():
-        search = info["search"]
-        scale = " log" if search and search["log"] else ""
-        tuned = f", tuned in [{search['low']:g}, {search['high']:g}]{scale}" if search else ""
-        lines.append(f"  method.{key} = {info['default']}{tuned}")
-    if cls.deviations:
-        lines += ["differs from the paper"] + [f"  - {text}" for text in cls.deviations]
-    if cls.released_behaviour:
-        lines += ["with --fidelity released, as in the public code"] + [f"  - {t}" for t in cls.released_behaviour]
-    if value["published"]:
-        lines += ["published settings"]
-        lines += [
-            f"  {name}: {', '.join(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in found.items())}"
-            for name, found in value["published"].items()
-        ]
-    return value, "\n".join(lines)
-
-
-def _published(method: Any) -> dict[str, dict[str, Any]]:
-    """What papers published for a method, by data set and configuration."""
-    from .engine.published import DATASETS, published_settings
-    from .protocols.recipes import get_recipe
-
-    return {
-        f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
-        for dataset in DATASETS
-        if dataset != "inshop"
-        for item in published_settings(method, dataset, get_recipe(dataset).base)
-    }
-
-
 def test_command(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[dict[str, Any]]:
     """``bench test``: every check of every method; returns one row each."""
     from .engine.settings import expand
@@ -505,25 +228,6 @@ def test_command(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[di
                 reason = f"{type(error).__name__}: {error}"
             rows.append({"method": name, "check": label, "passed": not reason, "reason": reason})
     return rows
-
-
-def _show_dataset(cls: Any) -> tuple[dict[str, Any], str]:
-    from dataclasses import asdict
-
-    from .protocols.recipes import get_recipe
-
-    document = (cls.__doc__ or "").strip()
-    recipe = asdict(get_recipe(cls.name))
-    value = {
-        "name": cls.name,
-        "kind": "dataset",
-        "summary": cls.summary,
-        "document": document,
-        "recipe": recipe,
-    }
-    lines = [f"{cls.name}: {cls.summary}", "", document, "", "recipe"]
-    lines += [f"  {key} = {item}" for key, item in recipe.items()]
-    return value, "\n".join(lines)
 
 
 def status_rows(results: Path) -> list[dict[str, Any]]:

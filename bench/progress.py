@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from rich.console import Console
@@ -88,3 +90,20 @@ class Display:
     def log(self, text: str) -> None:
         """One line above the bars."""
         self.console.print(f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {text}", highlight=False)
+
+
+@contextlib.contextmanager
+def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for work on images, gone when it is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Where there is no terminal a bar would leave an empty line.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[tuple[str, int], TaskID] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            key = (what, total)
+            if key not in tasks:
+                tasks[key] = bars.add_task(what, total=total)
+            bars.update(tasks[key], completed=done)
+
+        yield advance
