@@ -153,7 +153,7 @@ def score_set(
     normalize: bool = True,
     device: str = "cpu",
 ) -> Scored:
-    """Everything that is asked about a set; ``device`` computes scores that no search has a short cut for.
+    """Everything that is asked about a set; matrices of scores are computed on ``device``.
 
     Raises:
         BadInput: If a scorer or metric is unknown or does not fit.

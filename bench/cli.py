@@ -447,8 +447,9 @@ def score(
         Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
     ] = None,
     device: Annotated[
-        Device, typer.Option(help="Where scores without a short cut are computed (match, mls of diagonal normals).")
-    ] = Device.auto,
+        Device,
+        typer.Option(help="Where matrices of scores are computed: cuda pays for match and mls of diagonal normals."),
+    ] = Device.cpu,
     as_json: Json = False,
 ) -> None:
     """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.

@@ -164,17 +164,16 @@ def peak_alone(place: int, count: int, dim: int) -> float:
 def compare(count: int, dim: int, repeats: int) -> None:
     """Time and memory of all sides."""
     sides = all_sides(count, dim)
-    bare, *_, theirs_name = sides
+    bare = next(iter(sides))
     peak: dict[str, float] = {}
     for place, name in enumerate(sides):
         # What one side leaves in the allocator would count for, or against, the next.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
             peak[name] = alone.submit(peak_alone, place, count, dim).result()
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(repeats):
+    for _ in range(repeats):
         for name, run in sides.items():
-            if repeat == 0 or name != theirs_name:
-                times[name].append(timed(run))
+            times[name].append(timed(run))
     x, labels = embeddings(count, dim)
     depth = full_depth(labels, KS)
     make = scorers(x)

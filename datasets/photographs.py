@@ -433,9 +433,6 @@ class PhotoImages(ImageSet):
     def _image(self, i: int, kind: str) -> Tensor:
         if not self.view.cache:
             return self._read(self.paths[i], kind)
-        if kind == "training" and self.within:
-            whole, rows = self.within
-            return whole._image(int(rows[i]), kind)
         if kind not in self._caches:
             self.prepare([kind])
             self._caches[kind] = PixelCache(self._cache_path(kind))
@@ -452,7 +449,8 @@ class PhotoImages(ImageSet):
     def pixels_of(self, index: Tensor) -> Tensor:
         """RGB, uint8 ``[B, 3, S, S]``."""
         self._open("evaluation")
-        return torch.stack(list(self._mapped(lambda i: self._image(i, "evaluation"), index.tolist())))
+        # The copy is what reads the file: in the threads, not one after the other in `stack`.
+        return torch.stack(list(self._mapped(lambda i: self._image(i, "evaluation").contiguous(), index.tolist())))
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """RGB in [0, 1], float32 ``[B, 3, S, S]``; the network normalises."""
@@ -495,7 +493,7 @@ class PhotoImages(ImageSet):
                 targets[place].copy_(colour_jitter(scratch, factors[place], order))
 
         # Threads wait less for the interpreter if they take many images at a time.
-        share = max(1, len(index) // (4 * self.threads))
+        share = max(1, -(-len(index) // (2 * self.threads)))
         for _ in self._mapped(crop, [range(len(index))[at : at + share] for at in range(0, len(index), share)]):
             pass
         return batch

@@ -194,8 +194,8 @@ def rank(
         depth: Places kept per query, at least 1.
         queries: Rows that are queries; all if not given.
         gallery: Rows that are in the gallery; all if not given.
-        block_bytes: Memory bound of one block, and at least some 400 bytes per gallery item (beyond 100,000 of these);
-            does not change the result.
+        block_bytes: Memory of one block, up to four times as much where the gallery is so large that it would hold
+            fewer than 64 queries; does not change the result.
 
     Raises:
         ValueError: If a score is not finite, or there is nothing to rank.

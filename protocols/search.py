@@ -26,7 +26,10 @@ _PAIR_BYTES = 24 << 20
 """Bound on the memory of the pairs that are scored in float64 at a time."""
 
 _LEAST_ROWS = 64
-"""Queries of a block at least: products of fewer rows with 500,000 columns take twice the time per row."""
+"""Queries of a block if it may grow: products of fewer rows with 500,000 columns take twice the time per row."""
+
+_LARGEST = 4
+"""How many times its bound a block may take for that."""
 
 
 class Form(Protocol):
@@ -190,7 +193,7 @@ def search(
         gallery: Rows of the gallery ``[G]``.
         tolerance: Differences of scores that count as ties, ``[Q]``.
         depth: Neighbours wanted.
-        block_bytes: Bound on the memory of a block; one of 64 queries may take more, some 400 bytes per gallery item.
+        block_bytes: Bound on the memory of a block; up to four times as much for one of 64 queries.
 
     Yields:
         Rows whose listed scores hold every item that is tied with, or above, place ``depth``.
@@ -207,7 +210,7 @@ def search(
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
         bounds = 48 * prepared.groups if prepared.side is not None else 0  # float64 steps on the way to a bound
         per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered + bounds
-        rows_per_block = max(_LEAST_ROWS, block_bytes // per_row)
+        rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), block_bytes // per_row)
         buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
         again = []
         for place in left.split(rows_per_block):

@@ -137,7 +137,9 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
         features_once = spec["feature_views"] * (len(data.train) + len(data.val)) * one_image + validating
         training = epochs * steps * one_step
     else:
-        training = epochs * (steps * (one_step + loading) + validating)
+        # Beside a GPU, batches are made while it works.
+        with_loading = one_step + loading if context.device == "cpu" else max(one_step, loading)
+        training = epochs * (steps * with_loading + validating)
     test = ((1 + len(plan.tests["corruptions"])) * len(tests) + len(data.val)) * one_image
     return Estimate(one_step, one_image, training, features_once, test, decode, cache_bytes)
 

@@ -167,7 +167,8 @@ class DistributionScorer:
         name: Name of the scorer.
         distribution: All embeddings, batch shape ``[N]``.
         options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
-        device: Where matrices are computed. Searches by bounds and aligned pairs stay on the CPU.
+        device: Where matrices of scores are computed: for scores without a form and for small sets. Searches by bounds
+            and aligned pairs stay on the CPU.
     """
 
     def __init__(

@@ -251,7 +251,7 @@ def apply_file(path: Path, name: str, template: dict[str, Any], method: Any, met
 
 
 def published_or_refuse(
-    method: Any, dataset: str, base: str, network: str, fidelity: str, pinned: Mapping[str, Any] | None = None
+    method: Any, dataset: str, base: str, network: str, fidelity: str, params: Mapping[str, Any]
 ) -> Published:
     """The published setting of a method for a network.
 
@@ -261,14 +261,13 @@ def published_or_refuse(
         base: Base method of two-stage methods.
         network: Backbone and embedding size, such as ``bn_inception/128``.
         fidelity: ``corrected`` or ``released``.
-        pinned: Parameters of the method that ``--set`` pins; they may choose among several settings.
+        params: All parameters of the method as pinned or by default; they may choose among several settings.
 
     Raises:
         NothingPublished: If there is none, or none for this network or form, with where there are some.
     """
-    params = {**method.Params().model_dump(), **(pinned or {})}
     every = published_settings(method, dataset, base)
-    fitting = [item for item in every if all(params[name] == value for name, value in item.kind.items())]
+    fitting = [item for item in every if all(params.get(name) == value for name, value in item.kind.items())]
     found = {item.network: item for item in fitting}
     if every and not found:
         kinds = ", ".join(sorted({" ".join(f"{k}={v}" for k, v in item.kind.items()) for item in every}))

@@ -265,11 +265,13 @@ def _plan(
     if recipe.view and preset.photographs:
         recipe = replace(recipe, **preset.photographs, end_to_end=replace(recipe.end_to_end, **preset.optim))
     backbone, dim = settings.backbone or recipe.backbone, settings.dim or recipe.dim
+    overrides = overrides_of(settings, method, recipe, used)
+    recipe_params = {**recipe.methods.get(name, {}), **preset.methods.get(name, {})}
+    params = validated(method, {**recipe_params, **overrides["method"]}, name)
     published = None
     if settings.hparams == "published":
         base_name = settings.base or recipe.base
-        pinned = {key.partition(".")[2]: text for key, text in settings.sets if key.startswith("method.")}
-        published = published_or_refuse(method, dataset, base_name, f"{backbone}/{dim}", fidelity, pinned)
+        published = published_or_refuse(method, dataset, base_name, f"{backbone}/{dim}", fidelity, params)
         # Batches are checked against the data, and --set against them.
         recipe = replace(recipe, **published.data)
     base = None
@@ -282,9 +284,6 @@ def _plan(
         shared = tuple(item for item in settings.sets if named or item[0].split(".")[0] in ("data", "augment"))
         base_settings = settings.model_copy(update={"sets": shared})
         base = _plan(base_settings, context, preset, dataset, base_name, plans, used)
-    overrides = overrides_of(settings, method, recipe, used)
-    recipe_params = {**recipe.methods.get(name, {}), **preset.methods.get(name, {})}
-    params = validated(method, {**recipe_params, **overrides["method"]}, name)
     instance = method(method.Params(**params), fidelity)
     frozen = "backbone" not in instance.trained_parts
     view = {**recipe.view, **(preset.view if recipe.view else {}), **overrides["view"]}

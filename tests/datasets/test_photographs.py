@@ -145,6 +145,7 @@ def test_threads_and_batching_change_nothing(files):
     # An earlier batch may be overwritten, but only by one of its shape.
     c = one.training(index, PhotoAugmentation(), torch.Generator().manual_seed(1), torch.rand_like(a))
     torch.testing.assert_close(a, c, rtol=0, atol=0)
+    assert one.training(index, PhotoAugmentation(), torch.Generator(), c) is c
     held = torch.rand(2, 3, 32, 32)
     kept = held.clone()
     one.training(index, PhotoAugmentation(), torch.Generator(), held)

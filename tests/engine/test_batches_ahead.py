@@ -58,3 +58,35 @@ def test_a_batch_that_fails_fails_where_it_is_needed(ahead):
     assert [next(batches)[0][0].item() for _ in range(2)] == [0, 8]
     with pytest.raises(OSError, match="gone"):
         next(batches)
+
+
+class _Overwrites:
+    """A set that uses an earlier batch again, already in the layout that a network wants."""
+
+    def __init__(self):
+        self.given = []
+
+    def training(self, index, augmentation, generator, out=None):
+        self.given.append(out)
+        batch = torch.empty(len(index), 3, 4, 4).contiguous(memory_format=torch.channels_last) if out is None else out
+        return batch.copy_(index.float()[:, None, None, None].expand(-1, 3, 4, 4))
+
+
+def test_memory_is_used_again_only_after_a_copy():
+    images = _Overwrites()
+    inputs = _Images(TrainVal(images, images, 0, 1), None, "cpu")
+    first = inputs.batch(torch.arange(2), None)
+    second = inputs.batch(torch.arange(2) + 5, None)
+    assert first[:, 0, 0, 0].tolist() == [0.0, 1.0]
+    assert second[:, 0, 0, 0].tolist() == [5.0, 6.0]
+    assert images.given == [None, None]
+    # In another layout every batch is copied, so that one buffer serves all.
+    images.training = lambda index, augmentation, generator, out=None: _filled(index, out)
+    batches = [inputs.batch(torch.arange(2) + k, None) for k in range(3)]
+    assert [b[0, 0, 0, 0].item() for b in batches] == [0.0, 1.0, 2.0]
+    assert inputs._last is not None
+
+
+def _filled(index, out):
+    batch = torch.empty(len(index), 3, 4, 4) if out is None else out
+    return batch.copy_(index.float()[:, None, None, None].expand(-1, 3, 4, 4))

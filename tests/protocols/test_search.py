@@ -344,6 +344,10 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
         assert error.max() > 0.01 * bound.max()
 
 
+def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
+    assert not search.rounding_pays(1023)
+
+
 def test_a_random_confidence_stays_in_its_own_band():
     x, labels = _vectors("random", seed=11)
     scorer = DistributionScorer("cosine", PointMass(x))
