@@ -408,11 +408,11 @@ def print_paired(lines: pd.DataFrame, console: Console) -> None:
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )
-        for title in ("first", "other"):
-            table.add_column(title)
+        # One above the other, so that both names fit beside the numbers.
+        table.add_column("other\n- first", no_wrap=True)
         shown = [column for column in COMPARED if column.brief and not column.wide]
         for column in shown:
-            table.add_column(column.title, justify="right", no_wrap=True)
+            table.add_column(column.title, justify="right")
         table.add_column("seeds", justify="right")
         keys = ["first", "first_tuning", "other", "other_tuning"]
         sides = part[keys].drop_duplicates()
@@ -427,7 +427,8 @@ def print_paired(lines: pd.DataFrame, console: Console) -> None:
                 chosen = group[(group["metric"] == column.metric) & (group["split"] == column.split)]
                 chosen = chosen[chosen["variant"] == column.variant]
                 cells.append(_signed(chosen.iloc[0], column.percent) if len(chosen) else "-")
-            table.add_row(*texts, *cells, str(int(group["seeds"].max())))
+            first, other = texts
+            table.add_row(Text("\n- ").join([other, first]), *cells, str(int(group["seeds"].max())))
         console.print(table)
 
 
