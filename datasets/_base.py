@@ -129,8 +129,8 @@ class ImageSet(ABC):
             index: int64 ``[B]``, positions in the set.
             augmentation: Settings of the augmentation.
             generator: Source of every random number.
-            out: An earlier batch that is no longer needed: its memory may be used again, which saves large images a
-                fifth of their time. What does not fit is left alone.
+            out: An earlier batch that is no longer needed: its memory may be used again, since fresh pages for a
+                large batch take time. What does not fit is left alone, and a set may ignore it.
 
         Returns:
             float32 ``[B, C, H, W]``.
