@@ -1,7 +1,7 @@
 """Seeds by axis: every random draw names the things it may depend on, and depends on nothing else.
 
 Initialisation and order depend on (data set, replicate), not on the method, so replicates of two methods pair up;
-pairs and crops depend on the data set only; the tuner's draws on (study, trial).
+pairs and crops depend on the data set only; the tuner's draws on (protocol, data set, method, base, trial).
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Run:
                 told = [{"params": t["params"], "value": t["value"]} for t in trials]
                 job = {
                     "job": "propose",
-                    "study": study,
+                    "axes": [*plan.cell, plan.base.method if plan.base else ""],
                     "space": plan.space,
                     "sampler": plan.sampler,
                     "numbers": numbers,

@@ -13,7 +13,7 @@ Space = dict[str, dict[str, Any]]
 
 
 def propose(
-    study: str,
+    axes: Sequence[str],
     space: Space,
     sampler: str,
     number: int,
@@ -22,11 +22,11 @@ def propose(
 ) -> dict[str, Any]:
     """Parameters of trial ``number``.
 
-    The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (study, number), so the
-    answer is the same after any kill and with any number of workers.
+    The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
+    answer is the same after any kill, with any number of workers and after an edit of the code.
 
     Args:
-        study: Id of the study.
+        axes: Protocol, data set, method and base (empty if none) of the study.
         space: What is tuned.
         sampler: ``gp`` or ``tpe``.
         number: Number of the trial that is asked for.
@@ -42,7 +42,7 @@ def propose(
         name: (IntDistribution if r["type"] == "int" else FloatDistribution)(r["low"], r["high"], log=r["log"])
         for name, r in sorted(space.items())
     }
-    seed = seed_for("sampler", study, number) % 2**32
+    seed = seed_for("sampler", *axes, number) % 2**32
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
         made: optuna.samplers.BaseSampler

@@ -60,7 +60,7 @@ def _propose(propose: Callable[..., Any], job: Job, number: int, asked: list[dic
     import torch
 
     torch.set_num_threads(1)
-    return propose(job["study"], job["space"], job["sampler"], number, job["told"], asked)
+    return propose(job["axes"], job["space"], job["sampler"], number, job["told"], asked)
 
 
 def main() -> None:

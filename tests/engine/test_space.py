@@ -13,7 +13,7 @@ SPACE = {
 def _history(count):
     told = []
     for number in range(count):
-        params = propose("s", SPACE, "tpe", number, told, [])
+        params = propose(("s",), SPACE, "tpe", number, told, [])
         told.append({"params": params, "value": -abs(params["b"] - 0.3) if number % 5 else None})
     return told
 
@@ -21,18 +21,18 @@ def _history(count):
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_the_same_records_give_the_same_proposal(sampler):
     told = _history(14)
-    asked = [propose("s", SPACE, sampler, 14, told, [])]
-    first, again = (propose("s", SPACE, sampler, 15, told, asked) for _ in range(2))
+    asked = [propose(("s",), SPACE, sampler, 14, told, [])]
+    first, again = (propose(("s",), SPACE, sampler, 15, told, asked) for _ in range(2))
     assert first == again
     assert first != asked[0]
-    assert propose("another study", SPACE, sampler, 15, told, asked) != first
+    assert propose(("another study",), SPACE, sampler, 15, told, asked) != first
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_proposals_stay_inside_the_space(sampler):
     told = _history(12)
     for number in range(12, 16):
-        params = propose("s", SPACE, sampler, number, told, [])
+        params = propose(("s",), SPACE, sampler, number, told, [])
         assert set(params) == set(SPACE)
         for name, value in params.items():
             assert SPACE[name]["low"] <= value <= SPACE[name]["high"]
@@ -44,7 +44,7 @@ def test_the_gp_finds_the_optimum_of_a_smooth_function():
     for start in range(0, 28, 4):
         asked = []
         for number in range(start, start + 4):
-            asked.append(propose("opt", {"b": SPACE["b"]}, "gp", number, told, asked))
+            asked.append(propose(("opt",), {"b": SPACE["b"]}, "gp", number, told, asked))
         told += [{"params": p, "value": -((p["b"] - 0.37) ** 2)} for p in asked]
     assert min(abs(t["params"]["b"] - 0.37) for t in told) < 0.01
 
