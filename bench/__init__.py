@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._score import score
 
-__version__ = "0.1.0"
+from ._version import __version__
 __all__ = ["__version__", "score"]
 
 

@@ -2,6 +2,7 @@
 
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
+    <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
 
 Everything else (tables, figures) is a function of the records and can be deleted.
 """
@@ -9,46 +10,28 @@ Everything else (tables, figures) is a function of the records and can be delete
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TextIO, TypeVar
 
 from .errors import UserError
+from .files import read_json, write_atomic, write_json
+from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
+from .specs import Cell, Kind
 
-SCHEMA_VERSION = 1
 RECORD = "record.json"
+STUDY = "study.json"
+WEIGHTS = "weights.safetensors"
+
+R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees all of it or none of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _read(path: Path, kind: type[R]) -> R | None:
+    """A record, or None if it is missing or damaged."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; refuses NaN, which JSON does not have."""
-    write_atomic(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: Path) -> Any | None:
-    """The value of a JSON file, or None if it is missing or torn."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return kind.from_json(path.read_bytes())
+    except (FileNotFoundError, DamagedRecord):
         return None
 
 
@@ -61,7 +44,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._lock: Any = None
+        self._lock: TextIO | None = None
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
         """Check that the folder is ours and of this version.
@@ -114,27 +97,62 @@ class Store:
             ) from None
         self._lock = handle
 
-    def unit_dir(self, cell: tuple[str, str, str], kind: str, unit: str) -> Path:
-        """Directory of a unit of a (protocol, dataset, method) cell."""
+    def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
+        """Directory of a unit."""
         return self.root.joinpath(*cell, f"{kind}-{unit}")
 
-    def record(self, cell: tuple[str, str, str], kind: str, unit: str) -> dict[str, Any] | None:
-        """Record of a finished unit, or None."""
-        value = read_json(self.unit_dir(cell, kind, unit) / RECORD)
-        return value if isinstance(value, dict) else None
+    def weights(self, cell: Cell, unit: str) -> Path:
+        """File of the weights of a training unit; those of trials that lost are not kept."""
+        return self.unit_dir(cell, "train", unit) / WEIGHTS
 
-    def records(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Every record of one kind, in the order of its path."""
-        for path in sorted(self.root.glob(f"*/*/*/{kind}-*/{RECORD}")):
-            value = read_json(path)
-            if isinstance(value, dict):
-                yield value
+    def write(self, record: TrainRecord | TestRecord) -> None:
+        """Write the record of a finished unit."""
+        folder = self.unit_dir(record.cell, record.kind, record.unit)
+        write_atomic(folder / RECORD, record.to_json())
 
-    def damaged(self, kind: str) -> list[Path]:
-        """Records of one kind that cannot be read."""
-        paths = sorted(self.root.glob(f"*/*/*/{kind}-*/{RECORD}"))
-        return [path for path in paths if not isinstance(read_json(path), dict)]
+    def write_study(self, record: StudyRecord) -> None:
+        """Write what a study is about."""
+        write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
 
-    def remove(self, cell: tuple[str, str, str], kind: str, unit: str) -> None:
+    def write_trial(self, cell: Cell, record: TrialRecord) -> None:
+        """Write a finished trial into the folder of its study."""
+        folder = self.unit_dir(cell, "study", record.study)
+        write_atomic(folder / f"trial-{record.number:04d}.json", record.to_json())
+
+    def trained(self, cell: Cell, unit: str) -> TrainRecord | None:
+        """Record of a finished training, or None."""
+        return _read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
+
+    def tested(self, cell: Cell, unit: str) -> TestRecord | None:
+        """Record of a finished test, or None."""
+        return _read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
+
+    def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
+        """Record of a finished trial, or None."""
+        return _read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
+
+    def tests(self) -> Iterator[TestRecord]:
+        """Every test, in the order of its path."""
+        for path in self._test_records():
+            record = _read(path, TestRecord)
+            if record is not None:
+                yield record
+
+    def damaged_tests(self) -> list[Path]:
+        """Records of tests that cannot be read."""
+        return [path for path in self._test_records() if _read(path, TestRecord) is None]
+
+    def _test_records(self) -> list[Path]:
+        return sorted(self.root.glob(f"*/*/*/test-*/{RECORD}"))
+
+    def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
+        """Every study with its trials, in the order of its path and of their numbers."""
+        for path in sorted(self.root.glob(f"*/{dataset}/*/study-*/{STUDY}")):
+            study = _read(path, StudyRecord)
+            if study is not None:
+                paths = sorted(path.parent.glob("trial-*.json"))
+                yield study, [trial for trial in (_read(path, TrialRecord) for path in paths) if trial is not None]
+
+    def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
         """Forget a unit."""
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

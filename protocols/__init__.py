@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+from ._base import Preset, Protocol, Selection, Tests
 
 PROTOCOLS = ("reality_check", "standardized")
 
+__all__ = ["PROTOCOLS", "Preset", "Protocol", "Selection", "Tests", "get_protocol"]
 
-def get_protocol(name: str) -> Any:
-    """Module of a protocol: its ``NAME``, ``SUMMARY``, ``VERSION`` and ``PRESETS``."""
+
+def get_protocol(name: str) -> Protocol:
+    """Protocol by name.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
     if name not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r} (known: {', '.join(PROTOCOLS)})")
-    return import_module(f".{name}", __name__)
+    protocol: Protocol = import_module(f".{name}", __name__).PROTOCOL
+    return protocol

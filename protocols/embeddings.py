@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic reads records with it, on 3.11 too
 
-Row = dict[str, Any]
-"""A tidy row: ``scorer, confidence, variant, metric, fraction, value, n_queries, n_lone``."""
+class Row(TypedDict):
+    """A tidy row: one value of one metric."""
+
+    scorer: str
+    confidence: str
+    variant: str
+    metric: str
+    fraction: float | None
+    value: float | None
+    n_queries: int
+    n_lone: int
+
+
+class SplitRow(Row):
+    """A tidy row, and the split it is about: ``test``, ``test_crop``, ``val``, .."""
+
+    split: str
 
 
 def row(

@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .reality_check import Preset, Selection, Tests
-
-NAME = "standardized"
-SUMMARY = "all development classes train for fixed epochs, untuned; adds mAP@1000, NMI and structural metrics"
-VERSION = 1
+from ._base import Preset, Protocol, Selection, Tests
 
 PHOTOGRAPHS: Mapping[str, Any] = {
     "backbone": "resnet50",
@@ -56,3 +52,11 @@ PRESETS = {
         optim=OPTIM,
     )
 }
+
+PROTOCOL = Protocol(
+    name="standardized",
+    summary="all development classes train for fixed epochs, untuned; adds mAP@1000, NMI and structural metrics",
+    version=1,
+    document=__doc__,
+    presets=PRESETS,
+)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from ._base import Optim, Recipe, search
+from ._base import Optim, Range, Recipe, Stage
 
-__all__ = ["Optim", "Recipe", "get_recipe", "search"]
+__all__ = ["Optim", "Range", "Recipe", "Stage", "get_recipe"]
 
 
 def get_recipe(dataset: str) -> Recipe:

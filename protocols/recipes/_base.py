@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 
-def search(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
-    """A range to tune over, inclusive."""
-    return {"low": low, "high": high, "log": log, "type": "float"}
+Optimizer = Literal["adamw", "adam", "sgd", "rmsprop"]
+Schedule = Literal["onecycle", "cosine", "step", "multistep", "constant"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range to tune over, both ends included."""
+
+    low: float
+    high: float
+    log: bool = False
+    type: Literal["float", "int"] = "float"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """Optimiser and schedule of one stage; the search ranges of what is tuned stand beside the defaults.
+    """Optimiser and schedule of one stage of a training.
 
     Attributes:
         optimizer: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop`` (momentum 0.9).
@@ -39,10 +49,10 @@ class Optim:
     epochs: int
     lr: float
     lr_objective: float
-    optimizer: str = "adamw"
+    optimizer: Optimizer = "adamw"
     weight_decay: float = 1e-4
     decay_objective: bool = True
-    schedule: str = "onecycle"
+    schedule: Schedule = "onecycle"
     warmup: float = 0.15
     gamma: float = 0.5
     step_epochs: int = 5
@@ -50,9 +60,23 @@ class Optim:
     head_epochs: int = 0
     grad_clip: float = 10.0
     heads_factor: float = 1.0
-    precision: str = "float32"
+    precision: Precision = "float32"
     compile: bool = False
-    search: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Optim):
+    """Default optimisation of one stage, with the ranges of what is tuned.
+
+    Attributes:
+        search: Ranges by the name of the tuned value.
+    """
+
+    search: Mapping[str, Range] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """The defaults by name, without the ranges."""
+        return {item.name: getattr(self, item.name) for item in fields(Optim)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +104,8 @@ class Recipe:
     base: str
     classes_per_batch: int
     images_per_class: int
-    end_to_end: Optim
-    frozen: Optim
+    end_to_end: Stage
+    frozen: Stage
     augmentation: Mapping[str, float] = field(default_factory=dict)
     feature_views: int = 4
     view: Mapping[str, Any] = field(default_factory=dict)

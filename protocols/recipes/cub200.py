@@ -5,7 +5,7 @@ The defaults are near the middle of the settings that PER published for ArcFace 
 
 from __future__ import annotations
 
-from ._base import Optim, Recipe, search
+from ._base import Range, Recipe, Stage
 
 RECIPE = Recipe(
     backbone="bn_inception",
@@ -13,7 +13,7 @@ RECIPE = Recipe(
     base="arcface",
     classes_per_batch=32,
     images_per_class=4,
-    end_to_end=Optim(
+    end_to_end=Stage(
         epochs=32,
         lr=4e-4,
         lr_objective=8e-3,
@@ -22,16 +22,16 @@ RECIPE = Recipe(
         schedule="step",
         gamma=0.5,
         search={
-            "lr": search(1e-5, 3e-3, log=True),
-            "lr_objective": search(1e-4, 1e-1, log=True),
-            "gamma": search(0.1, 1.0),
+            "lr": Range(1e-5, 3e-3, log=True),
+            "lr_objective": Range(1e-4, 1e-1, log=True),
+            "gamma": Range(0.1, 1.0),
         },
     ),
-    frozen=Optim(
+    frozen=Stage(
         epochs=20,
         lr=1e-2,
         lr_objective=1e-2,
-        search={"lr": search(1e-3, 5e-2, log=True), "weight_decay": search(1e-6, 1e-2, log=True)},
+        search={"lr": Range(1e-3, 5e-2, log=True), "weight_decay": Range(1e-6, 1e-2, log=True)},
     ),
     augmentation={
         "area_low": 0.16,

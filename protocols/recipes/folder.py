@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._base import Optim, search
+from ._base import Range, Stage
 from .cub200 import RECIPE as CUB
 
 RECIPE = replace(
@@ -12,11 +12,11 @@ RECIPE = replace(
     backbone="resnet50",
     base="cosface",
     classes_per_batch=16,
-    end_to_end=Optim(
+    end_to_end=Stage(
         epochs=20,
         lr=1e-4,
         lr_objective=1e-2,
-        search={"lr": search(1e-5, 1e-3, log=True), "lr_objective": search(1e-3, 1e-1, log=True)},
+        search={"lr": Range(1e-5, 1e-3, log=True), "lr_objective": Range(1e-3, 1e-1, log=True)},
     ),
     epoch_repeats=1.0,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._base import Optim, Recipe, search
+from ._base import Range, Recipe, Stage
 
 RECIPE = Recipe(
     backbone="convnet",
@@ -11,18 +11,18 @@ RECIPE = Recipe(
     # MAP@R of CosFace, 3 seeds: 16 x 4 .680, 32 x 2 .769, 64 x 1 (no genuine pairs for heads) .771.
     classes_per_batch=32,
     images_per_class=2,
-    end_to_end=Optim(
+    end_to_end=Stage(
         epochs=20,
         lr=1.5e-2,
         lr_objective=6e-2,
         weight_decay=1e-2,
-        search={"lr": search(2e-3, 5e-2, log=True), "lr_objective": search(5e-3, 5e-1, log=True)},
+        search={"lr": Range(2e-3, 5e-2, log=True), "lr_objective": Range(5e-3, 5e-1, log=True)},
     ),
-    frozen=Optim(
+    frozen=Stage(
         epochs=20,
         lr=1e-2,
         lr_objective=1e-2,
-        search={"lr": search(1e-3, 5e-2, log=True), "weight_decay": search(1e-6, 1e-2, log=True)},
+        search={"lr": Range(1e-3, 5e-2, log=True), "weight_decay": Range(1e-6, 1e-2, log=True)},
     ),
     # The crop is on half of the images only: on all of them it costs .15 MAP@R on whole images (spec measurement).
     augmentation={"crop_probability": 0.5, "crop_low": 0.5, "crop_high": 1.0, "shift": 0.05, "rotation": 5.0},

@@ -1,0 +1,228 @@
+"""Records: what is kept of finished units, as types that write, read and check themselves.
+
+A record file is one JSON object: the fields of its type, ``schema`` and ``checksum``, the hash of everything else.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .protocols.embeddings import SplitRow
+from .seeds import content_id
+from .specs import Cell, Ensemble, Kind, Parameters, StudySpec, TestSpec, TrainSpec
+
+SCHEMA_VERSION = 2
+
+
+class DamagedRecord(ValueError):
+    """A record that is torn, altered, or of another type or schema."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Record(_Value):
+    """A value with a file of its own."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> bytes:
+        """The content of its file; NaN, which JSON does not have, is refused."""
+        held = {**self.model_dump(mode="json"), "kind": self.kind, "schema": SCHEMA_VERSION}
+        held["checksum"] = content_id(held)
+        return (json.dumps(held, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Inverse of :meth:`to_json`.
+
+        Raises:
+            DamagedRecord: If the text is not such a record, with the reason.
+        """
+        try:
+            held: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DamagedRecord(f"not valid JSON: {error}") from None
+        if not isinstance(held, dict):
+            raise DamagedRecord("not a JSON object")
+        checksum, kind, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
+        if schema != SCHEMA_VERSION or kind != cls.kind:
+            raise DamagedRecord(f"a {kind} record of schema {schema}, not a {cls.kind} record of {SCHEMA_VERSION}")
+        if checksum != content_id({**held, "kind": kind, "schema": schema}):
+            raise DamagedRecord("its checksum does not fit its content")
+        try:
+            return cls.model_validate(held)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DamagedRecord(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+class Environment(_Value):
+    """Where and how long a unit ran.
+
+    Attributes:
+        seconds: Wall-clock time of this process on the unit.
+        peak_memory_mib: Largest resident memory of the process so far, MiB.
+    """
+
+    bench: str
+    torch: str
+    python: str
+    machine: str
+    device: str
+    threads: int
+    seconds: float
+    peak_memory_mib: int
+
+
+class Epoch(_Value):
+    """One epoch of a training: mean loss, MAP@R on validation classes, and for a frozen backbone the stage's loss."""
+
+    epoch: int
+    loss: float
+    val_map_at_r: float
+    val_loss: float | None = None
+
+
+class TrainRecord(_Record):
+    """A finished training.
+
+    Attributes:
+        files: SHA-256 of its array files by name.
+        num_classes: Training classes.
+        channels: Channels of the images.
+        manifests: SHA-256 of what it was trained (``train``) and validated (``val``) on.
+        selection_value: Value by which the epoch was chosen, higher = better.
+    """
+
+    kind: ClassVar[Kind] = "train"
+
+    unit: str
+    cell: Cell
+    spec: TrainSpec
+    files: dict[str, str]
+    num_classes: int
+    channels: int
+    manifests: dict[str, str]
+    history: tuple[Epoch, ...]
+    best_epoch: int
+    selection_value: float
+    val_map_at_r: float
+    environment: Environment
+
+
+class Columns(_Value):
+    """Columns of the tidy table that all rows of a test share."""
+
+    protocol: str
+    preset: str
+    dataset: str
+    method: str
+    base: str
+    fidelity: str
+    hparams: str
+    trials: int
+    pinned: str
+    backbone: str
+    dim: int
+    ensemble: Ensemble
+    seed: int
+
+
+class Role(_Value):
+    """What a test plays in comparisons.
+
+    Attributes:
+        primary_scorer: The method's own scorer.
+        default_confidence: The confidence that is quoted.
+        probabilistic: Whether the embedding is a distribution.
+        trainings: Trainings that tuning has cost, those of the base included.
+        train: Ids of the tested models.
+        base_train: Ids of their bases.
+    """
+
+    primary_scorer: str
+    default_confidence: str
+    probabilistic: bool
+    trainings: int
+    train: str
+    base_train: str
+
+
+class Curve(_Value):
+    """Mean rank of each confidence, in [0, 1], in bins of the severity of a corruption."""
+
+    severity: tuple[float, ...]
+    rank: dict[str, tuple[float, ...]]
+
+
+class Corrupted(_Value):
+    """How test images were corrupted: range of severities, seed of the draws, SHA-256 of what was drawn."""
+
+    severity: tuple[float, float]
+    seed: int
+    sha256: str
+
+
+class TestRecord(_Record):
+    """A finished test.
+
+    Attributes:
+        files: SHA-256 of its array files by name.
+        rows: Values; one that does not exist (the correlation of a constant, say) is None.
+        finished: Seconds since 1970; of two results of a setting the later one counts.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+    kind: ClassVar[Kind] = "test"
+
+    unit: str
+    cell: Cell
+    spec: TestSpec
+    files: dict[str, str]
+    columns: Columns
+    role: Role
+    setting: dict[str, Parameters]
+    manifests: dict[str, str]
+    corruptions: dict[str, Corrupted]
+    rows: tuple[SplitRow, ...]
+    curves: dict[str, Curve]
+    environment: Environment
+    finished: float
+
+
+class StudyRecord(_Record):
+    """A study that was begun."""
+
+    kind: ClassVar[Kind] = "study"
+
+    unit: str
+    cell: Cell
+    spec: StudySpec
+
+
+class TrialRecord(_Record):
+    """A finished trial.
+
+    Attributes:
+        study: Id of its study.
+        units: Ids of its trainings.
+        value: What the study maximises; None if the trial failed.
+        reason: Why it failed.
+    """
+
+    kind: ClassVar[str] = "trial"
+
+    study: str
+    number: int
+    params: dict[str, int | float]
+    units: tuple[str, ...]
+    state: Literal["complete", "failed"]
+    value: float | None
+    reason: str = ""
+    val_map_at_r: float | None = None
+    best_epochs: tuple[int, ...] = Field(default=())

@@ -1,0 +1,197 @@
+"""Specifications of units: everything that a result depends on, as frozen values whose hash is the unit's id.
+
+Training units are shared: a base serves all two-stage methods on it, and a setting that two budgets agree on is
+trained once. What does not change a result (paths, device, number of workers) is in :class:`~bench.site.Site`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from .protocols._base import SelectionMetric, Tests
+from .protocols.recipes._base import Optim, Range
+from .seeds import content_id
+
+Kind = Literal["train", "test", "study"]
+Ensemble = Literal["", "separated", "concatenated"]
+Parameters = dict[str, Any]
+"""Values by name; their types are those of a method's ``Params``, a ``View`` or an augmentation."""
+
+TUNING = "tuning"
+"""Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
+
+
+class Cell(NamedTuple):
+    """A (protocol, data set, method): the folder of its units in the results folder."""
+
+    protocol: str
+    dataset: str
+    method: str
+
+
+class _Value(BaseModel):
+    """A frozen value that reads itself from JSON: unknown keys and wrong types are refused."""
+
+    # Instances inside are checked too: 1 and 1.0 must not give two ids.
+    model_config = ConfigDict(frozen=True, extra="forbid", revalidate_instances="always")
+
+
+class _Spec(_Value):
+    @cached_property
+    def id(self) -> str:
+        """16 hexadecimal digits made of the content."""
+        return content_id([type(self).__name__, self.model_dump(mode="json")])
+
+
+class Batches(_Value):
+    """How training images are served.
+
+    Attributes:
+        classes_per_batch: P of the class-balanced batches.
+        images_per_class: K of the class-balanced batches.
+        feature_views: Augmented views cached per image when the backbone is frozen.
+        freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        epoch_repeats: Passes over the training images that count as one epoch.
+    """
+
+    classes_per_batch: int
+    images_per_class: int
+    feature_views: int
+    freeze_norm: str
+    epoch_repeats: float
+
+
+class StageSelection(_Value):
+    """Which epoch of a training is kept, and when it stops (:class:`~bench.protocols.Selection`)."""
+
+    metric: SelectionMetric
+    patience: int
+    min_improvement: float
+
+
+class BaseReference(_Value):
+    """The base of a two-stage training: enough to find its weights and to build its objective again."""
+
+    method: str
+    params: Parameters
+    fidelity: str
+    unit: str
+
+
+class TrainSpec(_Spec):
+    """One training.
+
+    Attributes:
+        code: Id of the code that runs it (:mod:`bench.code_id`).
+        protocol: Name of the protocol.
+        version: Its version.
+        dataset: Name of the data set.
+        folds: Blocks of development classes.
+        fold: The block that validates.
+        replicate: Seed number, or :data:`TUNING`.
+        method: Name of the method.
+        fidelity: ``corrected`` or ``released``.
+        params: Parameters of the method.
+        backbone: Name of the backbone.
+        weights: SHA-256 of its starting weights; None for random ones.
+        dim: Embedding size.
+        optim: Optimiser and schedule.
+        batches: How training images are served.
+        view: How photographs are read; empty for data sets that come as pixels.
+        augmentation: Arguments of the data set's augmentation.
+        selection: Which epoch is kept.
+        partial: What the data set lacks, if that was allowed.
+        files: Identity of the image files; empty for data sets that come with the installation.
+        base: The base of a two-stage method.
+    """
+
+    code: str
+    protocol: str
+    version: int
+    dataset: str
+    folds: int
+    fold: int
+    replicate: int | str
+    method: str
+    fidelity: str
+    params: Parameters
+    backbone: str
+    weights: str | None
+    dim: int
+    optim: Optim
+    batches: Batches
+    view: Parameters
+    augmentation: Parameters
+    selection: StageSelection
+    partial: str
+    files: str
+    base: BaseReference | None
+
+    @property
+    def cell(self) -> Cell:
+        """Folder of the unit."""
+        return Cell(self.protocol, self.dataset, self.method)
+
+    def as_base(self) -> BaseReference:
+        """What a two-stage training says of this one."""
+        return BaseReference(method=self.method, params=self.params, fidelity=self.fidelity, unit=self.id)
+
+
+class StudySpec(_Spec):
+    """One study; the number of trials is not part of it, so that a study can be extended.
+
+    Attributes:
+        template: Training at the default setting, on the first block of classes that validates.
+        validate_folds: Blocks that validate, each for a model of its own.
+        space: Ranges by name (``method.margin``, ``optim.lr``).
+        sampler: ``gp`` or ``tpe``.
+        trial_batch: Trials asked before any of them is told.
+        bases: Ids of the trained bases, one per block.
+    """
+
+    template: TrainSpec
+    validate_folds: tuple[int, ...]
+    space: dict[str, Range]
+    sampler: str
+    trial_batch: int
+    bases: tuple[str, ...]
+
+
+class TestSpec(_Spec):
+    """One test of the models of a replicate.
+
+    Attributes:
+        code: Id of the code that runs it.
+        protocol: Name of the protocol.
+        version: Its version.
+        preset: Name of its preset.
+        train: Ids of the trained models.
+        ensemble: How several models are taken together: the mean of their results (``separated``), or their
+            embeddings side by side (``concatenated``); empty for one model.
+        hparams: Label of where the setting comes from.
+        trials: Budget of the study.
+        tuning_trainings: Trainings that the setting has cost, those of the base included.
+        pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
+        tests: What is measured.
+        scorers: Scorers to test with in addition to the method's own and the cosine.
+        soft_labels: SHA-256 of people's label distributions, if there are some.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    code: str
+    protocol: str
+    version: int
+    preset: str
+    train: tuple[str, ...]
+    ensemble: Ensemble
+    hparams: str
+    trials: int
+    tuning_trainings: int
+    pinned: str
+    tests: Tests
+    scorers: tuple[str, ...]
+    soft_labels: str

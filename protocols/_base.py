@@ -1,0 +1,106 @@
+"""The types of a protocol: a named plan with presets, which the engine interprets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which epoch of a training, and which trial of a study, is kept.
+
+    Attributes:
+        metric: ``map_at_r`` on validation classes with the method's own scorer, or ``last``, the last epoch. A stage
+            that leaves the means as its base made them is selected by its own validation loss instead: MAP@R of the
+            means cannot see it, and MAP@R under a likelihood score prefers early epochs (measured, see docs).
+        frozen_metric: What selects in a stage that leaves the means alone.
+        patience: Epochs without improvement after which training stops.
+        min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
+    """
+
+    metric: SelectionMetric = "map_at_r"
+    frozen_metric: SelectionMetric = "stage_loss"
+    patience: int = 10
+    min_improvement: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tests:
+    """What is measured on the test classes.
+
+    Attributes:
+        recall_ks: k of Recall@k.
+        corruptions: Smallest and largest severity of each kind of corrupted test images, each image's drawn evenly;
+            a centre crop's is 1 - its side.
+        filter_fractions: Shares of the least confident images removed.
+        false_positive_rate: Operating point of the verification true positive rate.
+        map_at_k: k of mAP@k; 0 leaves it out.
+        clustering: Whether k-means, NMI and pair F1 are computed.
+        structure: Whether spectral decay, density, uniformity and class concentration are.
+    """
+
+    recall_ks: tuple[int, ...] = (1, 2, 4, 8)
+    corruptions: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"crop": (0.0, 0.5)})
+    filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    false_positive_rate: float = 1e-3
+    map_at_k: int = 0
+    clustering: bool = False
+    structure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """One named reading of the protocol.
+
+    Attributes:
+        folds: The development classes are cut into this many contiguous blocks; with 1, all of them train.
+        validate: The blocks that validate, each for a model of its own: with one, a replicate is one model; with more,
+            a trial counts by the mean of its models and a replicate is tested as ``separated`` (the mean over its
+            models) and ``concatenated`` (their embeddings side by side).
+        trials: Default budget of a study; 0 where nothing may be tuned.
+        trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
+        seeds: Default number of replicates at the best setting.
+        view: How photographs are read where it differs from the recipe.
+        photographs: What recipes of photographs have instead of their own.
+        optim: What these have instead of their own end-to-end optimisation.
+        methods: Parameters of methods where they differ from the recipe: ``{method: {parameter: value}}``.
+    """
+
+    folds: int = 4
+    validate: tuple[int, ...] = (0,)
+    trials: int = 50
+    trial_batch: int = 4
+    seeds: int = 5
+    selection: Selection = Selection()
+    tests: Tests = Tests()
+    view: Mapping[str, Any] = field(default_factory=dict)
+    photographs: Mapping[str, Any] = field(default_factory=dict)
+    optim: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for records and unit ids."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A declarative plan of an experiment: how classes are split, what is tuned, selected and tested.
+
+    Attributes:
+        name: Name on the command line and in the tables.
+        summary: One line for ``bench list``.
+        version: Results of different versions are never mixed in a folder.
+        document: Explanation for ``bench show``.
+        presets: Its readings by name.
+    """
+
+    name: str
+    summary: str
+    version: int
+    document: str
+    presets: Mapping[str, Preset]
