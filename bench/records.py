@@ -133,6 +133,14 @@ class Columns(_Value):
     seed: int
 
 
+KEYS = tuple(Columns.model_fields)
+"""Columns that say which experiment a row of the tidy table belongs to."""
+ROW_KEYS = ("split", "scorer", "confidence", "variant", "metric", "fraction")
+"""Columns that say what was measured; with :data:`KEYS` they tell any two rows apart."""
+COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
+"""Columns of the tidy table, in order."""
+
+
 class Role(_Value):
     """What a test plays in comparisons.
 
