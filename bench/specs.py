@@ -7,7 +7,7 @@ trained once. What does not change a result (paths, device, number of workers) i
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -44,6 +44,10 @@ class _Spec(_Value):
     def id(self) -> str:
         """16 hexadecimal digits made of the content."""
         return content_id([type(self).__name__, self.model_dump(mode="json")])
+
+    def replaced(self, **changes: Any) -> Self:
+        """A copy with other values, checked like the original."""
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
 
 class Batches(_Value):
@@ -144,7 +148,7 @@ class StudySpec(_Spec):
     """One study; the number of trials is not part of it, so that a study can be extended.
 
     Attributes:
-        template: Training at the default setting, on the first block of classes that validates.
+        template: Training at the default setting, on the first block of classes that validates, without its base.
         validate_folds: Blocks that validate, each for a model of its own.
         space: Ranges by name (``method.margin``, ``optim.lr``).
         sampler: ``gp`` or ``tpe``.

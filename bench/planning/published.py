@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from .setting import Setting
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
+
+
+class NothingPublished(UserError):
+    """A method has no published setting for a data set and network."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,17 @@ class Published:
     data: Mapping[str, Any] = field(default_factory=dict)
     kind: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def layer(self) -> Setting:
+        """The layer of settings that it is."""
+        return Setting(params=self.params, optim=self.optim, batches=self.data)
+
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
 """Data sets that have published settings, with their names in the EL-nivMF and NIR scripts."""
 
 
-def published_settings(method: Any, dataset: str, base: str) -> list[Published]:
+def published_settings(method: type[Method], dataset: str, base: str) -> list[Published]:
     """Everything published for a method on a data set.
 
     Args:
@@ -73,7 +88,7 @@ _RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "g
 _EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
 
 
-def _revisited(method: Any, dataset: str, base: str) -> list[Published]:
+def _revisited(method: type[Method], dataset: str, base: str) -> list[Published]:
     """Of "Probabilistic Embeddings Revisited"; its In-shop is the merged one."""
     where = "inshop" if dataset == "inshop_merged" else dataset
     table = _table("pe_revisited_best_hparams.csv", "variant")
@@ -106,7 +121,7 @@ SCRIPTS = {
 """What all runs of the EL-nivMF and NIR scripts have in common."""
 
 
-def _scripts(method: Any, dataset: str) -> list[Published]:
+def _scripts(method: type[Method], dataset: str) -> list[Published]:
     """Of the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
     found = []
     for (variant, where), values in _table("nivmf_nir_hparams.csv", "method").items():
@@ -132,3 +147,45 @@ def _scripts(method: Any, dataset: str) -> list[Published]:
         source, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
         found.append(Published(source, variant, network, values, {**params, **kind}, optim, data, kind))
     return found
+
+
+def find_published(
+    method: type[Method], dataset: str, base: str, network: str, fidelity: str, params: Mapping[str, Any]
+) -> Published:
+    """The published setting of a method for a network.
+
+    Args:
+        method: Class of the method.
+        dataset: Name of the data set.
+        base: Base method of two-stage methods.
+        network: Backbone and embedding size, such as ``bn_inception/128``.
+        fidelity: ``corrected`` or ``released``.
+        params: All parameters of the method as pinned or by default; they may choose among several settings.
+
+    Raises:
+        NothingPublished: If there is none, or none for this network or form, with where there are some.
+    """
+    every = published_settings(method, dataset, base)
+    fitting = [item for item in every if all(params.get(name) == value for name, value in item.kind.items())]
+    found = {item.network: item for item in fitting}
+    if every and not found:
+        kinds = ", ".join(sorted({" ".join(f"{k}={v}" for k, v in item.kind.items()) for item in every}))
+        raise NothingPublished(f"published settings of {method.name} on {dataset} are for {kinds}; pin one of these")
+    if not found:
+        on_base = f" on {base}" if method.on_base else ""
+        where = [name for name in DATASETS if published_settings(method, name, base)]
+        tail = f"; {method.name} has them for {', '.join(where)}" if where else ""
+        raise NothingPublished(
+            f"no published setting of {method.name!r}{on_base} on {dataset!r}{tail}; use --hparams tuned or default"
+        )
+    if network not in found:
+        raise NothingPublished(
+            f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
+            " --backbone and --dim, or use --hparams tuned or default"
+        )
+    if method.published_for_released and fidelity != "released" and network.startswith("resnet50"):
+        raise NothingPublished(
+            f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
+            " use --hparams tuned or default"
+        )
+    return found[network]

@@ -1,0 +1,181 @@
+"""What would stop a training, found before any is started."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError
+
+from ..errors import UserError, first_line, unknown
+from ..protocols._base import Preset
+from ..protocols.recipes._base import Optimizer, Precision, Schedule
+from ..seeds import content_id
+from ..site import Site
+from .setting import Setting
+
+if TYPE_CHECKING:
+    from ..datasets._base import Dataset
+    from ..methods._base import Method
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set as a plan finds it.
+
+    Attributes:
+        partial: What it lacks, if that is allowed.
+        files: Identity of its image files; empty for data sets that come with the installation.
+        soft_labels: SHA-256 of people's label distributions of its test images, if there are some.
+    """
+
+    partial: str
+    files: str
+    soft_labels: str
+
+
+def checked_params(method: type[Method], params: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a method, defaults filled in.
+
+    Raises:
+        UserError: If one is unknown or does not fit.
+    """
+    try:
+        return dict(method.Params(**params).model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [f"method.{key}" for key in method.Params.model_fields]
+            raise unknown(f"parameter of {method.name}:", f"method.{where}", known) from None
+        raise UserError(
+            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower()}"
+            f" (see `bench show {method.name}`)"
+        ) from None
+
+
+def check_setting(setting: Setting, dataset: type[Dataset]) -> None:
+    """Refuse names and values that no training takes.
+
+    Raises:
+        UserError: With the nearest name or what is wrong.
+    """
+    from ..methods.backbones import FREEZE_NORM, check_backbone
+
+    try:
+        check_backbone(setting.network["backbone"])
+    except ValueError as error:
+        raise UserError(f"--backbone: {error}") from None
+    for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
+        if setting.optim[key] not in get_args(known):
+            raise unknown(f"value of optim.{key}:", setting.optim[key], get_args(known))
+    if setting.batches["freeze_norm"] not in FREEZE_NORM:
+        raise unknown("value of data.freeze_norm:", setting.batches["freeze_norm"], FREEZE_NORM)
+    try:
+        dataset.augmentation_type(**setting.augmentation)
+    except ValueError as error:
+        raise UserError(f"--set augment.*: {error}") from None
+
+
+def check_data(name: str, setting: Setting, preset: Preset, site: Site) -> Data:
+    """Open a data set and check that batches fit its classes and images fit the backbone.
+
+    Raises:
+        UserError: If it is not there, is damaged, or has too few classes.
+    """
+    view = dict(setting.view)
+    try:
+        data = site.dataset(name, view)
+    except ValueError as error:
+        raise UserError(f"--set data.*: {error}") from None
+    try:
+        classes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
+    except ValueError as error:
+        raise UserError(f"data set {name!r}: {error}") from None
+    wanted = setting.batches["classes_per_batch"]
+    if wanted > classes:
+        raise UserError(
+            f"batches of {wanted} classes need more than the {classes} training classes of {name!r};"
+            f" use --set data.classes_per_batch={classes} or less"
+        )
+    if view:
+        _try_backbone(setting.network["backbone"], view["image_size"])
+    return Data(data.partial if view else "", files, data.soft_labels_sha256)
+
+
+@cache
+def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_disk: bool) -> tuple[int, str]:
+    """Training classes, and for image files the identity of all of them: computed once for all methods."""
+    splits = [data.train_val(fold, folds) for fold in validate]
+    parts = (splits[0].train, splits[0].val, data.test()) if on_disk else ()
+    files = content_id([part.manifest_sha256() for part in parts]) if parts else ""
+    return min(split.train.num_classes for split in splits), files
+
+
+@cache
+def _try_backbone(name: str, side: int) -> None:
+    """Send one image through a backbone at random weights: some networks read one size only."""
+    import torch
+
+    from ..methods.backbones import build_backbone
+
+    if name == "convnet":
+        return
+    try:
+        with torch.no_grad():
+            shape = tuple(build_backbone(name, 3).eval()(torch.rand(1, 3, side, side)).shape)
+    except Exception as error:  # whatever a network of timm raises on an image it was not made for
+        raise UserError(
+            f"--backbone {name} cannot read images of {side} x {side} ({first_line(error)}); try another"
+            " --set data.image_size"
+        ) from None
+    if len(shape) != 2:
+        raise UserError(f"--backbone {name} gives features of shape {list(shape)}, not one vector per image")
+
+
+def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
+    """The scorers that are defined for the distributions of a method."""
+    import torch
+
+    from ..methods.scorers import paired_score
+
+    if not names:
+        return ()
+    head = method.spread_head(8, dim)
+    spread = None if head is None else head(torch.zeros(1, 8))
+    distribution = method.distribution(torch.ones(1, dim), spread)
+    fitting = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            paired_score(name, distribution, distribution)
+            fitting.append(name)
+    return tuple(fitting)
+
+
+def weights_hash(backbone: str, asked: str | None) -> str | None:
+    """SHA-256 of the file that a backbone starts from; None for random weights.
+
+    Raises:
+        UserError: If there is no such file, or none is cached.
+    """
+    from ..methods.backbones import find_weights
+
+    try:
+        path = find_weights(backbone, asked)
+        return None if path is None else _file_hash(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+@cache
+def _file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"--weights {path}: {error.strerror}") from error
