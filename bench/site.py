@@ -65,7 +65,8 @@ class Site(BaseModel):
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
     @cached_property
-    def _datasets(self) -> dict[tuple[str, str], Dataset]:
+    def opened(self) -> dict[tuple[str, str], Dataset]:
+        """Data sets that were built already, by name and view."""
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
@@ -81,17 +82,17 @@ class Site(BaseModel):
         from .datasets._base import DataError
 
         key = (name, repr(view or None))
-        if key not in self._datasets:
+        if key not in self.opened:
             cls = self.datasets.dataset(name)
             root = Path(self.data_root) if self.data_root else None
             try:
                 if view:
-                    self._datasets[key] = self._photographs(cls, root, view)
+                    self.opened[key] = self._photographs(cls, root, view)
                 else:
-                    self._datasets[key] = cls(root)
+                    self.opened[key] = cls(root)
             except DataError as error:
                 raise UserError(str(error)) from None
-        return self._datasets[key]
+        return self.opened[key]
 
     def _photographs(self, cls: type[Dataset], root: Path | None, view: Parameters) -> Dataset:
         from .datasets.releases import PhotoDataset

@@ -20,6 +20,9 @@ Ensemble = Literal["", "separated", "concatenated"]
 Parameters = dict[str, Any]
 """Values by name; their types are those of a method's ``Params``, a ``View`` or an augmentation."""
 
+Point = dict[str, int | float]
+"""Tuned values by name: ``{"method.scale": 16.0, "optim.lr": 0.01}``."""
+
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
 

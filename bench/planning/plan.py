@@ -8,13 +8,10 @@ from typing import get_args
 
 from ..protocols._base import Tests
 from ..protocols.recipes._base import Range
-from ..specs import TUNING, BaseReference, Cell, Ensemble, StudySpec, TestSpec, TrainSpec
+from ..specs import BaseReference, Cell, Ensemble, Point, StudySpec, TestSpec, TrainSpec
 
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
-
-Point = dict[str, int | float]
-"""Tuned values by name: ``{"method.scale": 16.0, "optim.lr": 0.01}``."""
 
 ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if name)
 
@@ -160,6 +157,3 @@ class Plan:
             )
             for ensemble in (ENSEMBLES if self.models > 1 else ("",))
         ]
-
-
-__all__ = ["ENSEMBLES", "TUNING", "Plan", "Point", "Specs", "TestPlan"]

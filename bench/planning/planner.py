@@ -1,8 +1,6 @@
 """Planning: from a request to plans, each base before the methods that stand on it.
 
-    layers = recipe, preset, published settings or a file, pinned values
-    setting = merge(layers)
-    plan = Plan(template=TrainSpec(setting, ..), space=search_ranges(..), ..)
+Each source of settings gives one layer; `merge` makes one setting of them; a `TrainSpec` and a `Plan` are made of that.
 """
 
 from __future__ import annotations
@@ -221,7 +219,7 @@ def _training_code(draft: _Draft, site: Site) -> str:
 
 def _testing_code(method: Method, scorers: tuple[str, ...], tests: Tests) -> str:
     """Id of what a test runs; the ids of the trained models cover the rest."""
-    ranked = {method.scorer, "cosine", "l2", *scorers}
+    ranked = {method.scorer, "cosine", *scorers} | ({"l2"} if method.released else set())
     return code_id(
         "bench.engine.testing",
         *test_modules(tests),

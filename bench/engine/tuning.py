@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from ..protocols.recipes._base import Range
 from ..seeds import seed_for
+from ..specs import Point
 
-Space = dict[str, dict[str, Any]]
-"""``{"method.margin": {"low": .., "high": .., "log": .., "type": "float"|"int"}}``."""
+
+class Told(BaseModel):
+    """A finished trial of an earlier batch; its value is None if it failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    params: Point
+    value: float | None
 
 
 def propose(
     axes: Sequence[str],
-    space: Space,
+    space: Mapping[str, Range],
     sampler: str,
     number: int,
-    told: Sequence[Mapping[str, Any]],
-    asked: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+    told: Sequence[Told],
+    asked: Sequence[Point],
+) -> Point:
     """Parameters of trial ``number``.
 
     The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
@@ -30,7 +39,7 @@ def propose(
         space: What is tuned.
         sampler: ``gp`` or ``tpe``.
         number: Number of the trial that is asked for.
-        told: Finished trials of earlier batches: ``{"params": .., "value": float | None}``, None = failed.
+        told: Finished trials of earlier batches.
         asked: Parameters of the trials of the same batch that were asked before this one.
     """
     import optuna
@@ -39,33 +48,30 @@ def propose(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions: dict[str, BaseDistribution] = {
-        name: (IntDistribution if r["type"] == "int" else FloatDistribution)(r["low"], r["high"], log=r["log"])
+        name: IntDistribution(int(r.low), int(r.high), log=r.log)
+        if r.type == "int"
+        else FloatDistribution(r.low, r.high, log=r.log)
         for name, r in sorted(space.items())
     }
     seed = seed_for("sampler", *axes, number) % 2**32
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-        made: optuna.samplers.BaseSampler
+        chosen: optuna.samplers.BaseSampler
         if sampler == "gp":
-            made = optuna.samplers.GPSampler(seed=seed)
+            chosen = optuna.samplers.GPSampler(seed=seed)
         else:
-            made = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
-        rebuilt = optuna.create_study(direction="maximize", sampler=made)
+            chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+        rebuilt = optuna.create_study(direction="maximize", sampler=chosen)
         for trial in told:
-            failed = trial["value"] is None
+            failed = trial.value is None
             rebuilt.add_trial(
                 create_trial(
                     state=TrialState.FAIL if failed else TrialState.COMPLETE,
-                    value=None if failed else trial["value"],
-                    params=dict(trial["params"]),
+                    value=trial.value,
+                    params=dict(trial.params),
                     distributions=distributions,
                 )
             )
         for params in asked:
             rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
         return dict(rebuilt.ask(distributions).params)
-
-
-def clip_to_space(params: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """The values of the tuned parameters, moved to the nearest value the search could propose."""
-    return {name: min(max(params[name], r["low"]), r["high"]) for name, r in space.items()}
