@@ -22,7 +22,7 @@ from .code_id import PLUGINS, plugin_name
 from .errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from .datasets._base import Dataset
+    from .datasets.dataset import Dataset
     from .methods._base import Method
 
 PACKAGES = {"methods": "bench.methods", "datasets": "bench.datasets"}
@@ -150,6 +150,9 @@ class Registry:
         """
         cls: type[Dataset] = self.get(name).load()
         return cls
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries or any(entry.name == name for entry in self.broken)
 
     @property
     def names(self) -> list[str]:

@@ -14,7 +14,7 @@ from .registry import Registry
 from .specs import Parameters
 
 if TYPE_CHECKING:
-    from .datasets._base import Dataset
+    from .datasets.dataset import Dataset
     from .methods._base import Method
     from .store import Store
 
@@ -79,7 +79,7 @@ class Site(BaseModel):
         Raises:
             UserError: If its files are not there or wrong.
         """
-        from .datasets._base import DataError
+        from .datasets.errors import DataError
 
         key = (name, repr(view or None))
         if key not in self.opened:

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..datasets._base import ImageSet, TrainVal
+from ..datasets.dataset import TrainVal
+from ..datasets.image_set import ImageSet
 from ..files import write_atomic
 from ..methods._model import Embedding, EmbeddingModel
 from ..seeds import content_id, seed_for

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets._base import TrainVal
+from ..datasets.dataset import TrainVal
 from ..datasets.batches import class_balanced_batches
 from ..errors import UnitFailed
 from ..files import sha256, write_atomic
@@ -26,13 +26,12 @@ from ..records import Epoch, TrainRecord
 from ..seeds import seed_for
 from ..site import Site
 from ..specs import Cell, TrainSpec
-from ..store import WEIGHTS
+from ..store import CHECKPOINT, WEIGHTS
 from .environment import environment
 from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
 from .networks import build_model, load_base
 from .optim import Optimisation
 
-CHECKPOINT = "checkpoint.pt"
 EpochDone = Callable[[int], None]
 
 

@@ -20,7 +20,7 @@ from ..site import Site
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from ..datasets._base import Dataset
+    from ..datasets.dataset import Dataset
     from ..methods._base import Method
 
 
