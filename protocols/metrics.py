@@ -27,6 +27,7 @@ class Metric:
         needs: Attributes of :class:`~bench.protocols.embeddings.Embeddings` without which it is left out.
         source: Where it is defined.
         default: Whether ``bench score`` computes it without being asked.
+        short: Heading in tables with little space; the title if empty.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Metric:
     needs: tuple[str, ...] = ()
     source: str = ""
     default: bool = False
+    short: str = ""
 
     @property
     def family(self) -> bool:
@@ -65,7 +67,7 @@ class Metric:
 
 def _placeholder(found: re.Match[str]) -> str:
     number = r"[1-9]\d{0,5}"
-    return f"(?P<{found[1]}>{number if found[1] == 'k' else '[a-z_]+'})"
+    return f"(?P<{found[1]}>{number if found[1] == 'k' else '[a-z0-9_]+'})"
 
 
 _MUSGRAVE = "Musgrave et al. 2020, Section 3"
@@ -81,13 +83,29 @@ def _table(*metrics: Metric) -> dict[str, Metric]:
 
 
 METRICS: Mapping[str, Metric] = _table(
-    Metric(name="recall_at_{k}", title="Recall@{k}", group="recall", source="PER, Section 4", default=True),
+    Metric(
+        name="recall_at_{k}", title="Recall@{k}", group="recall", source="PER, Section 4", default=True, short="R@{k}"
+    ),
     Metric(name="map_at_r", title="MAP@R", group="map_at_r", source=_MUSGRAVE, default=True),
-    Metric(name="r_precision", title="R-Precision", group="r_precision", source=_MUSGRAVE, default=True),
+    Metric(
+        name="r_precision", title="R-Precision", group="r_precision", source=_MUSGRAVE, default=True, short="R-Prec"
+    ),
     Metric(name="precision_at_1", title="Precision@1", group="precision_at_1", source=_MUSGRAVE),
     Metric(name="map_at_1000", title="MAP@1000", group="map_at_1000", source=_ROTH),
-    Metric(name="verification_accuracy", title="verification accuracy", group="verification", source="PER, Section 4"),
-    Metric(name="verification_auc", title="verification AUC", group="verification", source="area under the ROC curve"),
+    Metric(
+        name="verification_accuracy",
+        title="verification accuracy",
+        group="verification",
+        source="PER, Section 4",
+        short="Ver. acc.",
+    ),
+    Metric(
+        name="verification_auc",
+        title="verification AUC",
+        group="verification",
+        source="area under the ROC curve",
+        short="Ver. AUC",
+    ),
     Metric(
         name="verification_eer",
         title="verification EER",
@@ -97,9 +115,7 @@ METRICS: Mapping[str, Metric] = _table(
     ),
     Metric(name="verification_tpr_at_fpr", title="verification TPR", group="verification", source="PFE, Section 5"),
     Metric(name="nmi", title="NMI", group="clustering", of="embeddings", source=_ROTH),
-    Metric(
-        name="ami", title="AMI", group="clustering", of="embeddings", low=-1.0, source="Vinh et al. 2010, Eq. 15"
-    ),
+    Metric(name="ami", title="AMI", group="clustering", of="embeddings", low=-1.0, source="Vinh et al. 2010, Eq. 15"),
     Metric(name="pair_f1", title="pair F1", group="clustering", of="embeddings", source=_ROTH),
     Metric(
         name="spectral_decay",
@@ -183,26 +199,29 @@ def find_metric(name: str) -> Metric | None:
     """Metric of a name in the tidy table, or None.
 
     Example:
-        >>> find_metric("recall_at_16").title, find_metric("spearman_blur").group
-        ('Recall@{k}', 'quality')
+        >>> find_metric("recall_at_16").title, find_metric("filter_out_recall_at_1").group
+        ('Recall@{k}', 'filter_out')
     """
     if name in METRICS:
         return METRICS[name]
     return next((metric for metric in METRICS.values() if metric.family and metric.values(name)), None)
 
 
-def title_of(name: str) -> str:
-    """Title of a name in the tidy table.
+def title_of(name: str, *, short: bool = False) -> str:
+    """Title of a name in the tidy table, or its short heading.
 
     Example:
         >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("nmi")
         ('Recall@16', 'P(clean > crop)', 'NMI')
+        >>> title_of("recall_at_16", short=True), title_of("nmi", short=True)
+        ('R@16', 'NMI')
     """
     metric = find_metric(name)
     if metric is None:
         return name.replace("_", " ")
     values = (metric.values(name) if metric.family else None) or {}
-    return metric.title.format(**{key: title_of(value) if key == "metric" else value for key, value in values.items()})
+    title = metric.short or metric.title if short else metric.title
+    return title.format(**{key: title_of(value) if key == "metric" else value for key, value in values.items()})
 
 
 def groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
