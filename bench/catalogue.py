@@ -18,7 +18,7 @@ def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[st
         modules = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": m.NAME, "summary": m.SUMMARY, "presets": list(m.PRESETS)} for m in modules]
     if kind == "corruptions":
-        from .datasets import CORRUPTIONS
+        from .datasets.corruptions.registry import CORRUPTIONS
 
         return [{"name": found.name, "summary": found.summary} for found in CORRUPTIONS.values()]
     if kind == "scorers":

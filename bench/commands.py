@@ -23,7 +23,7 @@ def _one_line(error: Any) -> str:
 
 def _prepare_data(plans: list[Any], context: Any, console: Any) -> None:
     """Decode what the plans will read, so that a damaged image stops the command and not an epoch."""
-    from .datasets import DataError
+    from .datasets.errors import DataError
 
     seen = set()
     for plan in plans:
@@ -183,7 +183,7 @@ def _print_plan(plans: list[Any], requested: frozenset[Any], results: Path) -> N
 
 def _print_estimate(plans: list[Any], context: Any, workers: int) -> None:
     """Time and disk, from a few timed steps on this machine."""
-    from .datasets import DataError
+    from .datasets.errors import DataError
     from .engine.estimate import estimate, readable
 
     seconds, disk, decode = 0.0, {}, {}
@@ -206,7 +206,7 @@ def _print_estimate(plans: list[Any], context: Any, workers: int) -> None:
     )
     print("shortens it, results that are there already are not done again")
     if sum(disk.values()):
-        from .datasets.photographs import cache_folder
+        from .datasets.pixel_cache import cache_folder
 
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")
 

@@ -104,7 +104,7 @@ def data_import_command(name: str, source: Path, root: Path, allow_partial: bool
 
 
 def _photo_dataset(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> Any:
-    from .datasets import DataError
+    from .datasets.errors import DataError
 
     cls = Registry("datasets", plugins).get(name).load()
     if not hasattr(cls, "verify"):

@@ -76,7 +76,8 @@ class Context:
         Raises:
             UserError: If its files are not there or wrong.
         """
-        from ..datasets import DataError, View
+        from ..datasets.errors import DataError
+        from ..datasets.view import View
 
         cache = self.__dict__.setdefault("_datasets", {})
         key = (name, repr(view))

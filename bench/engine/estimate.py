@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..datasets import PhotoImages, class_balanced_batches
+from ..datasets.batches import class_balanced_batches
+from ..datasets.photo_images import PhotoImages
 from .context import Context
 from .model import CHUNK, build_model
 from .optim import build_optimizer
@@ -91,7 +92,7 @@ def _estimate(plan: Plan, context: Context) -> Estimate:
     if isinstance(few, PhotoImages):
         few.view = replace(few.view, cache=False)
         some = list(few.paths[:16])
-        reading = _median_seconds(lambda: [few._read(path, "training") for path in some], 1) / len(some)
+        reading = _median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
         held_out = [dataset.train_val(fold, spec["folds"]).val for fold in plan.validate]
         cache_bytes = data.train.estimated_cache_bytes(["training"])
         cache_bytes += sum(part.estimated_cache_bytes(["evaluation"]) for part in (*held_out, tests))

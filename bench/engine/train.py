@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import __version__
-from ..datasets import TrainVal, class_balanced_batches
+from ..datasets.batches import class_balanced_batches
+from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
 from ..methods import EmbeddingModel
 from ..protocols.retrieval import map_at_r
