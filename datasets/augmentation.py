@@ -126,7 +126,7 @@ def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Te
     y = _pixel_centres(height, images)[None, :, None]
     grid = torch.stack([xx * x + xy * y + x0, yx * x + yy * y + y0], dim=-1)
     warped = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    # Interpolation rounds, even where it has nothing to do.
+    # Interpolation rounds even if nothing is moved.
     moved = (side != 1) | (angle != 0) | (shift != 0).any(1) | (centre != 0).any(1)
     return torch.where(moved[:, None, None, None], warped, images)
 

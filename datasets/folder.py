@@ -108,16 +108,16 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     listing = Listing(folder)
-    beside = sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.lower().endswith(IMAGE_SUFFIXES))
+    loose = sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.lower().endswith(IMAGE_SUFFIXES))
     below = any(e.is_dir() and not e.name.startswith(".") for e in os.scandir(folder))
-    if beside and below:
+    if loose and below:
         raise DataError(
-            f"{folder} holds images beside folders, such as {beside[0]}; put every image into a class folder"
+            f"{folder} holds images beside folders, such as {loose[0]}; put every image into a class folder"
         )
     roles = ("query", "gallery") if all((folder / role).is_dir() for role in ("query", "gallery")) else ("",)
     for role in roles if below else ():
         _add_classes(listing, folder, f"{role}/" if role else "", role)
-    for name in beside:
+    for name in loose:
         listing.add(name, "", "")
     if not listing.ids:
         raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")

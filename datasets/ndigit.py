@@ -93,7 +93,7 @@ def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
                 # Neighbours that were moved towards each other overlap by up to two pixels.
                 canvas[rows, top : top + cell, x : x + cell] = np.maximum(window, cells[rows, place])
 
-    # Centres of 2^52 intervals: never 0 or 1, where the normal quantile is infinite.
+    # Centres of 2^52 intervals: never 0 or 1, for which the normal quantile is infinite.
     quantiles = ((raw[:, _DRAWS:] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     noise = NOISE_SD * ndtri(quantiles).reshape(canvas.shape)
     pixels: NDArray[np.uint8] = np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)

@@ -129,7 +129,7 @@ class PhotoImages(ImageSet):
             return torch.zeros(3, 2, 2, dtype=torch.uint8)
 
     def read(self, path: Path, purpose: Purpose) -> Tensor:
-        """Decode a file, past the cache, to the pixels that the cache holds.
+        """Decode a file to the pixels that are cached, without using the cache.
 
         Args:
             path: The file.

@@ -167,7 +167,7 @@ class PhotoDataset(Dataset):
         """Find and list the images; no image is opened.
 
         Args:
-            root: Folder that holds the release, at any depth down to four.
+            root: Folder that contains the release, at any depth down to four.
             view: How images are read.
             allow_partial: Accept a release in which images or classes are missing; :attr:`partial` then says what.
             threads: Number of threads that decode.
@@ -206,7 +206,7 @@ class PhotoDataset(Dataset):
         """Whether a folder is the top folder of this release.
 
         Args:
-            folder: Any folder, which may hold anything.
+            folder: Any folder below the data root.
 
         Raises:
             DataError: If it is evidently an incomplete or a different release.
