@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ._embedding_files import check_writable, write_embeddings
-from .datasets import DataError
+from .datasets.decode import decode
+from .datasets.errors import DataError
 from .datasets.folder import images_below
-from .datasets.photographs import PhotoImages, View, decode
+from .datasets.photo_images import PhotoImages
+from .datasets.view import View
 from .engine.context import Context
 from .engine.model import WEIGHTS, backbone_features, build_model, embed
 from .errors import UserError

@@ -164,7 +164,7 @@ class Registry:
 
 
 def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """(root class, class, name, summary) of every class decorated with ``register`` at top level."""
+    """(root class, class, name, summary) of every class at top level with a decorator of registration."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     bases: dict[str, str] = {}
     for node in tree.body:
@@ -173,8 +173,11 @@ def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
         base = _last_name(node.bases[0]) if node.bases else ""
         root = bases.get(base, base)
         bases[node.name] = root
-        if not any(_last_name(d) == "register" for d in node.decorator_list):
+        decorators = {_last_name(d) for d in node.decorator_list}
+        if not decorators & {"register", "register_dataset", "register_method"}:
             continue
+        if "register" not in decorators:
+            root = "Dataset" if "register_dataset" in decorators else "Method"
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")

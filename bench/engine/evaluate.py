@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets import corruptions
+from ..datasets.corruptions.severity import draw_quality, manifest_sha256
 from ..methods.distributions import to_arrays
 from ..protocols.clustering import clustering_rows
 from ..protocols.confidence import kendall_crop, label_entropy, paired_crop, risk_rows, spearman_crop
@@ -92,7 +92,7 @@ def _images(train_spec: dict[str, Any], tests: Mapping[str, Any], context: Conte
         name=name,
         labels=images.labels,
         ids=images.ids,
-        quality={kind: corruptions.draw_quality(kind, images.ids, seeds[kind], *ranges[kind]) for kind in ranges},
+        quality={kind: draw_quality(kind, images.ids, seeds[kind], *ranges[kind]) for kind in ranges},
         seeds=seeds,
         soft_labels=images.soft_labels,
         roles={"queries": images.queries, "gallery": images.gallery},
@@ -243,7 +243,7 @@ def _record(spec: dict[str, Any], unit: str, cell: Cell, members: Sequence[Subje
             kind: {
                 "severity": images.tests["corruptions"][kind],
                 "seed": images.seeds[kind],
-                "sha256": corruptions.manifest_sha256(images.ids, quality, images.seeds[kind]),
+                "sha256": manifest_sha256(images.ids, quality, images.seeds[kind]),
             }
             for kind, quality in images.quality.items()
         },

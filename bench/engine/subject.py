@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..datasets.corruptions.apply import corrupted
 from ..protocols.retrieval import MeanScorer, Scorer
 from .context import Cell, Context
 from .model import DistributionScorer, embed, load_model
@@ -61,8 +62,7 @@ class Subject:
         for kind, left in quality.items():
 
             def load(index: Tensor, kind: str = kind, left: Tensor = left) -> Tensor:
-                images: Tensor = tests.degraded(kind, index, left[index], seeds[kind])
-                return images
+                return corrupted(tests, kind, index, left[index], seeds[kind])
 
             found[f"test_{kind}"] = embed(model, load, len(tests), context.device)
         return cls(
