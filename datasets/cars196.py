@@ -22,6 +22,7 @@ class Cars196(PhotoDataset):
     """
 
     name = "cars196"
+    recipe = "cub200"
     summary = "Stanford Cars: 16,185 photographs of 196 car models"
     official = "Cars196"
     source = "a mirror of Stanford Cars (the owners' page is gone; torchvision's StanfordCars page lists mirrors)"

@@ -17,6 +17,7 @@ class CUB200(PhotoDataset):
     """
 
     name = "cub200"
+    recipe = "cub200"
     summary = "CUB-200-2011: 11,788 photographs of 200 bird species"
     official = "CUB-200-2011"
     source = "https://data.caltech.edu/records/65de6-vp158"

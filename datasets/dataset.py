@@ -36,6 +36,7 @@ class Dataset(ABC):
     Attributes:
         name: Name on the command line and in the tables.
         summary: One line for ``bench list``.
+        recipe: Name of the training recipe (``bench.protocols.recipes``); several data sets may share one.
         embedded: Whether the data come with the installation; others need ``--data-root``.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
@@ -46,6 +47,7 @@ class Dataset(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    recipe: ClassVar[str] = "default"
     embedded: ClassVar[bool] = False
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]

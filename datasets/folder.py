@@ -27,6 +27,7 @@ class Folder(PhotoDataset):
     """
 
     name = "folder"
+    recipe = "folder"
     summary = "your own images: one folder per class, optionally train/, query/ and gallery/"
     official = "a folder per class"
     source = "your own images"

@@ -168,6 +168,7 @@ class Glyphs(Dataset):
     """1000 characters in 2-12 fonts each; 375 classes train, 125 validate, 500 test."""
 
     name = "glyphs"
+    recipe = "ndigit"
     summary = "1000 characters in 2-12 DejaVu fonts each, 32x32, unequal classes; nothing to download"
     embedded = True
     input_channels = 1

@@ -61,6 +61,7 @@ class InShop(_InShop):
     """
 
     name = "inshop"
+    recipe = "inshop"
     summary = "In-shop Clothes Retrieval: 52,712 photographs of 7,982 items, query to gallery"
 
 
@@ -69,5 +70,6 @@ class InShopMerged(_InShop):
     """Queries and gallery merged, every image against all others, as in PER: not comparable with the literature."""
 
     name = "inshop_merged"
+    recipe = "inshop"
     summary = "In-shop Clothes Retrieval with queries and gallery merged, as in PER"
     merged = True

@@ -210,6 +210,7 @@ class NDigit(_Numbers):
     """The default embedded data set: 500 numbers x 8 images; 187 classes train, 63 validate, 250 test."""
 
     name = "ndigit"
+    recipe = "ndigit"
     summary = "500 three-digit handwritten numbers x 8 images of 18x50, noisy; nothing to download"
     image_size = (18, 50)
     classes = 500
@@ -224,6 +225,7 @@ class NDigitQuick(_Numbers):
     """Half the training time of ``ndigit``: 200 numbers x 10 images; 75 train, 25 validate, 100 test."""
 
     name = "ndigit_quick"
+    recipe = "ndigit"
     summary = "200 three-digit handwritten numbers x 10 images of 18x50, noisy; half the time of ndigit"
     image_size = (18, 50)
     classes = 200
@@ -238,6 +240,7 @@ class NDigitSmoke(_Numbers):
     """Small images for quick checks: 300 numbers x 8 images; 112 classes train, 38 validate, 150 test."""
 
     name = "ndigit_smoke"
+    recipe = "ndigit"
     summary = "300 three-digit handwritten numbers x 8 images of 10x26, noisy; for quick checks"
     image_size = (10, 26)
     classes = 300

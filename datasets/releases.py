@@ -147,6 +147,7 @@ class PhotoDataset(Dataset):
             complete release.
     """
 
+    recipe = "folder"
     input_channels = 3
     image_size = (224, 224)
     augmentation_type = PhotoAugmentation

@@ -17,6 +17,7 @@ class SOP(PhotoDataset):
     """
 
     name = "sop"
+    recipe = "sop"
     summary = "Stanford Online Products: 120,053 photographs of 22,634 products"
     official = "Stanford Online Products"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"

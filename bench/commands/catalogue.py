@@ -209,11 +209,12 @@ def _published(method: type[Method]) -> dict[str, dict[str, object]]:
     from ..planning.published import DATASETS, published_settings
     from ..protocols.recipes import get_recipe
 
+    datasets = Registry("datasets")
     return {
         f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
         for dataset in DATASETS
         if dataset != "inshop"
-        for item in published_settings(method, dataset, get_recipe(dataset).base)
+        for item in published_settings(method, dataset, get_recipe(datasets.dataset(dataset).recipe).base)
     }
 
 
@@ -223,7 +224,7 @@ def _describe_dataset(cls: type[Dataset]) -> tuple[Description, str]:
     from ..protocols.recipes import get_recipe
 
     document = (cls.__doc__ or "").strip()
-    recipe = asdict(get_recipe(cls.recipe or cls.name))
+    recipe = asdict(get_recipe(cls.recipe))
     value = {
         "name": cls.name,
         "kind": "dataset",

@@ -96,7 +96,7 @@ def _draft(experiment: Experiment, site: Site, dataset: str, name: str) -> _Draf
     method, data_type = site.methods.method(name), site.datasets.dataset(dataset)
     # A method whose public code computes what its paper says has one form, which is both.
     fidelity = experiment.fidelity if experiment.fidelity in method.fidelities else "corrected"
-    preset, recipe = experiment.preset, get_recipe(data_type.recipe or dataset)
+    preset, recipe = experiment.preset, get_recipe(data_type.recipe)
     # What is pinned for a method is not pinned for a base that only serves it.
     pins = tuple(pin for pin in experiment.pins if name in experiment.methods or pin.shared)
     pinned, used = from_pins(pins, method, recipe)
@@ -256,5 +256,5 @@ def _check_all_used(experiment: Experiment, site: Site, plans: dict[Cell, Plan])
     unused = [pin.key for pin in experiment.pins if pin.key not in used]
     if unused:
         methods = [site.methods.method(name) for name in experiment.methods]
-        recipes = [get_recipe(site.datasets.dataset(name).recipe or name) for name in experiment.datasets]
+        recipes = [get_recipe(site.datasets.dataset(name).recipe) for name in experiment.datasets]
         raise unknown("--set key", unused[0], known_keys(methods, recipes))
