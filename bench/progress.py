@@ -20,7 +20,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-
 if TYPE_CHECKING:
     from .specs import Cell
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic reads records with it, on 3.11 too
 
+
 class Row(TypedDict):
     """A tidy row: one value of one metric."""
 

@@ -117,7 +117,9 @@ def import_data(
 
 
 def _print_verification(verification: Verification) -> None:
-    print(f"{verification['release']} at {verification['folder']}: {verification['images']} images, {verification['classes']} classes")
+    print(
+        f"{verification['release']} at {verification['folder']}: {verification['images']} images, {verification['classes']} classes"
+    )
     if verification["partial"]:
         print(f"  incomplete: {verification['partial']}")
     for part, numbers in verification["splits"].items():

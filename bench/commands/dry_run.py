@@ -72,9 +72,7 @@ def _print_estimate(plans: tuple[Plan, ...], site: Site, workers: int) -> None:
             f" {readable(estimated.training)} per training, {readable(of_plan)} in one process"
         )
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
-    print(
-        f"about {readable(total)} at most with {workers} workers on {site.device}, from timed steps; early stopping"
-    )
+    print(f"about {readable(total)} at most with {workers} workers on {site.device}, from timed steps; early stopping")
     print("shortens it, results that are there already are not done again")
     if sum(disk.values()):
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")

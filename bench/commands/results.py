@@ -62,18 +62,19 @@ def report(
     from rich.console import Console
 
     from ..report.frame import collect, write_metrics
-    from ..report.tables import print_tables
+    from ..report.terminal import print_tables
     from ..report.write import write_report
 
     store = open_results(results)
-    if write_metrics(store).empty:
+    collected = collect(store)
+    if write_metrics(collected, store.root) is None:
         raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
-    written = write_report(store, out or results / "report")
-    say_what_was_left_out(store, Console(stderr=True))
+    written = write_report(store, collected, out or results / "report")
+    say_what_was_left_out(store, collected.superseded, Console(stderr=True))
     if as_json:
         print_json([str(path) for path in written])
         return
-    print_tables(*collect(store), Console())
+    print_tables(collected.frame, collected.roles, Console())
     for path in written:
         print(path)
 
@@ -128,11 +129,9 @@ def status_rows(store: Store) -> list[StatusRow]:
     return rows
 
 
-def say_what_was_left_out(store: Store, console: Console) -> None:
+def say_what_was_left_out(store: Store, older: int, console: Console) -> None:
     """Say how many older and how many damaged results the tables leave out."""
-    from ..report.frame import superseded
-
-    older, damaged = superseded(store), store.damaged_tests()
+    damaged = store.damaged_tests()
     if older:
         console.print(
             f"{older} older {'result' if older == 1 else 'results'} of the same setting (other code or other tests)"

@@ -260,21 +260,18 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from rich.console import Console as Terminal
 
     from ..report.frame import collect, write_metrics
-    from ..report.tables import print_tables
+    from ..report.terminal import print_tables
     from ..report.write import write_report
     from .results import say_what_was_left_out
 
-    frame = write_metrics(site.store)
-    written: list[Path] = []
-    if not frame.empty:
-        written = write_report(site.store, site.store.root / "report")
-        print_tables(*collect(site.store), Terminal())
-    say_what_was_left_out(site.store, console)
-    tables = (
-        "no test finished, so there is no table"
-        if frame.empty
-        else f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
-    )
+    store = site.store
+    collected = collect(store)
+    tables = "no test finished, so there is no table"
+    if write_metrics(collected, store.root) is not None:
+        written = write_report(store, collected, store.root / "report")
+        print_tables(collected.frame, collected.roles, Terminal())
+        tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
+    say_what_was_left_out(store, collected.superseded, console)
     console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
     for failure in outcome.failures:
         console.print(f"failed {failure.line()}", style="red", highlight=False, markup=False, soft_wrap=True)

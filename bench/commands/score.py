@@ -127,10 +127,12 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     from rich.console import Console
 
     from ..report.frame import collect, plain_rows
-    from ..report.pairing import paired_methods, print_paired
+    from ..report.pairing import paired_methods
+    from ..report.terminal import print_paired
     from .results import say_what_was_left_out
 
-    frame, roles = collect(store)
+    collected = collect(store)
+    frame, roles = collected.frame, collected.roles
     if frame.empty:
         raise UserError(f"{store.root} has no finished test yet; `bench status` says what there is")
     for name in methods:
@@ -142,5 +144,5 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     if as_json:
         print_json(plain_rows(lines))
         return
-    say_what_was_left_out(store, Console(stderr=True))
+    say_what_was_left_out(store, collected.superseded, Console(stderr=True))
     print_paired(lines, Console())

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..datasets.image_set import ImageSet
-from ..datasets.batches import class_balanced_batches
 from ..datasets.photo_images import PhotoImages
 from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
@@ -128,9 +128,7 @@ class _Reading:
     cache_bytes: int
 
 
-def _reading(
-    few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: ImageSet, augmentation: Any
-) -> _Reading:
+def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: ImageSet, augmentation: Any) -> _Reading:
     if not isinstance(few, PhotoImages):
         seconds = _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
         return _Reading(seconds / max(1, len(few)), 0.0, 0)

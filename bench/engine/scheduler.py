@@ -29,9 +29,7 @@ T = TypeVar("T")
 class Workers(Protocol):
     """What the scheduler asks of a pool."""
 
-    async def run(
-        self, job: Job, on_epoch: Callable[[int], None] = ..., priority: tuple[int, ...] = ...
-    ) -> Done:
+    async def run(self, job: Job, on_epoch: Callable[[int], None] = ..., priority: tuple[int, ...] = ...) -> Done:
         """Run a job in a worker."""
 
 
@@ -139,7 +137,11 @@ class Scheduler:
     async def execute(self) -> Outcome:
         """Run everything; failures are collected, not raised."""
         jobs = [
-            (plan, seed, self._tasks.once(("test", plan.cell, seed), lambda plan=plan, seed=seed: self._test(plan, seed)))
+            (
+                plan,
+                seed,
+                self._tasks.once(("test", plan.cell, seed), lambda plan=plan, seed=seed: self._test(plan, seed)),
+            )
             for plan in self.plans
             for seed in range(plan.seeds)
         ]
@@ -164,7 +166,9 @@ class Scheduler:
                 log = log.removeprefix(f"{start}/")
         return Failure(error.what or what, error.unit, str(error), error.place, log)
 
-    async def _run(self, job: TrainJob | TestJob, priority: int, on_epoch: Callable[[int], None] = lambda _: None) -> None:
+    async def _run(
+        self, job: TrainJob | TestJob, priority: int, on_epoch: Callable[[int], None] = lambda _: None
+    ) -> None:
         """Run a job; a failure says which unit failed."""
         cell, kind, unit = job.unit
         try:
@@ -365,5 +369,3 @@ def _tuning_note(plan: Plan, trials: list[TrialRecord], best: Best | None) -> st
         by_loss = plan.template.selection.metric == "stage_loss"
         text += f", best val loss {-best.value:.4f}" if by_loss else f", best val MAP@R {best.value:.4f}"
     return text + (f", {failed} failed" if failed else "")
-
-

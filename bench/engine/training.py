@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets.dataset import TrainVal
 from ..datasets.batches import class_balanced_batches
+from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
 from ..files import sha256, write_atomic
-from ..methods._model import EmbeddingModel
 from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.retrieval import map_at_r
 from ..records import Epoch, TrainRecord

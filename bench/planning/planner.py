@@ -249,9 +249,7 @@ def _check_all_used(experiment: Experiment, site: Site, plans: dict[Cell, Plan])
     """Refuse scorers and pinned values that no plan has."""
     for name in experiment.scorers:
         if not any(name in plan.testing.scorers for plan in plans.values()):
-            raise UserError(
-                f"--scorers {name}: not defined for the distributions of {', '.join(experiment.methods)}"
-            )
+            raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(experiment.methods)}")
     used = {key for plan in plans.values() for key in plan.pins_used}
     unused = [pin.key for pin in experiment.pins if pin.key not in used]
     if unused:

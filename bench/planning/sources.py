@@ -81,7 +81,9 @@ def from_preset(preset: Preset, recipe: Recipe, method: str, stage: Stage) -> Se
     )
 
 
-def search_ranges(preset: Preset, recipe: Recipe, method: type[Method], stage: Stage, pinned: Setting) -> dict[str, Range]:
+def search_ranges(
+    preset: Preset, recipe: Recipe, method: type[Method], stage: Stage, pinned: Setting
+) -> dict[str, Range]:
     """What is tuned: the parameters of the method and of the optimiser that have a range and are not pinned."""
     space = {}
     for key, field in method.Params.model_fields.items():
