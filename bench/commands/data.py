@@ -118,7 +118,8 @@ def import_data(
 
 def _print_verification(verification: Verification) -> None:
     print(
-        f"{verification['release']} at {verification['folder']}: {verification['images']} images, {verification['classes']} classes"
+        f"{verification['release']} at {verification['folder']}: {verification['images']} images,"
+        f" {verification['classes']} classes"
     )
     if verification["partial"]:
         print(f"  incomplete: {verification['partial']}")
@@ -132,7 +133,8 @@ def _print_verification(verification: Verification) -> None:
         soft = verification["soft_labels"]
         print(
             f"  label distributions ({soft['file']}): {soft['images']} of {verification['images']} images,"
-            f" {soft['test_images']} of {verification['splits']['test']['images']} test images, {soft['classes']} classes"
+            f" {soft['test_images']} of {verification['splits']['test']['images']} test images,"
+            f" {soft['classes']} classes"
         )
     if verification["converted_to_rgb"]:
         kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(verification["converted_to_rgb"].items()))

@@ -11,8 +11,6 @@ from ..errors import UnitFailed, first_line
 from ..registry import Registry
 from .options import Json, Plugins, print_json
 
-__test__ = False  # a command, not a file of tests
-
 
 class CheckResult(TypedDict):
     """One check of one method."""
@@ -23,7 +21,7 @@ class CheckResult(TypedDict):
     reason: str
 
 
-def test(
+def check_methods(
     method: Annotated[list[str], typer.Option("--method", help="Methods, comma-separated, or all.")],
     as_json: Json = False,
     plugin: Plugins = None,

@@ -75,8 +75,8 @@ def checkpoint_folder(checkpoint: Path) -> Path:
         raise UserError(f"--checkpoint {checkpoint}: no such file")
     if checkpoint.name != WEIGHTS or not (checkpoint.parent / RECORD).exists():
         raise UserError(
-            f"--checkpoint {checkpoint} is not the {WEIGHTS} of a trained unit with its {RECORD} next to it; for weights"
-            " of a backbone alone, use --backbone NAME --weights FILE"
+            f"--checkpoint {checkpoint} is not the {WEIGHTS} of a trained unit with its {RECORD} next to it; for"
+            " weights of a backbone alone, use --backbone NAME --weights FILE"
         )
     return checkpoint.parent
 
@@ -90,7 +90,8 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
     try:
         record = TrainRecord.from_json((folder / RECORD).read_bytes())
     except (OSError, DamagedRecord) as error:
-        raise UserError(f"{folder} is not a finished training ({first_line(error)}); `bench status` says what there is")
+        reason = first_line(error)
+        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` says what there is") from None
     if not (folder / WEIGHTS).exists():
         raise UserError(f"{folder} has no {WEIGHTS}: those of tuning trials are not kept; name one of the final seeds")
     model = restored(record, folder / WEIGHTS, site)

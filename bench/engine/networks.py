@@ -41,7 +41,8 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
         base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)
         base_objective = base.objective(num_classes, spec.dim)
     model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded)
-    return model.to(site.device, memory_format=torch.channels_last)
+    placed: EmbeddingModel = model.to(site.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return placed
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:

@@ -134,17 +134,15 @@ class Scheduler:
         self._done_here: set[str] = set()
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
 
+    def _tested(self, plan: Plan, seed: int) -> asyncio.Task[None]:
+        return self._tasks.once(("test", plan.cell, seed), lambda: self._test(plan, seed))
+
+    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
+        return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
+
     async def execute(self) -> Outcome:
         """Run everything; failures are collected, not raised."""
-        jobs = [
-            (
-                plan,
-                seed,
-                self._tasks.once(("test", plan.cell, seed), lambda plan=plan, seed=seed: self._test(plan, seed)),
-            )
-            for plan in self.plans
-            for seed in range(plan.seeds)
-        ]
+        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.seeds)]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
         for (plan, seed, _), result in zip(jobs, results):
@@ -296,10 +294,7 @@ class Scheduler:
         Raises:
             UnitFailed: If one failed, once the others have ended too.
         """
-        jobs = [
-            self._tasks.once(("unit", spec.id, weights), lambda spec=spec: self._train_unit(plan, spec, weights))
-            for spec in specs.values()
-        ]
+        jobs = [self._trained(plan, spec, weights) for spec in specs.values()]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         # A crash comes before a bad setting: the replicate must not be booked as failed for its setting then.
         errors = [result for result in results if isinstance(result, BaseException)]
