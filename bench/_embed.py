@@ -23,8 +23,8 @@ from .engine.context import Context
 from .engine.model import WEIGHTS, backbone_features, build_model, embed
 from .errors import UserError
 from .machine import cores
-from .methods.backbones import build_backbone, check_backbone, find_weights
-from .methods.distributions import to_arrays
+from .methods.backbones.registry import build_backbone, check_backbone, find_weights
+from .methods.distributions.arrays import to_arrays
 from .progress import progress_bar
 from .seeds import seed_for
 from .store import RECORD, read_json

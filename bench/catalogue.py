@@ -22,7 +22,7 @@ def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[dict[st
 
         return [{"name": found.name, "summary": found.summary} for found in CORRUPTIONS.values()]
     if kind == "scorers":
-        from .methods.scorers import SCORERS
+        from .methods.scorers.registry import SCORERS
 
         return [{"name": spec.name, "summary": spec.formula} for spec in SCORERS.values()]
     registry = Registry(kind, plugins)

@@ -6,16 +6,23 @@ vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
-from .distributions import VonMisesFisher
-from .el_nivmf import DEVIATIONS, DistributionProxies, NormConcentrationMethod, NormConcentrationParams
+from .distributions.von_mises_fisher import VonMisesFisher
 from .nivmf_losses import distance_logits
+from .norm_concentration import (
+    PROXY_DEVIATIONS,
+    DistributionProxies,
+    DistributionProxyMethod,
+    NormConcentrationParams,
+    from_scripts,
+)
+from .published import NivmfScripts
 
 
 class DistanceLoss(DistributionProxies):
@@ -41,7 +48,7 @@ class DistanceLoss(DistributionProxies):
 
 
 @register
-class ProxyDistance(NormConcentrationMethod):
+class ProxyDistance(DistributionProxyMethod):
     """vMF images against proxies by a closed-form distance."""
 
     name = "proxy_distance"
@@ -52,15 +59,21 @@ class ProxyDistance(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Section 4, Eq. 29-39",
     )
-    in_scripts: ClassVar = {
-        "Cos": {"distance": "cosine"},
-        "L2": {"distance": "l2"},
-        "nivMF point": {"distance": "nivmf"},
-        "EL-vMF": {"distance": "el_vmf"},
-        "B-vMF": {"distance": "b_vmf"},
-        "KL-vMF": {"distance": "kl_vmf"},
-    }
-    deviations = DEVIATIONS
+    published = (
+        NivmfScripts(
+            from_scripts,
+            {
+                "Cos": {"distance": "cosine"},
+                "L2": {"distance": "l2"},
+                "nivMF point": {"distance": "nivmf"},
+                "EL-vMF": {"distance": "el_vmf"},
+                "B-vMF": {"distance": "b_vmf"},
+                "KL-vMF": {"distance": "kl_vmf"},
+            },
+            released_only=True,
+        ),
+    )
+    deviations = PROXY_DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (
         "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from ._spread import spread_confidence
-from .distributions import IsotropicNormal
+from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
-from .scorers import paired_score
+from .learned_spread import spread_confidence
+from .published import PER
+from .scorers.layout import Pairs
+from .scorers.likelihood import mutual_likelihood
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -80,7 +82,7 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
     squared = torch.cdist(z, prototype.loc, compute_mode="donot_use_mm_for_euclid_dist").square()
     log_density = -0.5 * (squared / prototype.variance + query.dim * (2 * math.pi * prototype.variance).log())
     log_inverse = -torch.logsumexp(log_density, -1)
-    return paired_score("mls", query, own) + torch.logsumexp(log_inverse, 0) - math.log(samples)
+    return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(samples)
 
 
 class PrototypeLoss(nn.Module):
@@ -132,6 +134,7 @@ class SPE(Method):
     scorer = "mls"
     default_confidence = "method"
     warm_start = True
+    published = (PER("spe"),)
 
     class Params(MethodParams):
         """Size of the embeddings at the start, draws per query."""

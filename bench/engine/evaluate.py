@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets import corruptions
-from ..methods.distributions import to_arrays
+from ..methods.distributions.arrays import to_arrays
 from ..protocols.clustering import clustering_rows
 from ..protocols.confidence import kendall_crop, label_entropy, paired_crop, risk_rows, spearman_crop
 from ..protocols.embeddings import row

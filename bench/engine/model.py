@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..methods import EmbeddingModel
-from ..methods.backbones import build_backbone, find_weights
-from ..methods.distributions import from_arrays, to_arrays
-from ..methods.scorers import get_scorer
+from ..methods._model import EmbeddingModel
+from ..methods.backbones.registry import build_backbone, find_weights
+from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..seeds import seed_for
 from ..store import write_atomic
 from .context import Cell, Context
@@ -45,7 +44,8 @@ def build_model(spec: dict[str, Any], context: Context, num_classes: int, channe
         base = context.method(spec["base"]["method"], spec["base"]["params"], spec["base"]["fidelity"])
         base_objective = base.objective(num_classes, spec["dim"])
     model = EmbeddingModel(method, backbone, num_classes, spec["dim"], base_objective, seeded)
-    return model.to(context.device, memory_format=torch.channels_last)
+    model.to(context.device)
+    return model.to(memory_format=torch.channels_last)
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:
@@ -142,67 +142,3 @@ def embed(
         confidences.append({n: v[: len(rows)].cpu() for n, v in model.confidences(embedding).items()})
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return from_arrays(kind, joined), {n: torch.cat([part[n] for part in confidences]) for n in confidences[0]}
-
-
-def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
-    """Some members of a batch of distributions."""
-    kind, arrays = to_arrays(distribution)
-    return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
-
-
-def _in_float64(distribution: Distribution) -> Distribution:
-    kind, arrays = to_arrays(distribution)
-    return from_arrays(kind, {name: value.double() for name, value in arrays.items()})
-
-
-def _on(distribution: Distribution, device: str) -> Distribution:
-    kind, arrays = to_arrays(distribution)
-    return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})
-
-
-class DistributionScorer:
-    """A scorer on rows of a batch of distributions, in float64: what the tests of ``protocols`` rank with.
-
-    Args:
-        name: Name of the scorer.
-        distribution: All embeddings, batch shape ``[N]``.
-        options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
-        device: Where matrices of scores are computed: for scores without a form and for small sets. Searches by bounds
-            and aligned pairs stay on the CPU.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        distribution: Distribution,
-        options: Mapping[str, float] | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.name = name
-        self.device = device
-        self._spec = get_scorer(name)
-        self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
-        if self._spec.prepare_once:
-            distribution = self._spec.prepare(_in_float64(distribution))
-        self._distribution = distribution
-        self._gallery: tuple[Tensor, Distribution] | None = None
-
-    def _rows(self, index: Tensor) -> Distribution:
-        """Some embeddings, prepared in float64; all of them at once would take twice the memory of what was given."""
-        rows = _in_float64(rows_of(self._distribution, index))
-        return rows if self._spec.prepare_once else self._spec.prepare(rows)
-
-    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` between two lists of rows, on the scorer's device."""
-        # Rankings ask block after block for the same gallery.
-        if self._gallery is None or self._gallery[0] is not gallery:
-            self._gallery = (gallery, _on(self._rows(gallery), self.device))
-        return self._spec.matrix(_on(self._rows(queries), self.device), self._gallery[1], **self._options)
-
-    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of aligned rows."""
-        return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
-
-    def form(self) -> Any:
-        """The score as a function of one inner product, for searches by bounds; None if it is none."""
-        return self._spec.form(self._rows, self._distribution.batch_shape[0])

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ..methods.published import PER, NivmfScripts
+
 
 @dataclass(frozen=True)
 class Published:
@@ -23,6 +25,7 @@ class Published:
         optim: Optimisation of its stage.
         data: Batches and epochs, where they differ from the recipe's.
         kind: Parameters that a run must have for the setting to be about it.
+        released_only: Whether the setting makes sense for the released form only.
     """
 
     source: str
@@ -33,6 +36,7 @@ class Published:
     optim: Mapping[str, Any]
     data: Mapping[str, Any] = field(default_factory=dict)
     kind: Mapping[str, Any] = field(default_factory=dict)
+    released_only: bool = False
 
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
@@ -47,7 +51,13 @@ def published_settings(method: Any, dataset: str, base: str) -> list[Published]:
         dataset: Name of the data set.
         base: Base method of two-stage methods.
     """
-    return [*_revisited(method, dataset, base), *_scripts(method, dataset)]
+    settings: list[Published] = []
+    for source in method.published:
+        if isinstance(source, PER):
+            settings += _revisited(source, method, dataset, base)
+        else:
+            settings += _scripts(source, method, dataset)
+    return settings
 
 
 @cache
@@ -73,12 +83,11 @@ _RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "g
 _EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
 
 
-def _revisited(method: Any, dataset: str, base: str) -> list[Published]:
-    """Of "Probabilistic Embeddings Revisited"; its In-shop is the merged one."""
+def _revisited(source: PER, method: Any, dataset: str, base: str) -> list[Published]:
+    """Settings published with "Probabilistic Embeddings Revisited"; its In-shop is the merged version."""
     where = "inshop" if dataset == "inshop_merged" else dataset
     table = _table("pe_revisited_best_hparams.csv", "variant")
-    stem = method.published_as or method.name.replace("_", "-")
-    names = (f"{stem}-cont-{base}", f"{stem}-{base}", stem)
+    names = (f"{source.name}-cont-{base}", f"{source.name}-{base}", source.name)
     variant = next((name for name in names if (name, where) in table), None)
     if variant is None:
         return []
@@ -92,7 +101,8 @@ def _revisited(method: Any, dataset: str, base: str) -> list[Published]:
     optim: dict[str, Any] = {**REVISITED, "epochs": _EPOCHS[where]}
     optim |= {ours: rest.pop(theirs) for theirs, ours in _RENAMED.items() if theirs in rest}
     optim["epochs"] = int(optim["epochs"])
-    return [Published("PER", variant, "bn_inception/128", values, method.from_published(rest, variant), optim)]
+    params = source.convert(rest, method.Params.model_fields, variant)
+    return [Published("PER", variant, "bn_inception/128", values, params, optim)]
 
 
 SCRIPTS = {
@@ -106,18 +116,16 @@ SCRIPTS = {
 """What all runs of the EL-nivMF and NIR scripts have in common."""
 
 
-def _scripts(method: Any, dataset: str) -> list[Published]:
-    """Of the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
+def _scripts(source: NivmfScripts, method: Any, dataset: str) -> list[Published]:
+    """Settings in the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
     found = []
     for (variant, where), values in _table("nivmf_nir_hparams.csv", "method").items():
         dim = values.get("embed_dim", "")
         tails = (f" R50/{dim}", f" baseline R50/{dim}", " (Fig.5)")
-        kind = next(
-            (kind for name, kind in method.in_scripts.items() for tail in tails if variant == name + tail), None
-        )
+        kind = next((kind for name, kind in source.names.items() for tail in tails if variant == name + tail), None)
         if kind is None or where != DATASETS.get(dataset):
             continue
-        params, rates = method.from_script(values)
+        params, rates = source.convert(values, method.Params.model_fields)
         epochs = int(values["n_epochs"])
         optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
         milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]
@@ -129,6 +137,8 @@ def _scripts(method: Any, dataset: str) -> list[Published]:
             "epoch_repeats": 1.0,
             "freeze_norm": "statistics",
         }
-        source, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
-        found.append(Published(source, variant, network, values, {**params, **kind}, optim, data, kind))
+        where_from, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
+        found.append(
+            Published(where_from, variant, network, values, {**params, **kind}, optim, data, kind, source.released_only)
+        )
     return found

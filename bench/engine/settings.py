@@ -284,7 +284,7 @@ def published_or_refuse(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if method.published_for_released and fidelity != "released" and network.startswith("resnet50"):
+    if found[network].released_only and fidelity != "released":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"

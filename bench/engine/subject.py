@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.retrieval import MeanScorer, Scorer
 from .context import Cell, Context
-from .model import DistributionScorer, embed, load_model
+from .model import embed, load_model
 
 
 @dataclass(frozen=True)

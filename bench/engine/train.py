@@ -20,12 +20,13 @@ from torch.distributions import Distribution
 from .. import __version__
 from ..datasets import TrainVal, class_balanced_batches
 from ..errors import UnitFailed
-from ..methods import EmbeddingModel
+from ..methods._model import EmbeddingModel
+from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.retrieval import map_at_r
 from ..seeds import content_id, seed_for
 from ..store import RECORD, write_atomic, write_json
 from .context import Cell, Context
-from .model import WEIGHTS, DistributionScorer, backbone_features, build_model, embed, load_base, save_weights
+from .model import WEIGHTS, backbone_features, build_model, embed, load_base, save_weights
 from .optim import build_optimizer, learning_rate_factor
 
 CHECKPOINT = "checkpoint.pt"

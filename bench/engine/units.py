@@ -183,7 +183,7 @@ def build_plans(settings: RunSettings, context: Context, left_out: list[str] | N
     Raises:
         UserError: If a name or a value is not known, with what to do.
     """
-    from ..methods.scorers import SCORERS
+    from ..methods.scorers.registry import SCORERS
 
     if settings.protocol not in PROTOCOLS:
         raise unknown("protocol", settings.protocol, PROTOCOLS)
@@ -369,7 +369,7 @@ def _fitting(names: tuple[str, ...], method: Any, dim: int) -> list[str]:
     """Those of some scorers that are defined for the distributions of a method."""
     import torch
 
-    from ..methods.scorers import paired_score
+    from ..methods.scorers.registry import paired_score
 
     head = method.spread_head(8, dim)
     spread = None if head is None else head(torch.zeros(1, 8))
@@ -421,7 +421,7 @@ def _check(
     Returns:
         What the data set lacks, if that is allowed, and the identity of its files.
     """
-    from ..methods.backbones import FREEZE_NORM, check_backbone
+    from ..methods.backbones.registry import FREEZE_NORM, check_backbone
     from .optim import check_names
 
     cls = context.datasets.get(dataset).load()
@@ -471,7 +471,7 @@ def _try_backbone(name: str, side: int) -> None:
     """One image through a backbone at random weights: some networks read one size only."""
     import torch
 
-    from ..methods.backbones import build_backbone
+    from ..methods.backbones.registry import build_backbone
 
     if name == "convnet":
         return
@@ -494,7 +494,7 @@ def _version(protocol: str) -> int:
 
 def _weights_hash(backbone: str, asked: str | None) -> str | None:
     """Content of the file that the backbone starts from; None for random weights."""
-    from ..methods.backbones import find_weights
+    from ..methods.backbones.registry import find_weights
 
     try:
         path = find_weights(backbone, asked)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams
-from .distributions import IsotropicNormal, VonMisesFisher
+from .distributions.normal import IsotropicNormal
+from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead, positive_from_raw, variance_from_raw
 
 RELEASED_SPREAD = 4.54e-5
