@@ -21,7 +21,7 @@ PARTS = ("backbone", "mean", "spread", "objective")
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Where a method comes from."""
+    """Source of a method."""
 
     title: str
     venue: str
@@ -46,7 +46,7 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
         limits: Limits of what is *valid* (``gt``, ``ge``, ``lt``, ``le``), which may be wider than the search.
 
     Returns:
-        A pydantic field whose ``json_schema_extra["search"]`` holds the range.
+        A pydantic field whose ``json_schema_extra["search"]`` contains the range.
     """
     if not low < high:
         raise ValueError(f"empty search range: low={low} high={high}")
@@ -79,7 +79,7 @@ class Method:
         fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
         published: Where settings of this method were published; a registered subclass does not inherit them.
-        warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
+        warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
 
     name: ClassVar[str]

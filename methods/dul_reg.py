@@ -47,13 +47,13 @@ class DulReg(SpreadMethod):
     released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
 
     class Params(SpreadParams):
-        """Which parts are trained."""
+        """Choice of the distribution and of the parts that are trained."""
 
         train: Literal["heads", "variance", "all"] = "heads"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Mean and variance head; with ``all`` the backbone too, with ``variance`` nothing else."""
+        """Mean and variance head; with ``all`` also the backbone, with ``variance`` the variance head only."""
         return {"heads": ("mean", "spread"), "variance": ("spread",), "all": ("backbone", "mean", "spread")}[
             self.params.train
         ]

@@ -94,7 +94,7 @@ class HIB(Method):
         "one variance per image, as in PER (the paper: one per dimension or a mixture)",
         "pairs=all: the mean over all pairs of the batch was far better on ndigit than PER's balanced halves",
         "retrieval scores the match probability by quadrature, without sampling noise",
-        "variance starts at exp(-5) beside unit-variance embeddings, a at 1/mean|mu_i| as in PER",
+        "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER",
         SpreadHead.DEVIATION,
     )
     scorer = "match"
@@ -132,7 +132,7 @@ class HIB(Method):
         return MatchLoss(p.kl_weight, p.samples, p.pairs, self.released)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Embeddings of unit variance per dimension, and a at one over their mean coordinate."""
+        """Scale embeddings to unit variance per dimension, and set a to one over their mean coordinate."""
         objective = model.objective
         assert isinstance(objective, MatchLoss)
         with torch.no_grad():

@@ -33,7 +33,7 @@ class MutualLikelihood(nn.Module):
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least one genuine pair."""
         genuine = labels[:, None] == labels[None, :]
-        # A pair of an image with itself has no data term: it would only pull the variance to its floor. (Where a batch
+        # A pair of an image with itself has no data term: it would only pull the variance to its floor. (If a batch
         # repeats an image because its class has fewer than K, the two views still count as a pair.)
         genuine.fill_diagonal_(self.with_self)
         if not genuine.any():
@@ -71,7 +71,7 @@ class PFE(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Which distribution; only the head's optimiser is tuned."""
+        """Choice of the distribution; only the head's optimiser is tuned."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Mutual likelihood of genuine pairs."""

@@ -1,4 +1,4 @@
-"""The six closed-form distances between images and proxy distributions of the EL-nivMF paper (its Fig. 5).
+"""Six closed-form distances between images and proxy distributions, from the EL-nivMF paper (its Fig. 5).
 
 Cross-entropy of -d / t with d one of: cosine, l2, nivmf (point against nivMF), el_vmf (expected likelihood of two
 vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
@@ -82,7 +82,7 @@ class ProxyDistance(DistributionProxyMethod):
     )
 
     class Params(NormConcentrationParams):
-        """Which distance, and the normaliser of ``nivmf``."""
+        """Choice of the distance, and the normaliser of ``nivmf``."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"

@@ -44,7 +44,7 @@ class SCF(SpreadMethod):
     released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)
 
     class Params(SpreadParams):
-        """Which distribution."""
+        """Choice of the distribution."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 

@@ -9,7 +9,7 @@ normalised product of its class's densities, and the loss is the expected softma
              = exp MLS(x, prototype y) * E_{z ~ normalised product of x and prototype y} [ 1 / sum_c p_c(z) ]
     L = -mean log p(y | x)
 
-The second form draws where the two densities meet, so that few draws do even if the classes are far apart.
+The second form draws where the two densities meet, so that few draws suffice even if the classes are far apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def halves(labels: Tensor) -> Tensor:
-    """Which half ``[B]`` (False or True) each image is in: the images of a class take turns.
+    """Half ``[B]`` (False or True) of each image: the images of a class alternate between the two.
 
     Example:
         >>> halves(torch.tensor([7, 7, 3, 7, 3])).tolist()
@@ -97,10 +97,10 @@ class PrototypeLoss(nn.Module):
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least two images of some class."""
-        side = halves(labels)
+        half = halves(labels)
         variance = distribution.variance + self.log_noise.exp()
         losses = []
-        for queries, support in ((~side, side), (side, ~side)):
+        for queries, support in ((~half, half), (half, ~half)):
             classes, prototype = prototypes(distribution.loc[support], variance[support], labels[support])
             queries = queries & torch.isin(labels, classes)
             if len(classes) < 2 or not queries.any():
@@ -156,7 +156,7 @@ class SPE(Method):
         return PrototypeLoss(self.params.samples)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Embeddings of the wanted standard deviation per dimension."""
+        """Scale embeddings to the standard deviation ``spread`` per dimension."""
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
 

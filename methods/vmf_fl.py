@@ -60,7 +60,7 @@ class VmfFl(SpreadMethod):
     released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
 
     class Params(SpreadParams):
-        """Which distribution; there is no scale to tune, the network predicts it."""
+        """Choice of the distribution; the network predicts the scale, so none is tuned."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """The authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
+    """Authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()
     r_low, r_high = low.sqrt(), high.sqrt()
@@ -44,7 +44,7 @@ _BLOCK_ELEMENTS = 1 << 18
 
 
 class _MeanLogSum(torch.autograd.Function):
-    """mean over draws z of log sum_c C(k_c) / C(|v_c + beta z|), with its closed-form gradients.
+    """Mean over draws z of log sum_c C(k_c) / C(|v_c + beta z|), with its closed-form gradients.
 
     Draws go through in blocks that stay in the cache and leave nothing behind: autograd would keep half a dozen
     [draws, C] tensors, 0.5 GB on SOP, and walk over them again. With p the softmax over classes and
@@ -166,7 +166,7 @@ class VmfLossMethod(NormConcentrationMethod):
     published = (PER("vmf-loss", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
-        "draws come from the faulty sampler, the closed form stands for the normaliser",
+        "draws come from the faulty sampler, the closed form replaces the normaliser",
         "an offset of log-normalisers of the temperature leaks a small gradient into it",
     )
 

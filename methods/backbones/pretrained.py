@@ -30,17 +30,17 @@ class InputFormat:
         """Input format from a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
 
         Raises:
-            ValueError: If it reads differently.
+            ValueError: If the sentence has another form.
 
         Example:
             >>> InputFormat.parse("BGR 0..255 minus (104,117,123)").mean
             (104.0, 117.0, 123.0)
         """
         triple = r"\(([\d.]+), *([\d.]+), *([\d.]+)\)"
-        found = re.fullmatch(rf"(RGB|BGR) 0\.\.(1|255) minus {triple}(?: divided by {triple})?", text.strip())
-        if found is None:
+        match = re.fullmatch(rf"(RGB|BGR) 0\.\.(1|255) minus {triple}(?: divided by {triple})?", text.strip())
+        if match is None:
             raise ValueError(f"input format {text!r} does not read like `BGR 0..255 minus (104,117,123)`")
-        order, top, *numbers = found.groups()
+        order, top, *numbers = match.groups()
         std = numbers[3:] if numbers[3] is not None else [1, 1, 1]
         return cls(order, float(top), tuple(map(float, numbers[:3])), tuple(map(float, std)))
 
@@ -121,8 +121,8 @@ class Photographs(nn.Module):
     def __init__(self, body: nn.Module, input_format: InputFormat, freeze_norm: str = "no") -> None:
         super().__init__()
         self.body = body
-        held: Any = body
-        self.out_features = int(held.num_features)
+        features: Any = body.num_features
+        self.out_features = int(features)
         self.freeze_norm = freeze_norm
         self.register_buffer("channels", torch.zeros(3, dtype=torch.long))
         self.register_buffer("scale", torch.ones(3, 1, 1))
@@ -229,9 +229,9 @@ def cached_weights(name: str) -> Path | None:
         repo = str(config.hf_hub_id)
         repo = repo if "/" in repo and not repo.endswith("/") else f"{repo}{config.architecture}.{config.tag}"
         for file in ("model.safetensors", "pytorch_model.bin"):
-            found = try_to_load_from_cache(repo, file)
-            if isinstance(found, str):
-                return Path(found)
+            path = try_to_load_from_cache(repo, file)
+            if isinstance(path, str):
+                return Path(path)
     return None
 
 

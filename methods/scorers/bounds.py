@@ -251,7 +251,7 @@ class VonMisesFisherBound:
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
     """Bound of the mutual likelihood; None for diagonal normals, whose variances do not separate from the distance."""
-    kind = type(rows_at(torch.zeros(1, dtype=torch.long)))
-    if kind is IsotropicNormal:
+    cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
+    if cls is IsotropicNormal:
         return NormalBound(rows_at, count)
-    return VonMisesFisherBound(rows_at, count) if kind is VonMisesFisher else None
+    return VonMisesFisherBound(rows_at, count) if cls is VonMisesFisher else None
