@@ -15,12 +15,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ._embedding_set import EmbeddingSet
-from .engine.model import DistributionScorer, rows_of
 from .errors import BadInput, unknown
-from .methods._spread import spread_confidence
 from .methods.confidence import norm_confidence
-from .methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
-from .methods.scorers import SCORERS, pairwise_score
+from .methods.distributions.arrays import rows_of
+from .methods.distributions.normal import DiagonalNormal, IsotropicNormal
+from .methods.distributions.point import PointMass
+from .methods.distributions.von_mises_fisher import VonMisesFisher
+from .methods.learned_spread import spread_confidence
+from .methods.scorers.distribution_scorer import DistributionScorer
+from .methods.scorers.registry import SCORERS, pairwise_score
 from .protocols.clustering import clustering_rows
 from .protocols.confidence import kendall_crop, risk_rows, spearman_crop
 from .protocols.embeddings import Row, row

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
-from ..methods.backbones import build_backbone, check_backbone, find_weights
+from ..methods.backbones.registry import build_backbone, check_backbone, find_weights
 from ..methods.distributions.arrays import to_arrays
 from ..records import DamagedRecord, TestRecord, TrainRecord
 from ..seeds import seed_for

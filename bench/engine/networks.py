@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..methods._model import EmbeddingModel
-from ..methods.backbones import build_backbone, find_weights
+from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..records import TrainRecord
 from ..seeds import seed_for
@@ -41,8 +41,8 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
         base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)
         base_objective = base.objective(num_classes, spec.dim)
     model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded)
-    placed: EmbeddingModel = model.to(site.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return placed
+    model.to(site.device)
+    return model.to(memory_format=torch.channels_last)
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:

@@ -65,7 +65,7 @@ def check_setting(setting: Setting, dataset: type[Dataset]) -> None:
     Raises:
         UserError: With the nearest name or what is wrong.
     """
-    from ..methods.backbones import FREEZE_NORM, check_backbone
+    from ..methods.backbones.registry import FREEZE_NORM, check_backbone
 
     try:
         check_backbone(setting.network["backbone"])
@@ -122,7 +122,7 @@ def _try_backbone(name: str, side: int) -> None:
     """Send one image through a backbone at random weights: some networks read one size only."""
     import torch
 
-    from ..methods.backbones import build_backbone
+    from ..methods.backbones.registry import build_backbone
 
     if name == "convnet":
         return
@@ -142,7 +142,7 @@ def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[s
     """The scorers that are defined for the distributions of a method."""
     import torch
 
-    from ..methods.scorers import paired_score
+    from ..methods.scorers.registry import paired_score
 
     if not names:
         return ()
@@ -163,7 +163,7 @@ def weights_hash(backbone: str, asked: str | None) -> str | None:
     Raises:
         UserError: If there is no such file, or none is cached.
     """
-    from ..methods.backbones import find_weights
+    from ..methods.backbones.registry import find_weights
 
     try:
         path = find_weights(backbone, asked)

@@ -24,7 +24,7 @@ def corruption_ranges(
     Raises:
         UserError: If a kind is unknown or named twice, or a range is none.
     """
-    from ..datasets import CORRUPTIONS
+    from ..datasets.corruptions.registry import CORRUPTIONS
 
     if not asked:
         return dict(preset), []
@@ -54,7 +54,7 @@ def corruption_ranges(
 
 
 def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
-    from ..datasets.corruptions import LEVELS, check_range
+    from ..datasets.corruptions.severity import LEVELS, check_range
 
     low, dash, high = bounds.partition("-")
     ends = [low, high if dash else low]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..code_id import code_id
 from ..datasets.corruptions.registry import corruption_module
 from ..errors import UserError, unknown
-from ..methods.backbones import backbone_module
+from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
 from ..protocols._base import Tests
 from ..protocols.battery import test_modules

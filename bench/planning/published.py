@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class NothingPublished(UserError):
     """A method has no published setting for a data set and network."""
 
+from ..methods.published import PER, NivmfScripts
+
 
 @dataclass(frozen=True)
 class Published:
@@ -33,6 +35,7 @@ class Published:
         optim: Optimisation of its stage.
         data: Batches and epochs, where they differ from the recipe's.
         kind: Parameters that a run must have for the setting to be about it.
+        released_only: Whether the setting makes sense for the released form only.
     """
 
     source: str
@@ -43,6 +46,7 @@ class Published:
     optim: Mapping[str, Any]
     data: Mapping[str, Any] = field(default_factory=dict)
     kind: Mapping[str, Any] = field(default_factory=dict)
+    released_only: bool = False
 
     @property
     def layer(self) -> Setting:
@@ -62,7 +66,13 @@ def published_settings(method: type[Method], dataset: str, base: str) -> list[Pu
         dataset: Name of the data set.
         base: Base method of two-stage methods.
     """
-    return [*_revisited(method, dataset, base), *_scripts(method, dataset)]
+    settings: list[Published] = []
+    for source in method.published:
+        if isinstance(source, PER):
+            settings += _revisited(source, method, dataset, base)
+        else:
+            settings += _scripts(source, method, dataset)
+    return settings
 
 
 @cache
@@ -88,12 +98,11 @@ _RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "g
 _EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
 
 
-def _revisited(method: type[Method], dataset: str, base: str) -> list[Published]:
-    """Of "Probabilistic Embeddings Revisited"; its In-shop is the merged one."""
+def _revisited(source: PER, method: type[Method], dataset: str, base: str) -> list[Published]:
+    """Settings published with "Probabilistic Embeddings Revisited"; its In-shop is the merged version."""
     where = "inshop" if dataset == "inshop_merged" else dataset
     table = _table("pe_revisited_best_hparams.csv", "variant")
-    stem = method.published_as or method.name.replace("_", "-")
-    names = (f"{stem}-cont-{base}", f"{stem}-{base}", stem)
+    names = (f"{source.name}-cont-{base}", f"{source.name}-{base}", source.name)
     variant = next((name for name in names if (name, where) in table), None)
     if variant is None:
         return []
@@ -107,7 +116,8 @@ def _revisited(method: type[Method], dataset: str, base: str) -> list[Published]
     optim: dict[str, Any] = {**REVISITED, "epochs": _EPOCHS[where]}
     optim |= {ours: rest.pop(theirs) for theirs, ours in _RENAMED.items() if theirs in rest}
     optim["epochs"] = int(optim["epochs"])
-    return [Published("PER", variant, "bn_inception/128", values, method.from_published(rest, variant), optim)]
+    params = source.convert(rest, method.Params.model_fields, variant)
+    return [Published("PER", variant, "bn_inception/128", values, params, optim)]
 
 
 SCRIPTS = {
@@ -121,18 +131,16 @@ SCRIPTS = {
 """What all runs of the EL-nivMF and NIR scripts have in common."""
 
 
-def _scripts(method: type[Method], dataset: str) -> list[Published]:
-    """Of the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
+def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[Published]:
+    """Settings in the run scripts of EL-nivMF and NIR: ResNet-50, average pooling."""
     found = []
     for (variant, where), values in _table("nivmf_nir_hparams.csv", "method").items():
         dim = values.get("embed_dim", "")
         tails = (f" R50/{dim}", f" baseline R50/{dim}", " (Fig.5)")
-        kind = next(
-            (kind for name, kind in method.in_scripts.items() for tail in tails if variant == name + tail), None
-        )
+        kind = next((kind for name, kind in source.names.items() for tail in tails if variant == name + tail), None)
         if kind is None or where != DATASETS.get(dataset):
             continue
-        params, rates = method.from_script(values)
+        params, rates = source.convert(values, method.Params.model_fields)
         epochs = int(values["n_epochs"])
         optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
         milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]
@@ -144,8 +152,10 @@ def _scripts(method: type[Method], dataset: str) -> list[Published]:
             "epoch_repeats": 1.0,
             "freeze_norm": "statistics",
         }
-        source, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
-        found.append(Published(source, variant, network, values, {**params, **kind}, optim, data, kind))
+        where_from, network = "EL-nivMF and NIR scripts", f"resnet50/{dim}"
+        found.append(
+            Published(where_from, variant, network, values, {**params, **kind}, optim, data, kind, source.released_only)
+        )
     return found
 
 
@@ -183,7 +193,7 @@ def find_published(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if method.published_for_released and fidelity != "released" and network.startswith("resnet50"):
+    if found[network].released_only and fidelity != "released":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"

@@ -162,7 +162,7 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
 
 
 def _scorers(asked: tuple[str, ...]) -> tuple[str, ...]:
-    from ..methods.scorers import SCORERS
+    from ..methods.scorers.registry import SCORERS
 
     names = expand(asked, list(SCORERS)) if asked else ()
     for name in names:

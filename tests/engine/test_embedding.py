@@ -4,11 +4,12 @@ import pytest
 import torch
 from bench.datasets.corruptions import draw_quality
 from bench.engine.context import Context
-from bench.engine.model import DistributionScorer, embed, load_model, rows_of
+from bench.engine.model import embed, load_model
 from bench.engine.settings import RunSettings
 from bench.engine.train import run_training
 from bench.engine.units import build_plans, unit_id
-from bench.methods.distributions import to_arrays
+from bench.methods.distributions import rows_of, to_arrays
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import sample_pairs, verification_rows
 

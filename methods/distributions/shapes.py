@@ -9,7 +9,9 @@ import torch
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
-    """The common shape, as ``torch.broadcast_shapes``, whose first call imports SymPy: a second of every start.
+    """Common shape of several batch shapes.
+
+    It replaces ``torch.broadcast_shapes``, whose first call imports SymPy, which takes a second of every start.
 
     Raises:
         ValueError: If the shapes do not broadcast.

@@ -1,4 +1,4 @@
-"""What methods with one spread per image share: the head, the distribution and its confidence."""
+"""Base of methods with one learned spread per image: head, distribution and confidence."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams
-from .distributions import IsotropicNormal, VonMisesFisher
+from .distributions.normal import IsotropicNormal
+from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead, positive_from_raw, variance_from_raw
 
 RELEASED_SPREAD = 4.54e-5
-"""PER's code adds it to the positive map: exp(-10)."""
+"""Constant exp(-10) that PER's code adds to the positive map."""
 
-RERANKED = "tests rank, beside the whole gallery, only the nearest means by the score, as PER's code (variant=reranked)"
+RERANKED = "tests also rank only the nearest means by the score, as PER's code does (variant=reranked)"
 
 
 class SpreadParams(MethodParams):
-    """Which distribution an image has: as in PER's Table 3, any of these methods can have either."""
+    """Choice of the distribution: as in PER's Table 3, any of these methods can have either."""
 
     distribution: Literal["normal", "vmf"] = "normal"
 
 
 class SpreadMethod(Method):
-    """A method whose embedding is N(mu, s2 I) or vMF(mu, k) with mu on the unit sphere and s2 or 1/k from a head.
+    """Base of methods whose embedding is N(mu, s2 I) or vMF(mu, k), mu on the unit sphere and s2 or 1/k from a head.
 
-    Corrected: s2 = 2/D and k = D at the start, where a draw still points the way of its mean (cosine 0.58 and 0.62).
-    Released (PER's code): s2 = 1 and k = 1, and a head without activations, that is a linear one.
+    Corrected: s2 = 2/D and k = D at the start, so that a draw still points in the direction of its mean (cosine 0.58
+    and 0.62). Released (PER's code): s2 = 1 and k = 1, and a head without activations, that is a linear one.
     """
 
     default_confidence = "method"
@@ -55,7 +56,7 @@ class SpreadMethod(Method):
 
 
 def spread_confidence(distribution: Distribution) -> Tensor:
-    """-log s2 of an isotropic normal, log k of a vMF, ``[B]``."""
+    """Confidence ``[B]`` from the spread: -log s2 of an isotropic normal, log k of a vMF."""
     if isinstance(distribution, IsotropicNormal):
         return -torch.log(distribution.variance)
     assert isinstance(distribution, VonMisesFisher)

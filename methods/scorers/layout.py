@@ -1,4 +1,4 @@
-"""Two batches side by side: as a full matrix or as aligned pairs, so that every score is written once."""
+"""Layouts of the scores of two batches, a full matrix or aligned pairs, so that every score is written once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class Matrix:
-    """Batches ``[Na]`` and ``[Nb]`` to scores ``[Na, Nb]``, by matrix products."""
+    """Layout of batches ``[Na]`` and ``[Nb]`` whose scores are ``[Na, Nb]``, by matrix products."""
 
     @staticmethod
     def inner(x: Tensor, y: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class Matrix:
 
 
 class Pairs:
-    """Two batches ``[N]`` to scores ``[N]`` of aligned pairs."""
+    """Layout of two batches ``[N]`` whose scores ``[N]`` are of aligned pairs."""
 
     @staticmethod
     def inner(x: Tensor, y: Tensor) -> Tensor:

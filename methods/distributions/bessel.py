@@ -49,7 +49,7 @@ def _debye_polynomials(count: int) -> list[list[Fraction]]:
 
 
 class _Expansion(NamedTuple):
-    """What depends on the dimension only: the order N, S(1), and the coefficients of (S(1) - S(t))/(1 - t) and S'."""
+    """Constants of a dimension: the order N, S(1), and the coefficients of (S(1) - S(t))/(1 - t) and S'."""
 
     order: float
     steps: int
