@@ -32,7 +32,7 @@ OUTSIDE = frozenset(
         "specs",
         "store",
         "datasets.corruptions.registry",
-        "methods.backbones",
+        "methods.backbones.registry",
         "methods.scorers.registry",
         "protocols.battery",
         "protocols.metrics",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class NothingPublished(UserError):
     """A method has no published setting for a data set and network."""
 
+
 from ..methods.published import PER, NivmfScripts
 
 
