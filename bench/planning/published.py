@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..methods.published import PER, NivmfScripts
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 class NothingPublished(UserError):
     """A method has no published setting for a data set and network."""
-
-
-from ..methods.published import PER, NivmfScripts
 
 
 @dataclass(frozen=True)
