@@ -15,14 +15,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ._embedding_files import check_writable, write_embeddings
+from .scoring.files import check_writable, write_embeddings
 from .datasets import DataError
 from .datasets.folder import images_below
 from .datasets.photographs import PhotoImages, View, decode
 from .engine.context import Context
 from .engine.model import WEIGHTS, backbone_features, build_model, embed
 from .errors import UserError
-from .machine import cores
+from .resources import cores
 from .methods.backbones import build_backbone, check_backbone, find_weights
 from .methods.distributions import to_arrays
 from .progress import progress_bar

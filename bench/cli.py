@@ -463,9 +463,9 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ._score_command import score_command
+    from .scoring.score_files import score_files
 
-    found = score_command(
+    found = score_files(
         files,
         scorers=_split(scorers, ("cosine",)),
         metrics=_split(metrics, ("recall", "map_at_r", "r_precision")),
@@ -567,7 +567,7 @@ def embed(
     bench score photos.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ._embed import embed_command
-    from .machine import pick_device
+    from .resources import pick_device
 
     text = embed_command(
         run=run,

@@ -34,6 +34,7 @@ class Metric:
         members: Members of a family that are meant if none is named.
         source: Where it is defined.
         default: Whether ``bench score`` computes it without being asked.
+        short: Heading in tables with little space; the title if empty.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Metric:
     members: tuple[str, ...] = ()
     source: str = ""
     default: bool = False
+    short: str = ""
 
     @property
     def family(self) -> bool:
@@ -96,6 +98,7 @@ _RANKED = (
         group="retrieval",
         asked_as="recall",
         members=("recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8"),
+        short="R@{k}",
         source="share of queries with a positive among the k nearest (Oh Song et al. 2016)",
         default=True,
     ),
@@ -105,6 +108,7 @@ _RANKED = (
         title="R-Precision",
         group="retrieval",
         asked_as="r_precision",
+        short="R-Prec",
         source=_MUSGRAVE,
         default=True,
     ),
@@ -120,12 +124,14 @@ _RANKED = (
         name="verification_accuracy",
         title="verification accuracy",
         group="verification",
+        short="Ver. acc.",
         source="share of pairs that a threshold decides rightly (PER)",
     ),
     Metric(
         name="verification_auc",
         title="verification AUC",
         group="verification",
+        short="Ver. AUC",
         source="area under the ROC curve, ties counted half",
     ),
     Metric(
@@ -188,15 +194,8 @@ _DIRECTIONS = (
 )
 _CONFIDENCES = (
     Metric(
-        name="filter_out_map_at_r",
-        title="MAP@R after removal",
-        group="filter_out",
-        of="confidence",
-        source="PER, Figure 3",
-    ),
-    Metric(
-        name="filter_out_recall_at_1",
-        title="Recall@1 after removal",
+        name="filter_out_{metric}",
+        title="{metric} after removal",
         group="filter_out",
         of="confidence",
         source="PER, Figure 3",
@@ -282,17 +281,21 @@ def find_metric(name: str) -> Metric | None:
     return next((metric for metric in known.values() if metric.family and metric.values(name)), None)
 
 
-def title_of(name: str) -> str:
-    """Title of a name in the tidy table.
+def title_of(name: str, *, short: bool = False) -> str:
+    """Title of a name in the tidy table, or its short heading.
 
     Example:
-        >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("nmi")
-        ('Recall@16', 'P(clean > crop)', 'NMI')
+        >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("filter_out_map_at_r")
+        ('Recall@16', 'P(clean > crop)', 'MAP@R after removal')
+        >>> title_of("recall_at_16", short=True), title_of("nmi", short=True)
+        ('R@16', 'NMI')
     """
     metric = find_metric(name)
     if metric is None:
         return name.replace("_", " ")
-    return metric.title.format(**(metric.values(name) or {})) if metric.family else metric.title
+    values = (metric.values(name) if metric.family else None) or {}
+    title = metric.short or metric.title if short else metric.title
+    return title.format(**{key: title_of(value) if key == "metric" else value for key, value in values.items()})
 
 
 def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:

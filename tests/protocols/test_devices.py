@@ -4,7 +4,7 @@ import pytest
 import torch
 from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal
-from bench.protocols.retrieval import rank
+from bench.protocols.ranking import rank
 
 
 def _scorer(name, device="cpu"):

@@ -8,9 +8,12 @@ import pytest
 import torch
 from bench.engine.model import DistributionScorer
 from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher, from_arrays
-from bench.protocols import retrieval, search
-from bench.protocols.filter_out import filter_depth, filter_out_rows
-from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from bench.protocols import ranking, search
+from bench.protocols.filter_out import filter_out_rows
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import filter_depth, rank
+from bench.protocols.retrieval import retrieval_rows
+from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +62,7 @@ def _scorer(name, kind, seed=0, spread=1.0):
 
 def _whole(monkeypatch, scorer, labels, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(retrieval, "usable", lambda *_: False)
+        patch.setattr(ranking, "usable", lambda *_: False)
         return rank(scorer, labels, **options)
 
 
@@ -215,7 +218,7 @@ def test_values_that_are_not_finite_are_refused(at):
 def test_reduced_precision_of_products_turns_the_search_off(monkeypatch):
     scorer, labels = _scorer("cosine", "random")
     called = []
-    monkeypatch.setattr(retrieval, "search", lambda *a, **k: called.append(1) or iter(()))
+    monkeypatch.setattr(ranking, "search", lambda *a, **k: called.append(1) or iter(()))
     rank(scorer, labels, depth=DEPTH)
     assert called
     called.clear()
