@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._score import score
+    from .scoring.score import score
 
 from ._version import __version__
 
@@ -17,7 +17,7 @@ __all__ = ["__version__", "score"]
 
 def __getattr__(name: str) -> Any:
     if name == "score":
-        from ._score import score
+        from .scoring.score import score
 
         globals()["score"] = score  # found at once from now on
         return score

@@ -33,8 +33,9 @@ OUTSIDE = frozenset(
         "store",
         "datasets.corruptions.registry",
         "methods.backbones.registry",
+        "methods.distributions.registry",
         "methods.scorers.registry",
-        "protocols.battery",
+        "protocols.known_tests",
         "protocols.metrics",
         "protocols.recipes",
     )

@@ -28,28 +28,28 @@ class Selection:
     min_improvement: float = 1e-3
 
 
+GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "quality", "soft_labels")
+"""Groups of tests that every protocol runs; those that need what the embeddings do not have are left out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tests:
     """What is measured on the test classes.
 
     Attributes:
+        groups: Groups of tests (:mod:`bench.protocols.known_tests`).
         recall_ks: k of Recall@k.
         corruptions: Smallest and largest severity of each kind of corrupted test images, each image's drawn evenly;
             a centre crop's is 1 - its side.
         filter_fractions: Shares of the least confident images removed.
         false_positive_rate: Operating point of the verification true positive rate.
-        map_at_k: k of mAP@k; 0 leaves it out.
-        clustering: Whether k-means, NMI and pair F1 are computed.
-        structure: Whether spectral decay, density, uniformity and class concentration are.
     """
 
+    groups: tuple[str, ...] = GROUPS
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
     corruptions: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"crop": (0.0, 0.5)})
     filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     false_positive_rate: float = 1e-3
-    map_at_k: int = 0
-    clustering: bool = False
-    structure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from .embeddings import Row, row
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
 
 
 def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int = 20, seed: int = 0) -> Tensor:
@@ -48,7 +52,7 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
     return torch.from_numpy(means.index.search(x, 1)[1][:, 0])
 
 
-def nmi(labels: Tensor, found: Tensor) -> float:
+def nmi(labels: Tensor, clusters: Tensor) -> float:
     """Normalised mutual information (arithmetic mean of the entropies), in [0, 1].
 
     Example:
@@ -57,10 +61,10 @@ def nmi(labels: Tensor, found: Tensor) -> float:
     """
     from sklearn.metrics import normalized_mutual_info_score
 
-    return float(normalized_mutual_info_score(labels.numpy(), found.numpy()))
+    return float(normalized_mutual_info_score(labels.numpy(), clusters.numpy()))
 
 
-def ami(labels: Tensor, found: Tensor) -> float:
+def ami(labels: Tensor, clusters: Tensor) -> float:
     """Adjusted mutual information: 0 on average for random clusters, 1 for the classes.
 
     Example:
@@ -69,10 +73,10 @@ def ami(labels: Tensor, found: Tensor) -> float:
     """
     from sklearn.metrics import adjusted_mutual_info_score
 
-    return float(adjusted_mutual_info_score(labels.numpy(), found.numpy()))
+    return float(adjusted_mutual_info_score(labels.numpy(), clusters.numpy()))
 
 
-def pair_f1(labels: Tensor, found: Tensor) -> float:
+def pair_f1(labels: Tensor, clusters: Tensor) -> float:
     """F1 of "these two images are of one class" as told by "they are in one cluster".
 
     Example:
@@ -84,9 +88,9 @@ def pair_f1(labels: Tensor, found: Tensor) -> float:
         counts = torch.unique(values, return_counts=True)[1].double()
         return float((counts * (counts - 1) / 2).sum())
 
-    joint = labels * (int(found.max()) + 1) + found
-    both, classes, clusters = pairs(joint), pairs(labels), pairs(found)
-    return 2 * both / (classes + clusters) if classes + clusters else 0.0
+    joint = labels * (int(clusters.max()) + 1) + clusters
+    both, same_class, same_cluster = pairs(joint), pairs(labels), pairs(clusters)
+    return 2 * both / (same_class + same_cluster) if same_class + same_cluster else 0.0
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
@@ -104,8 +108,22 @@ def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 
         [('nmi', 1.0), ('ami', 1.0), ('pair_f1', 1.0)]
     """
     classes = len(torch.unique(labels))
-    found = k_means(unit, classes, seed=seed, restarts=restarts)
-    return [
-        row(metric, measure(labels, found), scorer="cosine", n_queries=len(labels))
-        for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1))
-    ]
+    return list(_rows(labels, k_means(unit, classes, seed=seed, restarts=restarts)))
+
+
+def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
+    for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1)):
+        yield row(metric, measure(labels, clusters), scorer="cosine", n_queries=len(labels))
+
+
+def clusters_of(view: Embeddings) -> Tensor:
+    """Clusters of the unit embeddings by k-means, as many as there are classes, ``[N]``; computed once."""
+    classes = len(torch.unique(view.labels))
+    seed = view.seed("k-means") % 2**31
+    return view.once("clusters", lambda: k_means(view.unit_vectors, classes, seed=seed, restarts=5))
+
+
+@test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
+def clustering(view: Embeddings) -> Iterator[Row]:
+    """NMI, AMI and pair F1 of k-means on the unit embeddings."""
+    yield from _rows(view.labels, clusters_of(view))

@@ -1,4 +1,4 @@
-"""Is a confidence worth anything? Rank correlations with image quality, risk-coverage areas, error detection."""
+"""What a confidence is worth for retrieval: risk-coverage areas and the detection of wrong answers."""
 
 from __future__ import annotations
 
@@ -10,90 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .embeddings import Row, row
-from .filter_out import METRICS, oracle_confidence
-
-
-def _pair(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    if a.shape != b.shape or a.dim() != 1:
-        raise ValueError(f"expected two vectors of one length, got {tuple(a.shape)} and {tuple(b.shape)}")
-    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
-        raise ValueError("values must be finite")
-    return a.double().numpy(), b.double().numpy()
-
-
-def spearman_crop(confidence: Tensor, fraction: Tensor) -> float:
-    """Spearman correlation of confidence with the side of the crop, pooled over all images (PER, Table 5).
-
-    Of other corruptions ``fraction`` is what they leave, 1 - severity; of people's label distributions, minus the
-    :func:`label_entropy`.
-    Ties get average ranks. nan if either is constant: a constant confidence has no order to correlate.
-
-    Example:
-        >>> spearman_crop(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.6, 0.9]))
-        1.0
-    """
-    x, y = _pair(confidence, fraction)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return math.nan
-    from scipy import stats  # late: a second to import, and most tests do without
-
-    return float(np.clip(stats.spearmanr(x, y).statistic, -1.0, 1.0))
-
-
-def kendall_crop(confidence: Tensor, fraction: Tensor) -> float:
-    """Kendall's tau-b of confidence with the side of the crop, or as :func:`spearman_crop`; nan if either is constant.
-
-    Example:
-        >>> kendall_crop(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
-        -1.0
-    """
-    x, y = _pair(confidence, fraction)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return math.nan
-    from scipy import stats
-
-    return float(np.clip(stats.kendalltau(x, y).statistic, -1.0, 1.0))
-
-
-def paired_crop(clean: Tensor, crop: Tensor) -> float:
-    """P(an image is more confident than its own crop), ties count half (Kirchhof et al. 2023, URL benchmark).
-
-    Example:
-        >>> paired_crop(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
-        0.75
-    """
-    x, y = _pair(clean, crop)
-    return float((x > y).mean() + 0.5 * (x == y).mean())
-
-
-def label_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of label distributions, in nats: how much people disagree about an image.
-
-    Args:
-        probabilities: ``[N, K]``, rows that sum to 1 (within 1e-3; they are normalised), or of nan where an image has
-            no distribution.
-
-    Returns:
-        float64 ``[N]`` in [0, log K], nan where there is no distribution.
-
-    Raises:
-        ValueError: If a probability is negative, or a row does not sum to 1.
-
-    Example:
-        >>> label_entropy(torch.tensor([[0.0, 1.0], [0.5, 0.5]])).tolist()
-        [0.0, 0.6931471805599453]
-    """
-    p = probabilities.double()
-    if p.dim() != 2:
-        raise ValueError(f"expected label distributions [N, K], got shape {list(p.shape)}")
-    known = ~p.isnan().all(1)
-    total = p.sum(1, keepdim=True)
-    # Written so that a nan inside a row is an error too.
-    if not bool(((p >= 0).all(1) & ((total.squeeze(1) - 1).abs() <= 1e-3))[known].all()):
-        raise ValueError("label distributions must be non-negative and sum to 1")
-    entropy: Tensor = torch.special.entr(p / total).sum(1)
-    return entropy
+from .controls import JUDGED_BY, oracle_confidence
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
+from .vectors import as_vectors
 
 
 def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
@@ -110,7 +31,7 @@ def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
         >>> risk_coverage(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])).tolist()
         [0.0, 0.5]
     """
-    x, y = _pair(confidence, risk)
+    x, y = as_vectors(confidence, risk)
     _, group = np.unique(-x, return_inverse=True)
     mean = np.bincount(group, weights=y) / np.bincount(group)
     expected = mean[np.sort(group)]
@@ -157,7 +78,7 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
         >>> confidence_auroc(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 1.0, 0.0]))
         1.0
     """
-    x, y = _pair(confidence, correct)
+    x, y = as_vectors(confidence, correct)
     if not 0 < y.sum() < len(y):
         return math.nan
     _, group = np.unique(x, return_inverse=True)
@@ -173,7 +94,7 @@ def risk_rows(
 
     Args:
         values: Metrics of every query by name, each ``[Q]``, nan for lone queries
-            (:func:`~bench.protocols.retrieval.per_query`).
+            (:func:`~bench.protocols.query_metrics.per_query`).
         confidences: Confidences of the queries by name, each ``[Q]``.
         scorer: Name of the scorer.
         oracle: Add the order by the queries' own values.
@@ -188,7 +109,7 @@ def risk_rows(
     extra: dict[str, Any] = {"scorer": scorer, "n_queries": int((~lone).sum()), "n_lone": int(lone.sum())}
     for name in [*confidences, *(["oracle"] if oracle else [])]:
         by_metric = {}
-        for metric in METRICS:
+        for metric in JUDGED_BY:
             order = oracle_confidence(values[metric]) if name == "oracle" else confidences[name]
             by_metric[metric] = kept = order[~lone]
             risk = 1.0 - values[metric][~lone]
@@ -196,3 +117,13 @@ def risk_rows(
             yield row("e_aurc", e_aurc(kept, risk), confidence=name, variant=metric, **extra)
         auroc = confidence_auroc(by_metric["recall_at_1"], values["recall_at_1"][~lone])
         yield row("confidence_auroc", auroc, confidence=name, **extra)
+
+
+@test(group="risk", per="own scorer", needs=("confidences",))
+def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Risk areas and error detection of every confidence, with the random and the oracle control."""
+    values = view.query_values(scorer, view.options.risk_ks)
+    of_queries = view.confidences
+    if view.queries is not None:
+        of_queries = {name: confidence[view.queries] for name, confidence in view.confidences.items()}
+    yield from risk_rows(values, of_queries, scorer=scorer)

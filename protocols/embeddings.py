@@ -1,82 +1,99 @@
-"""What the tests see: named arrays and tidy rows."""
+"""The view that tests have of embedded images: named arrays and scorers, never a model or a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
-from typing_extensions import TypedDict  # pydantic reads records with it, on 3.11 too
+
+from .query_metrics import per_query
+from .ranking import Ranking, filter_depth, full_depth, rank
+from .rows import Row, SplitRow, row
+from .scorers import Scorer
+
+T = TypeVar("T")
 
 
-class Row(TypedDict):
-    """A tidy row: one value of one metric."""
-
-    scorer: str
-    confidence: str
-    variant: str
-    metric: str
-    fraction: float | None
-    value: float | None
-    n_queries: int
-    n_lone: int
+def seed_of(purpose: str) -> int:
+    """Seed of a draw from its purpose alone."""
+    return int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big") >> 1
 
 
-class SplitRow(Row):
-    """A tidy row, and the split it is about: ``test``, ``test_crop``, ``val``, .."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What tests can be told.
 
-    split: str
-
-
-def row(
-    metric: str,
-    value: float,
-    *,
-    scorer: str = "",
-    confidence: str = "",
-    variant: str = "",
-    fraction: float | None = None,
-    n_queries: int = 0,
-    n_lone: int = 0,
-) -> Row:
-    """One value of one metric.
-
-    Args:
-        metric: Name of the metric.
-        value: A fraction in [0, 1], a correlation in [-1, 1], or nan where there is none.
-        scorer: Similarity it was computed with, where one was.
-        confidence: Confidence it is about, where it is about one.
-        variant: What else tells it apart.
-        fraction: Share removed, where something was.
-        n_queries: Number of items that count.
-        n_lone: Number of queries left out because they have no positive.
-
-    Example:
-        >>> row("map_at_r", 0.5, scorer="cosine")["value"]
-        0.5
+    Attributes:
+        recall_ks: k of Recall@k.
+        risk_ks: k of Recall@k in the pass that gives the values that confidences are judged by. Sums run over as many
+            places as the largest k needs, so this can change their last bit.
+        filter_fractions: Shares of the least confident images that are removed.
+        false_positive_rate: Operating point of the verification true positive rate.
+        held_out_threshold: Choose a verification threshold on half of the classes and test it on the other half.
     """
-    return {
-        "scorer": scorer,
-        "confidence": confidence,
-        "variant": variant,
-        "metric": metric,
-        "fraction": fraction,
-        "value": value,
-        "n_queries": n_queries,
-        "n_lone": n_lone,
-    }
+
+    recall_ks: tuple[int, ...] = (1, 2, 4, 8)
+    risk_ks: tuple[int, ...] = (1,)
+    filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    false_positive_rate: float = 1e-3
+    held_out_threshold: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """A known quality of the images, which a confidence should follow.
+
+    Attributes:
+        values: Higher = better, ``[N]``; of corrupted images what the corruption left, 1 - severity.
+        kind: Name of the corruption (``crop``); metrics are named after it.
+        variant: Tells the rows apart from those of other qualities of this kind.
+        clean: Confidences of the same images without the corruption by name, each ``[N]``, if they are known.
+    """
+
+    values: Tensor
+    kind: str = "crop"
+    variant: str = ""
+    clean: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class _Current:
+    """The scorer in use, with its ranking."""
+
+    name: str
+    scorer: Scorer
+    ranking: Ranking | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Embeddings:
-    """A set of embedded images.
+    """A set of embedded images, as tests see it.
+
+    What several tests need (rankings, pairs, clusters) is computed once, on first use. Splits of the same images are
+    best made with :func:`dataclasses.replace`, which keeps what depends on labels and identities alone.
 
     Attributes:
         labels: Classes, ``[N]`` integers.
         ids: One stable identity per image; everything that is drawn is drawn per identity.
-        confidence: Confidences by name, each ``[N]``, higher = more certain.
-        quality: Known quality ``[N]`` (the side fraction of a crop), if any.
+        scorers: Similarities to rank with by name, each made when its turn comes.
+        own_scorers: Names of the scorers that confidences are judged with.
+        confidences: Confidences by name, each ``[N]``, higher = more confident, with the control ``random``.
+        queries: Rows that are queries, ascending; all if not given.
+        gallery: Rows that are searched; all if not given.
+        directions: Makes the unit embeddings ``[N, D]``, float64.
+        quality: A known quality of the images.
+        soft_labels: People's label distributions, ``[N, K]``, rows of nan if an image has none.
+        validation: Images of other classes, which thresholds are chosen on.
+        candidates: Makes the scorer whose nearest neighbours alone are ranked by the scorers that are no inner product
+            (:class:`~bench.protocols.scorers.Reranked`).
+        clean: Whether the images are not corrupted.
+        seed: Seed of a draw from its purpose.
+        options: What tests can be told.
+        shared: Values that depend on labels and identities alone.
 
     Raises:
         ValueError: If lengths differ, identities repeat, or a value is not finite.
@@ -84,8 +101,21 @@ class Embeddings:
 
     labels: Tensor
     ids: tuple[str, ...]
-    confidence: Mapping[str, Tensor] = field(default_factory=dict)
-    quality: Tensor | None = None
+    scorers: Mapping[str, Callable[[], Scorer]] = field(default_factory=dict)
+    own_scorers: tuple[str, ...] = ()
+    confidences: Mapping[str, Tensor] = field(default_factory=dict)
+    queries: Tensor | None = None
+    gallery: Tensor | None = None
+    directions: Callable[[], Tensor] | None = None
+    quality: Quality | None = None
+    soft_labels: Tensor | None = None
+    validation: Embeddings | None = None
+    candidates: Callable[[], Scorer] | None = None
+    clean: bool = True
+    seed: Callable[[str], int] = seed_of
+    options: Options = Options()
+    shared: dict[str, object] = field(default_factory=dict, repr=False)
+    _cache: dict[str, object] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         count = len(self.ids)
@@ -93,7 +123,7 @@ class Embeddings:
             raise ValueError(f"{count} ids but labels of shape {tuple(self.labels.shape)}")
         if len(set(self.ids)) != count:
             raise ValueError("image ids repeat")
-        arrays = dict(self.confidence) | ({} if self.quality is None else {"quality": self.quality})
+        arrays = dict(self.confidences) | ({} if self.quality is None else {"quality": self.quality.values})
         for name, values in arrays.items():
             if values.shape != (count,):
                 raise ValueError(f"{name} has shape {tuple(values.shape)}, expected ({count},)")
@@ -102,3 +132,69 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def unit_vectors(self) -> Tensor:
+        """Unit embeddings ``[N, D]``, float64.
+
+        Raises:
+            ValueError: If there are no directions.
+        """
+        if self.directions is None:
+            raise ValueError("these embeddings have no directions")
+        return self.once("unit vectors", self.directions)
+
+    def once(self, name: str, compute: Callable[[], T], *, shared: bool = False) -> T:
+        """A value that several tests need, computed for the first of them.
+
+        Args:
+            name: Name of the value.
+            compute: Computes it.
+            shared: Whether it depends on labels and identities alone, and is kept for the other splits too.
+
+        Example:
+            >>> view = Embeddings(labels=torch.tensor([0, 0]), ids=("a", "b"))
+            >>> view.once("classes", lambda: 1), view.once("classes", lambda: 2)
+            (1, 1)
+        """
+        cache = self.shared if shared else self._cache
+        if name not in cache:
+            cache[name] = compute()
+        return cast("T", cache[name])
+
+    def scorer(self, name: str) -> Scorer:
+        """A scorer by name. Only the last one is kept, with its ranking: both may be large."""
+        return self._use(name).scorer
+
+    def ranking(self, scorer: str) -> Ranking:
+        """The whole gallery ranked for every query, as deep as the metrics need.
+
+        Filter-out curves look deeper than the other tests; one ranking serves them all.
+        """
+        current = self._use(scorer)
+        if current.ranking is None:
+            deeper = filter_depth(self.labels) if scorer in self.own_scorers else 1
+            depth = max(full_depth(self.labels, self.options.recall_ks), deeper)
+            current.ranking = rank(current.scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery)
+        return current.ranking
+
+    def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
+        """Metrics of every query by name, each ``[Q]``, nan for lone queries.
+
+        Args:
+            scorer: Name of the scorer.
+            ks: k of Recall@k; those of the options if not given.
+        """
+        asked = self.options.recall_ks if ks is None else ks
+        return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))
+
+    def _use(self, name: str) -> _Current:
+        current = self._cache.get("current scorer")
+        if not isinstance(current, _Current) or current.name != name:
+            self._cache.pop("current scorer", None)  # before the next one is made
+            current = _Current(name, self.scorers[name]())
+            self._cache["current scorer"] = current
+        return current
+
+
+__all__ = ["Embeddings", "Options", "Quality", "Row", "SplitRow", "row", "seed_of"]

@@ -1,8 +1,8 @@
 """Filter-out curves: retrieval as the least confident images are removed.
 
 Two variants: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` (PER's) removes images
-from both, so R and the number of distractors shrink and the curve moves under any order of removal. Read the latter
-beside its random control. Confidence ties are broken by a hash of the image's identity.
+from both, so R and the number of distractors shrink and the curve moves under any order of removal. Compare the latter
+with its random control. Confidence ties are broken by a hash of the image's identity.
 """
 
 from __future__ import annotations
@@ -10,67 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .embeddings import Row, row
-from .retrieval import (
-    BLOCK_PLACES,
-    Ranking,
-    Scorer,
-    _expected,
-    _Places,
-    full_depth,
-    mean_of_counted,
-    per_query,
-    rank,
-)
-
-METRICS = ("map_at_r", "recall_at_1")
-
-
-def _uniform(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
-    """Uniform numbers in [0, 1), one per identity."""
-    keys = [blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids]
-    return torch.tensor([int.from_bytes(key, "big") >> 11 for key in keys], dtype=torch.float64) * 2.0**-53
-
-
-def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
-    """A confidence that knows nothing, ``[N]``: the control of every curve.
-
-    Example:
-        >>> a = random_confidence(["x", "y"], seed=0)
-        >>> bool((a == random_confidence(["y", "x"], seed=0).flip(0)).all())
-        True
-    """
-    return _uniform(ids, seed, "random confidence")
-
-
-def oracle_confidence(values: Tensor) -> Tensor:
-    """The best confidence there could be for a metric: each query's own value ``[N]``, lone queries last.
-
-    Example:
-        >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()
-        [0.5, -1.0]
-    """
-    return torch.where(values.isnan(), -1.0, values)
-
-
-def filter_depth(labels: Tensor) -> int:
-    """Places of a ranking in which most queries find their R neighbours again after any removal.
-
-    Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
-    which bounds the memory. Queries that need more are ranked anew, so it changes no value.
-
-    Example:
-        >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
-        (12, 876)
-    """
-    most = full_depth(labels)
-    return min(2 * most + 8, most + most // 2 + 128)
+from .controls import JUDGED_BY, oracle_confidence, uniform_by_identity
+from .declare import test
+from .embeddings import Embeddings
+from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
+from .ranking import BLOCK_PLACES, Ranking, filter_depth, rank
+from .rows import Row, row
+from .scorers import Scorer
 
 
 def filter_out_rows(
@@ -112,7 +63,7 @@ def filter_out_rows(
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
 
     Example:
-        >>> from .retrieval import ScoreMatrix
+        >>> from .scorers import ScoreMatrix
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
         >>> rows = filter_out_rows(ScoreMatrix(x @ x.T), torch.tensor([0, 0, 1, 1]), "abcd",
         ...                        {"method": torch.tensor([4.0, 3.0, 2.0, 1.0])}, fractions=(0.5,))
@@ -131,38 +82,43 @@ def filter_out_rows(
         metric: torch.full((count,), math.nan, dtype=torch.float64).index_copy(0, roles.queries, values)
         for metric, values in per_query(deep).items()
     }
-    tie_break = _uniform(ids, seed, "confidence ties").numpy()
+    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
     jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
-        (name, confidence, METRICS) for name, confidence in confidences.items()
+        (name, confidence, JUDGED_BY) for name, confidence in confidences.items()
     ]
     if oracle:
-        jobs += [("oracle", oracle_confidence(whole[metric]), (metric,)) for metric in METRICS]
+        jobs += [("oracle", oracle_confidence(whole[metric]), (metric,)) for metric in JUDGED_BY]
     for name, confidence, metrics in jobs:
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
-        query_order = order[roles.is_query[order]]
         for fraction in fractions:
-            kept = query_order[: round((1.0 - fraction) * len(query_order))]
-            keep = torch.zeros(count, dtype=torch.bool)
-            keep[order[: round((1.0 - fraction) * count)]] = True
+            queries = order[roles.is_query[order]]
+            kept = queries[: round((1.0 - fraction) * len(queries))].sort().values
             # In the order of the rows, so that sums do not depend on the confidence.
-            by_variant = {"query_only": {metric: whole[metric][kept.sort().values] for metric in METRICS}}
+            by_variant = {"query_only": {metric: whole[metric][kept] for metric in JUDGED_BY}}
             if name != "oracle" or roles.everything:
+                keep = torch.zeros(count, dtype=torch.bool)
+                keep[order[: round((1.0 - fraction) * count)]] = True
                 by_variant["query_and_gallery"] = _on_subset(scorer, labels, keep, deep, roles)
             for variant, values in by_variant.items():
                 for metric in metrics:
-                    lone = int(values[metric].isnan().sum())
-                    yield row(
-                        f"filter_out_{metric}",
-                        mean_of_counted(values[metric]),
-                        scorer=scorer.name,
-                        confidence=name,
-                        variant=variant,
-                        fraction=fraction,
-                        n_queries=len(values[metric]) - lone,
-                        n_lone=lone,
-                    )
+                    yield _point(metric, values[metric], scorer.name, name, variant, fraction)
+
+
+def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: str, fraction: float) -> Row:
+    """One point of a curve, from the values of the kept queries."""
+    lone = int(values.isnan().sum())
+    return row(
+        f"filter_out_{metric}",
+        mean_of_counted(values),
+        scorer=scorer,
+        confidence=confidence,
+        variant=variant,
+        fraction=fraction,
+        n_queries=len(values) - lone,
+        n_lone=lone,
+    )
 
 
 @dataclass(frozen=True)
@@ -198,7 +154,7 @@ def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, role
     queries = (keep & roles.is_query).nonzero().squeeze(1)
     searched = keep & roles.is_gallery
     if len(queries) < 1 or int(searched.sum()) < 2:
-        return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in METRICS}
+        return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in JUDGED_BY}
     counts = torch.bincount(labels[searched], minlength=int(labels.max()) + 1)
     positives = counts[labels[queries]] - searched[queries].long()
     width = max(1, int(positives.max()))
@@ -207,13 +163,13 @@ def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, role
         values, good = _compacted(deep, roles.position[queries[part]], keep, positives[part], width)
         parts.append(values)
         again.append(part[~good & (positives[part] > 0)])
-    result = {metric: torch.cat([values[metric] for values in parts]) for metric in METRICS}
+    result = {metric: torch.cat([values[metric] for values in parts]) for metric in JUDGED_BY}
     anew = torch.cat(again)
     if len(anew):
         left = searched.nonzero().squeeze(1)
         depth = max(1, int(positives[anew].max()))
         fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[anew], gallery=left))
-        for metric in METRICS:
+        for metric in JUDGED_BY:
             result[metric][anew] = fresh[metric]
     return result
 
@@ -237,5 +193,22 @@ def _compacted(
     exhausted = (deep.neighbours[at, -1] < 0) | (places >= deep.gallery_size)
     cut = (deep.beyond[at] > 0) & (last == deep.group[at, -1])
     none = torch.zeros(len(at), dtype=torch.long)
-    values = _expected(_Places.of(relevant, group, valid, none, none, width), positives, (1,))
+    values = expected_metrics(Places.of(relevant, group, valid, none, none, width), positives, (1,))
     return values, ((count >= need) | exhausted) & ~cut
+
+
+@test(group="filter_out", per="own scorer", needs=("confidences",))
+def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Filter-out curves of every confidence, with the random and the oracle control."""
+    yield from filter_out_rows(
+        view.scorer(scorer),
+        view.labels,
+        view.ids,
+        view.confidences,
+        oracle=True,
+        fractions=view.options.filter_fractions,
+        seed=view.seed("confidence ties"),
+        queries=view.queries,
+        gallery=view.gallery,
+        ranking=view.ranking(scorer),
+    )

@@ -1,4 +1,7 @@
-"""The table of metrics: each is declared once, and tables, figures, help and docs derive from it."""
+"""The table of metrics: each is declared once, and tables, figures, help and docs derive from it.
+
+Light: importing it loads no array library.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from .declare import declared_tests
 
 Better = Literal["higher", "lower", ""]
 Unit = Literal["share", "correlation", "number"]
@@ -18,13 +23,15 @@ class Metric:
     Attributes:
         name: Name in the column ``metric``; a family has a placeholder in braces, as in ``recall_at_{k}``.
         title: Heading in tables and figures; placeholders as in the name.
-        group: Name that asks for it together with its relatives.
+        group: Group of the test that computes it.
+        asked_as: Name by which ``bench score --metrics`` asks for it together with others; its group's if empty.
         better: Which direction is better; empty if neither is.
-        of: What it is about: ``ranking`` (a scorer), ``confidence``, or ``embeddings``.
+        of: What it is about: ``ranking`` (a scorer), ``confidence``, or ``embeddings``. Metrics of a confidence are
+            computed whenever there is one; the others are asked for.
         unit: ``share`` (printed in percent), ``correlation`` in [-1, 1], or a plain ``number``.
         low: Smallest value.
         high: Largest value.
-        needs: Attributes of :class:`~bench.protocols.embeddings.Embeddings` without which it is left out.
+        members: Members of a family that are meant if none is named.
         source: Where it is defined.
         default: Whether ``bench score`` computes it without being asked.
         short: Heading in tables with little space; the title if empty.
@@ -33,12 +40,13 @@ class Metric:
     name: str
     title: str
     group: str
+    asked_as: str = ""
     better: Better = "higher"
     of: Literal["ranking", "confidence", "embeddings"] = "ranking"
     unit: Unit = "share"
     low: float = 0.0
     high: float = 1.0
-    needs: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
     source: str = ""
     default: bool = False
     short: str = ""
@@ -56,8 +64,8 @@ class Metric:
             {'k': '4'}
         """
         pattern = re.sub(r"\\\{(\w+)\\\}", _placeholder, re.escape(self.name))
-        found = re.fullmatch(pattern, name)
-        return found and found.groupdict()
+        match = re.fullmatch(pattern, name)
+        return match and match.groupdict()
 
     @property
     def sign(self) -> int:
@@ -65,46 +73,66 @@ class Metric:
         return -1 if self.better == "lower" else 1
 
 
-def _placeholder(found: re.Match[str]) -> str:
+def _placeholder(match: re.Match[str]) -> str:
     number = r"[1-9]\d{0,5}"
-    return f"(?P<{found[1]}>{number if found[1] == 'k' else '[a-z0-9_]+'})"
+    return f"(?P<{match[1]}>{number if match[1] == 'k' else '[a-z][a-z0-9_]*'})"
 
 
 _MUSGRAVE = "Musgrave et al. 2020, Section 3"
 _ROTH = "Roth et al. 2020"
 _GEIFMAN = "Geifman et al. 2019"
+_KIRCHHOF = "Kirchhof et al. 2023 (URL benchmark)"
 
 
 def _table(*metrics: Metric) -> dict[str, Metric]:
-    found = {metric.name: metric for metric in metrics}
-    if len(found) < len(metrics):
+    table = {metric.name: metric for metric in metrics}
+    if len(table) < len(metrics):
         raise ValueError("a metric is declared twice")
-    return found
+    return table
 
 
-METRICS: Mapping[str, Metric] = _table(
+_RANKED = (
     Metric(
-        name="recall_at_{k}", title="Recall@{k}", group="recall", source="PER, Section 4", default=True, short="R@{k}"
+        name="recall_at_{k}",
+        title="Recall@{k}",
+        group="retrieval",
+        asked_as="recall",
+        members=("recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8"),
+        short="R@{k}",
+        source="share of queries with a positive among the k nearest (Oh Song et al. 2016)",
+        default=True,
     ),
-    Metric(name="map_at_r", title="MAP@R", group="map_at_r", source=_MUSGRAVE, default=True),
+    Metric(name="map_at_r", title="MAP@R", group="retrieval", asked_as="map_at_r", source=_MUSGRAVE, default=True),
     Metric(
-        name="r_precision", title="R-Precision", group="r_precision", source=_MUSGRAVE, default=True, short="R-Prec"
+        name="r_precision",
+        title="R-Precision",
+        group="retrieval",
+        asked_as="r_precision",
+        short="R-Prec",
+        source=_MUSGRAVE,
+        default=True,
     ),
-    Metric(name="precision_at_1", title="Precision@1", group="precision_at_1", source=_MUSGRAVE),
+    Metric(
+        name="precision_at_1",
+        title="Precision@1",
+        group="retrieval",
+        asked_as="precision_at_1",
+        source=_MUSGRAVE,
+    ),
     Metric(name="map_at_1000", title="MAP@1000", group="map_at_1000", source=_ROTH),
     Metric(
         name="verification_accuracy",
         title="verification accuracy",
         group="verification",
-        source="PER, Section 4",
         short="Ver. acc.",
+        source="share of pairs that a threshold decides rightly (PER)",
     ),
     Metric(
         name="verification_auc",
         title="verification AUC",
         group="verification",
-        source="area under the ROC curve",
         short="Ver. AUC",
+        source="area under the ROC curve, ties counted half",
     ),
     Metric(
         name="verification_eer",
@@ -113,7 +141,14 @@ METRICS: Mapping[str, Metric] = _table(
         better="lower",
         source="rate at which false accepts equal false rejects",
     ),
-    Metric(name="verification_tpr_at_fpr", title="verification TPR", group="verification", source="PFE, Section 5"),
+    Metric(
+        name="verification_tpr_at_fpr",
+        title="verification TPR",
+        group="verification",
+        source="largest true positive rate at a bounded false positive rate",
+    ),
+)
+_DIRECTIONS = (
     Metric(name="nmi", title="NMI", group="clustering", of="embeddings", source=_ROTH),
     Metric(name="ami", title="AMI", group="clustering", of="embeddings", low=-1.0, source="Vinh et al. 2010, Eq. 15"),
     Metric(name="pair_f1", title="pair F1", group="clustering", of="embeddings", source=_ROTH),
@@ -144,7 +179,7 @@ METRICS: Mapping[str, Metric] = _table(
         better="",
         of="embeddings",
         unit="number",
-        source="Wang and Isola 2020",
+        source="Wang and Isola 2020, without the logarithm",
     ),
     Metric(
         name="class_concentration",
@@ -156,16 +191,36 @@ METRICS: Mapping[str, Metric] = _table(
         high=float("inf"),
         source="NIR, Table 3",
     ),
+)
+_CONFIDENCES = (
     Metric(
         name="filter_out_{metric}",
         title="{metric} after removal",
         group="filter_out",
         of="confidence",
-        source="PER, Figure 2",
+        source="PER, Figure 3",
     ),
     Metric(name="aurc", title="AURC", group="risk", better="lower", of="confidence", source=_GEIFMAN),
     Metric(name="e_aurc", title="E-AURC", group="risk", better="lower", of="confidence", source=_GEIFMAN),
-    Metric(name="confidence_auroc", title="AUROC", group="risk", of="confidence", source="Kirchhof et al. 2023"),
+    Metric(name="confidence_auroc", title="AUROC", group="risk", of="confidence", source=_KIRCHHOF),
+    Metric(
+        name="spearman_human_entropy",
+        title="rho with human agreement",
+        group="soft_labels",
+        of="confidence",
+        unit="correlation",
+        low=-1.0,
+        source="Spearman correlation with minus the entropy of people's labels",
+    ),
+    Metric(
+        name="kendall_human_entropy",
+        title="tau with human agreement",
+        group="soft_labels",
+        of="confidence",
+        unit="correlation",
+        low=-1.0,
+        source="Kendall's tau-b with minus the entropy of people's labels",
+    ),
     Metric(
         name="spearman_{kind}",
         title="{kind} rho",
@@ -189,30 +244,49 @@ METRICS: Mapping[str, Metric] = _table(
         title="P(clean > {kind})",
         group="quality",
         of="confidence",
-        source="share of images that are less confident once corrupted, ties counted half",
+        source=f"share of images that are less confident once corrupted, ties counted half; {_KIRCHHOF}",
     ),
 )
-"""Every metric by name."""
+
+METRICS: Mapping[str, Metric] = _table(*_RANKED, *_DIRECTIONS, *_CONFIDENCES)
+"""Every metric of the built-in tests by name."""
+
+
+def known_metrics() -> dict[str, Metric]:
+    """Every metric by name: the built-in ones, then those that tests in files of their own brought along.
+
+    Raises:
+        ValueError: If a test brings a metric of a name that is taken.
+    """
+    known = dict(METRICS)
+    for declared in declared_tests():
+        for metric in declared.metrics:
+            if not isinstance(metric, Metric):
+                raise ValueError(f"{declared.module} declares {metric!r}, which is no Metric")
+            if known.setdefault(metric.name, metric) != metric:
+                raise ValueError(f"{declared.module} declares the metric {metric.name!r}, which is there already")
+    return known
 
 
 def find_metric(name: str) -> Metric | None:
     """Metric of a name in the tidy table, or None.
 
     Example:
-        >>> find_metric("recall_at_16").title, find_metric("filter_out_recall_at_1").group
-        ('Recall@{k}', 'filter_out')
+        >>> find_metric("recall_at_16").title, find_metric("spearman_blur").group
+        ('Recall@{k}', 'quality')
     """
-    if name in METRICS:
-        return METRICS[name]
-    return next((metric for metric in METRICS.values() if metric.family and metric.values(name)), None)
+    known = known_metrics()
+    if name in known:
+        return known[name]
+    return next((metric for metric in known.values() if metric.family and metric.values(name)), None)
 
 
 def title_of(name: str, *, short: bool = False) -> str:
     """Title of a name in the tidy table, or its short heading.
 
     Example:
-        >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("nmi")
-        ('Recall@16', 'P(clean > crop)', 'NMI')
+        >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("filter_out_map_at_r")
+        ('Recall@16', 'P(clean > crop)', 'MAP@R after removal')
         >>> title_of("recall_at_16", short=True), title_of("nmi", short=True)
         ('R@16', 'NMI')
     """
@@ -224,7 +298,46 @@ def title_of(name: str, *, short: bool = False) -> str:
     return title.format(**{key: title_of(value) if key == "metric" else value for key, value in values.items()})
 
 
-def groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
-    """Every group with its metrics, in the order of the table."""
-    for group in dict.fromkeys(metric.group for metric in METRICS.values()):
-        yield group, tuple(metric for metric in METRICS.values() if metric.group == group)
+def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
+    """Every group of tests with its metrics, in the order of the table."""
+    known = known_metrics().values()
+    for group in dict.fromkeys(metric.group for metric in known):
+        yield group, tuple(metric for metric in known if metric.group == group)
+
+
+def metric_requests() -> dict[str, tuple[str, ...]]:
+    """Names that ``bench score --metrics`` takes in addition to the metrics' own, each with the metrics it stands for.
+
+    Example:
+        >>> metric_requests()["recall"], metric_requests()["clustering"]
+        (('recall_at_1', 'recall_at_2', 'recall_at_4', 'recall_at_8'), ('nmi', 'ami', 'pair_f1'))
+    """
+    requests: dict[str, tuple[str, ...]] = {}
+    for metric in known_metrics().values():
+        if metric.of != "confidence":
+            name = metric.asked_as or metric.group
+            requests[name] = (*requests.get(name, ()), *(metric.members or (metric.name,)))
+    return requests
+
+
+def default_requests() -> tuple[str, ...]:
+    """What ``bench score`` computes without being asked.
+
+    Example:
+        >>> default_requests()
+        ('recall', 'map_at_r', 'r_precision')
+    """
+    return tuple(dict.fromkeys(m.asked_as or m.group for m in METRICS.values() if m.default))
+
+
+def metric_help() -> str:
+    """Help text of an option that takes metrics.
+
+    Example:
+        >>> metric_help().startswith("Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification")
+        True
+    """
+    return (
+        f"Any of {', '.join(metric_requests())}, all, or single ones such as recall_at_16 or nmi."
+        f" Default: {','.join(default_requests())}."
+    )

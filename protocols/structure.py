@@ -7,11 +7,14 @@ split they were computed on. All take unit vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from .embeddings import Row, row
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
 
 _BLOCK = 2048
 
@@ -119,7 +122,7 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """All of them; ``class_concentration`` as variance, SD and coefficient of variation over classes.
+    """Every structural metric; ``class_concentration`` as variance, SD and coefficient of variation over classes.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -140,3 +143,9 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
         row(metric, value, scorer="cosine", variant=variant, n_queries=len(labels))
         for (metric, variant), value in values.items()
     ]
+
+
+@test(group="structure", per="embeddings", needs=("directions",), clean_only=True)
+def structure(view: Embeddings) -> Iterable[Row]:
+    """Spectral decay, density, uniformity and class concentration of the unit embeddings."""
+    return structure_rows(view.unit_vectors, view.labels)

@@ -3,76 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .embeddings import Row, row
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of rows: ``left [P]``, ``right [P]``, and whether they share a class, ``same [P]``."""
-
-    left: Tensor
-    right: Tensor
-    same: Tensor
-
-
-def _draw(seed: int, *what: object) -> int:
-    text = "|".join(map(str, (seed, *what)))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
-    """One positive and one negative pair per image (PER's scheme), drawn per identity.
-
-    Positives: each class is put in a random circular order, and every image is paired with the next. Negatives: every
-    image is paired with a uniform image of another class, which is a class drawn by its size and then an image of it.
-    The pairs depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
-
-    Args:
-        labels: Classes ``[N]``.
-        ids: Identities of the N images.
-        seed: Of the draw.
-
-    Raises:
-        ValueError: If there is only one class, or no class has two images.
-
-    Example:
-        >>> pairs = sample_pairs(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)
-        >>> pairs.same.tolist()
-        [True, True, False, False, False]
-    """
-    order = sorted(range(len(ids)), key=lambda index: ids[index])
-    label = labels.tolist()
-    members: dict[int, list[int]] = defaultdict(list)
-    for index in order:
-        members[label[index]].append(index)
-    if len(members) < 2:
-        raise ValueError("verification pairs need at least two classes")
-    following: dict[int, int] = {}
-    for group in members.values():
-        if len(group) > 1:
-            circle = sorted(group, key=lambda index: (_draw(seed, "positive", ids[index]), ids[index]))
-            following |= dict(zip(circle, circle[1:] + circle[:1]))
-    if not following:
-        raise ValueError("verification pairs need a class with at least two images")
-    positive = [(index, following[index]) for index in order if index in following]
-    negative = []
-    for index in order:
-        attempt = 0
-        while label[other := order[_draw(seed, "negative", ids[index], attempt) % len(order)]] == label[index]:
-            attempt += 1
-        negative.append((index, other))
-    both = torch.tensor(positive + negative)
-    same = torch.arange(len(both)) < len(positive)
-    return Pairs(both[:, 0], both[:, 1], same)
+from .declare import test
+from .embeddings import Embeddings
+from .pairs import Pairs, class_halves, sample_pairs
+from .rows import Row, row
 
 
 def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
@@ -216,3 +156,56 @@ def verification_rows(
     yield row("verification_eer", equal_error_rate(scores, same), **common)
     rate = tpr_at_fpr(scores, same, false_positive_rate)
     yield row("verification_tpr_at_fpr", rate, variant=f"fpr={false_positive_rate:g}", **common)
+
+
+def _pairs(view: Embeddings) -> Pairs:
+    return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs")), shared=True)
+
+
+def _pair_scores(view: Embeddings, scorer: str) -> Tensor:
+    pairs = _pairs(view)
+    return view.once(f"pair scores {scorer}", lambda: view.scorer(scorer).pairs(pairs.left, pairs.right))
+
+
+@test(group="verification", per="scorer")
+def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out ones."""
+    validation = view.validation
+    yield from verification_rows(
+        _pair_scores(view, scorer),
+        _pairs(view).same,
+        None if validation is None else _pair_scores(validation, scorer),
+        None if validation is None else _pairs(validation).same,
+        scorer=scorer,
+        false_positive_rate=view.options.false_positive_rate,
+    )
+    if view.options.held_out_threshold:
+        yield _held_out_accuracy(view, scorer)
+
+
+def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
+    """Accuracy on half of the classes at the threshold of the other half.
+
+    Raises:
+        ValueError: If there are too few classes of two images.
+    """
+    seed, scores, same = view.seed("pairs"), [], []
+    for rows in class_halves(view.labels, view.ids, seed):
+        try:
+            half = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed)
+        except ValueError:
+            raise ValueError(
+                "verification needs at least four classes, most of them of two images: half of the classes choose the"
+                " threshold, the other half are tested"
+            ) from None
+        scores.append(view.scorer(scorer).pairs(rows[half.left], rows[half.right]))
+        same.append(half.same)
+    threshold, _ = best_threshold(scores[0], same[0])
+    accuracy = accuracy_at(threshold, scores[1], same[1])
+    return row(
+        "verification_accuracy",
+        accuracy,
+        scorer=scorer,
+        variant="threshold_held_out_classes",
+        n_queries=len(scores[1]),
+    )

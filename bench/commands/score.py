@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserError, unknown
-from ..protocols.metrics import metric_help
+from ..protocols.metrics import default_requests, metric_help
 from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ class Draw(StrEnum):
     queries = "queries"
     classes = "classes"
 
-
-DEFAULT_METRICS = ("recall", "map_at_r", "r_precision")
 
 Scorers = Annotated[
     list[str] | None,
@@ -73,12 +71,12 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ..scoring.command import score_files
+    from ..scoring.score_files import score_files
 
     scored = score_files(
         files,
         scorers=names(scorers, ("cosine",)),
-        metrics=names(metrics, DEFAULT_METRICS),
+        metrics=names(metrics, default_requests()),
         normalize=normalize,
         by=bootstrap.value,
         out=out,

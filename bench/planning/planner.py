@@ -14,7 +14,7 @@ from ..errors import UserError, unknown
 from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
 from ..protocols._base import Tests
-from ..protocols.battery import test_modules
+from ..protocols.known_tests import modules_of
 from ..protocols.recipes import get_recipe
 from ..protocols.recipes._base import Optim, Range, Recipe, Stage
 from ..site import Site
@@ -222,7 +222,7 @@ def _testing_code(method: Method, scorers: tuple[str, ...], tests: Tests) -> str
     ranked = {method.scorer, "cosine", *scorers} | ({"l2"} if method.released else set())
     return code_id(
         "bench.engine.testing",
-        *test_modules(tests),
+        *modules_of(tests.groups),
         *map(scorer_module, sorted(ranked)),
         *map(corruption_module, sorted(tests.corruptions)),
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .._score import Scored
+    from ..scoring.score import Scored
 
 COVERAGES = np.linspace(0.01, 1.0, 100)
 

@@ -5,16 +5,10 @@ import math
 
 import pytest
 import torch
-from bench.protocols.confidence import (
-    aurc,
-    confidence_auroc,
-    e_aurc,
-    kendall_crop,
-    label_entropy,
-    paired_crop,
-    spearman_crop,
-)
+from bench.protocols.confidence import aurc, confidence_auroc, e_aurc
 from bench.protocols.embeddings import Embeddings
+from bench.protocols.quality import kendall, share_above, spearman
+from bench.protocols.soft_labels import label_entropy
 from bench.protocols.statistics import paired_difference, summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,12 +25,12 @@ def test_correlations_equal_scipy_with_ties(data):
     constant = len(x.unique()) == 1 or len(y.unique()) == 1
     # Spearman by definition: Pearson correlation of average ranks.
     if constant:
-        assert math.isnan(spearman_crop(x, y))
-        assert math.isnan(kendall_crop(x, y))
+        assert math.isnan(spearman(x, y))
+        assert math.isnan(kendall(x, y))
     else:
         ranks = (stats.rankdata(x), stats.rankdata(y))
-        assert spearman_crop(x, y) == pytest.approx(stats.pearsonr(*ranks).statistic, abs=1e-12)
-        assert kendall_crop(x, y) == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
+        assert spearman(x, y) == pytest.approx(stats.pearsonr(*ranks).statistic, abs=1e-12)
+        assert kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
 
 
 @settings(max_examples=80, deadline=None)
@@ -59,7 +53,7 @@ def test_a_constant_confidence_is_worth_chance_everywhere():
     constant = torch.ones(50)
     assert aurc(constant, risk) == pytest.approx(risk.mean().item())
     assert confidence_auroc(constant, (risk < 0.5).double()) == 0.5
-    assert paired_crop(constant, constant) == 0.5
+    assert share_above(constant, constant) == 0.5
 
 
 def test_a_perfect_confidence_has_no_excess_area_and_any_other_has_some():
@@ -109,7 +103,7 @@ def test_what_is_no_distribution_has_no_entropy(row):
 
 
 def test_paired_crop_by_hand():
-    assert paired_crop(torch.tensor([3.0, 2.0, 1.0, 1.0]), torch.tensor([1.0, 3.0, 1.0, 0.0])) == 2.5 / 4
+    assert share_above(torch.tensor([3.0, 2.0, 1.0, 1.0]), torch.tensor([1.0, 3.0, 1.0, 0.0])) == 2.5 / 4
 
 
 def test_summary_equals_scipy():
@@ -129,10 +123,10 @@ def test_paired_difference_uses_common_seeds_only():
 
 
 def test_embeddings_refuse_what_no_test_can_use():
-    Embeddings(torch.tensor([0, 1]), ("a", "b"), {"norm": torch.ones(2)})
+    Embeddings(labels=torch.tensor([0, 1]), ids=("a", "b"), confidences={"norm": torch.ones(2)})
     with pytest.raises(ValueError, match="repeat"):
-        Embeddings(torch.tensor([0, 1]), ("a", "a"))
+        Embeddings(labels=torch.tensor([0, 1]), ids=("a", "a"))
     with pytest.raises(ValueError, match="not finite"):
-        Embeddings(torch.tensor([0, 1]), ("a", "b"), {"norm": torch.tensor([1.0, float("inf")])})
+        Embeddings(labels=torch.tensor([0, 1]), ids=("a", "b"), confidences={"norm": torch.tensor([1.0, float("inf")])})
     with pytest.raises(ValueError, match="shape"):
-        Embeddings(torch.tensor([0, 1]), ("a", "b"), {"norm": torch.ones(3)})
+        Embeddings(labels=torch.tensor([0, 1]), ids=("a", "b"), confidences={"norm": torch.ones(3)})

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal
-from bench.methods.scorers import DistributionScorer
-from bench.protocols.retrieval import rank
+from bench.protocols.ranking import rank
 
 
 def _scorer(name, device="cpu"):

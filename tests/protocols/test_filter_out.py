@@ -2,8 +2,12 @@
 
 import pytest
 import torch
-from bench.protocols.filter_out import filter_out_rows, oracle_confidence, random_confidence
-from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from bench.protocols.controls import oracle_confidence, random_confidence
+from bench.protocols.filter_out import filter_out_rows
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import rank
+from bench.protocols.retrieval import retrieval_rows
+from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

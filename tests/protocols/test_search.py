@@ -6,11 +6,14 @@ from itertools import pairwise, permutations, product
 
 import pytest
 import torch
+from bench.engine.model import DistributionScorer
 from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher, from_arrays
-from bench.methods.scorers import DistributionScorer
-from bench.protocols import retrieval, search
-from bench.protocols.filter_out import filter_depth, filter_out_rows
-from bench.protocols.retrieval import ScoreMatrix, per_query, rank, retrieval_rows
+from bench.protocols import ranking, search
+from bench.protocols.filter_out import filter_out_rows
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import filter_depth, rank
+from bench.protocols.retrieval import retrieval_rows
+from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,16 +62,16 @@ def _scorer(name, kind, seed=0, spread=1.0):
 
 def _whole(monkeypatch, scorer, labels, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(retrieval, "usable", lambda *_: False)
+        patch.setattr(ranking, "usable", lambda *_: False)
         return rank(scorer, labels, **options)
 
 
 def _found(scorer, labels, depth=DEPTH, **options):
     """How many queries the search proves."""
     rows = torch.arange(len(labels))
-    bound = scorer.bound()
-    tolerance = retrieval.TIE_TOLERANCE * bound.scale(rows, rows)
-    parts = search.search(bound, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
+    form = scorer.bound()
+    tolerance = retrieval.TIE_TOLERANCE * form.scale(rows, rows)
+    parts = search.search(form, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
     return sum(len(part.place) for part in parts)
 
 
@@ -77,14 +80,14 @@ def _equal(a, b):
         assert torch.equal(getattr(a, name), getattr(b, name)), name
 
 
-OWN_BOUND = ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"]
-SHARED_BOUND = ["expected_cosine", "sampled_cosine", "expected_l2"]
-NAMES = OWN_BOUND + SHARED_BOUND
+OWN_FORM = ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"]
+SHARED_FORM = ["expected_cosine", "sampled_cosine", "expected_l2"]
+NAMES = OWN_FORM + SHARED_FORM
 KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms", "one constant"]
 
 
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", OWN_BOUND + [pytest.param(name, marks=pytest.mark.slow) for name in SHARED_BOUND])
+@pytest.mark.parametrize("name", OWN_FORM + [pytest.param(name, marks=pytest.mark.slow) for name in SHARED_FORM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_finds_what_the_float64_matrix_ranks(name, kind, rounded, monkeypatch):
     monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
@@ -104,7 +107,7 @@ def test_the_search_serves_queries_apart_from_the_gallery(name, monkeypatch):
         _equal(rank(scorer, labels, **options), _whole(monkeypatch, scorer, labels, **options))
 
 
-@pytest.mark.parametrize("name", OWN_BOUND)
+@pytest.mark.parametrize("name", OWN_FORM)
 def test_values_do_not_depend_on_the_order_of_images_or_the_block(name):
     for kind in ("random", "duplicates"):
         x, labels = _scorer(name, kind)
@@ -158,23 +161,23 @@ def test_exact_products_of_fractions_agree_with_the_bound():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bounds_give_the_scores_and_hold(name):
+def test_forms_give_the_scores_and_bounds_that_hold(name):
     scorer, _ = _scorer(name, "random", seed=5, spread=2.0)
-    bound = scorer.bound()
+    form = scorer.bound()
     rows, items = torch.arange(60), torch.arange(60, 260)
-    inner = bound.left(rows) @ bound.right(items).mT
+    inner = form.left(rows) @ form.right(items).mT
     every = items.expand(60, 200)
     matrix = scorer.matrix(rows, items)
-    scale = bound.scale(rows, torch.arange(N))[:, None]
-    assert ((bound.value(inner, rows, every) - matrix).abs() <= 1e-14 * scale).all()
+    scale = form.scale(rows, torch.arange(N))[:, None]
+    assert ((form.value(inner, rows, every) - matrix).abs() <= 1e-14 * scale).all()
     assert (matrix.abs() <= scale).all()
-    assert (bound.value(inner + 1e-3, rows, every) - bound.value(inner, rows, every) >= -1e-15 * scale).all()
-    number = torch.zeros(200, dtype=torch.float64) if bound.per_image is None else bound.per_image[items]
-    order = number.argsort()
+    assert (form.value(inner + 1e-3, rows, every) - form.value(inner, rows, every) >= -1e-15 * scale).all()
+    side = torch.zeros(200, dtype=torch.float64) if form.side is None else form.side[items]
+    order = side.argsort()
     for size in (1, 7, 200):
         for group in order.split(size):
-            low, high = number[group[:1]], number[group[-1:]]
-            best = bound.upper(inner[:, group].amax(1, keepdim=True), rows, low, low if size == 1 else high)
+            low, high = side[group[:1]], side[group[-1:]]
+            best = form.upper(inner[:, group].amax(1, keepdim=True), rows, low, low if size == 1 else high)
             assert (best.squeeze(1) - matrix[:, group].amax(1) >= -1e-14 * scale.squeeze(1)).all()
             if size == 1:
                 slack = (best.squeeze(1) - matrix[:, group].amax(1)).max()
@@ -215,7 +218,7 @@ def test_values_that_are_not_finite_are_refused(at):
 def test_reduced_precision_of_products_turns_the_search_off(monkeypatch):
     scorer, labels = _scorer("cosine", "random")
     called = []
-    monkeypatch.setattr(retrieval, "search", lambda *a, **k: called.append(1) or iter(()))
+    monkeypatch.setattr(ranking, "search", lambda *a, **k: called.append(1) or iter(()))
     rank(scorer, labels, depth=DEPTH)
     assert called
     called.clear()
@@ -316,7 +319,7 @@ def test_large_classes_are_filtered_exactly_from_a_bounded_depth():
 def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     """The bound of the bfloat16 product, seen through the largest product that a group may hold."""
     scorer, _ = _scorer("l2", kind)
-    bound, rows = scorer.bound(), torch.arange(N)
+    form, rows = scorer.bound(), torch.arange(N)
     seen = []
     product = search._product
 
@@ -327,11 +330,11 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
 
     monkeypatch.setattr(search, "_product", spy)
     monkeypatch.setattr(search, "rounding_pays", lambda queries: True)
-    list(search.search(bound, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
+    list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
     rounded, exact, found = seen[0]
     assert rounded
-    gallery = search.Gallery(bound, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
-    left, right = bound.left(rows), bound.right(gallery.items.clamp_min(0))
+    gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
+    left, right = form.left(rows), form.right(gallery.items.clamp_min(0))
     # The factors are what bfloat16 holds, so the product itself is as exact as one in float32,
     assert ((found - exact).abs() <= search.product_error(left, right)[:, None]).all()
     # and the bound used covers both the rounding of the factors and the product.

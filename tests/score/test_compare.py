@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from bench._embedding_files import write_embeddings
+from bench.scoring.files import write_embeddings
 from bench.protocols.statistics import paired_bootstrap
 from bench.report.frame import KEYS, ROW_KEYS
 from bench.report.tables import paired_methods

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from bench._embedding_files import read_embeddings
+from bench.scoring.files import read_embeddings
 from bench.engine.context import Context
 from bench.engine.model import WEIGHTS, build_model, save_weights
 from bench.methods.backbones import build_backbone

@@ -10,12 +10,12 @@ import bench
 import numpy as np
 import pytest
 import torch
+from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
-from bench.methods.scorers import DistributionScorer
-from bench.protocols.confidence import spearman_crop
+from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
 from bench.protocols.structure import structure_rows
-from bench.report.frame import COLUMNS
+from bench.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
@@ -109,7 +109,7 @@ def test_quality_is_correlated_with_every_confidence(arrays):
         expected = correlation(arrays["confidence"], arrays["quality"]).statistic
         assert _value(frame, metric, scorer="", confidence="given", variant="quality") == pytest.approx(expected)
     norm = torch.from_numpy(np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1))
-    expected = spearman_crop(norm, torch.from_numpy(arrays["quality"]))
+    expected = spearman(norm, torch.from_numpy(arrays["quality"]))
     assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
 
 
@@ -256,11 +256,11 @@ def test_the_signature_is_the_agreed_one():
 def test_importing_bench_imports_nothing_heavy():
     code = "import sys, bench; heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
-    importlib.import_module("bench._score")
+    importlib.import_module("bench.scoring.score")
     assert inspect.isfunction(bench.score)
 
 
 def test_the_example_of_the_docstring_runs():
-    found = doctest.testmod(importlib.import_module("bench._score"))
+    found = doctest.testmod(importlib.import_module("bench.scoring.score"))
     assert found.attempted
     assert not found.failed

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ._embedding_set import KEYS
-from .errors import BadInput
-from .store import write_atomic
+from ..errors import BadInput
+from ..files import write_atomic
+from .embedding_set import KEYS
 
 MOST_DEFLATE = 1032
 """No deflate stream unpacks to more than this many times its size (zlib's technical details)."""

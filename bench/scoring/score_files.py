@@ -1,4 +1,4 @@
-"""``bench score``: files in, tables and figures out."""
+"""Scoring files of embeddings: files in, tables and figures out."""
 
 from __future__ import annotations
 
@@ -6,19 +6,40 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from ._embedding_files import read_embeddings
-from ._embedding_set import EmbeddingSet
-from .errors import BadInput
+from ..errors import BadInput
+from .embedding_set import EmbeddingSet
+from .files import read_embeddings
 
 if TYPE_CHECKING:
-    from ._score import Scored
+    from .score import Scored
 
 
-def score_command(
+class ScoredFile(TypedDict):
+    """A scored file."""
+
+    file: str
+    name: str
+    images: int
+    classes: int
+    dim: int
+    queries: int
+    gallery: int
+
+
+class ScoredFiles(TypedDict):
+    """What ``bench score --json`` prints: the files, the tidy table, worths of confidences, and differences."""
+
+    files: list[ScoredFile]
+    rows: list[dict[str, object]]
+    confidences: list[dict[str, object]]
+    comparison: list[dict[str, object]]
+
+
+def score_files(
     files: Sequence[Path],
     *,
     scorers: Sequence[str],
@@ -28,7 +49,7 @@ def score_command(
     out: Path | None,
     quiet: bool,
     device: str = "cpu",
-) -> dict[str, Any]:
+) -> ScoredFiles:
     """Score files, compare the others with the first, print unless quiet, write if asked to.
 
     Args:
@@ -47,28 +68,26 @@ def score_command(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     names = _labels(files)
-    sets: list[tuple[EmbeddingSet, bool]] = []
-    for path in files:
-        given, normalized = _read(path)
-        with _named(path):
-            sets.append((given.aligned_with(sets[0][0]) if sets else given, normalized))
+    sets = _read_all(files)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
     from rich.console import Console
 
-    from ._score import compare, score_set, tidy, wanted_metrics
-    from .machine import pick_device
-    from .report.frame import plain_rows
-    from .report.scored import print_scored, worth, write_scored
+    from ..report.frame import plain_rows
+    from ..report.scored import print_scored, worth, write_scored
+    from ..resources import pick_device
+    from .compare import compare
+    from .requests import wanted_metrics
+    from .score import score_set, tidy
 
     wanted_metrics(metrics)  # a wrong name is not the fault of a file
     where = pick_device(device)
     scored: dict[str, Scored] = {}
-    for path, name, (given, normalized) in zip(files, names, sets):
+    for path, name, (images, normalized) in zip(files, names, sets):
         how = normalized if normalize is None else normalize
         with _named(path):
-            scored[name] = score_set(given, scorers=scorers, metrics=metrics, normalize=how, device=where)
+            scored[name] = score_set(images, scorers=scorers, metrics=metrics, normalize=how, device=where)
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
     differences = [
         {"first": names[0], "other": name, **line}
@@ -83,7 +102,7 @@ def score_command(
         if out is not None:
             print(f"{len(written)} tables and figures in {out}")
     return {
-        "files": [{"file": str(path), "name": name, **_counts(scored[name])} for path, name in zip(files, names)],
+        "files": [_scored_file(path, name, scored[name].given) for path, name in zip(files, names)],
         "rows": plain_rows(frame),
         "confidences": plain_rows(worth(frame)),
         "comparison": plain_rows(comparison),
@@ -92,11 +111,21 @@ def score_command(
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What is wrong inside is wrong with this file."""
+    """Name this file in errors of bad input."""
     try:
         yield
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def _read_all(files: Sequence[Path]) -> list[tuple[EmbeddingSet, bool]]:
+    """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
+    sets: list[tuple[EmbeddingSet, bool]] = []
+    for path in files:
+        images, normalized = _read(path)
+        with _named(path):
+            sets.append((images.aligned_with(sets[0][0]) if sets else images, normalized))
+    return sets
 
 
 def _read(path: Path) -> tuple[EmbeddingSet, bool]:
@@ -119,12 +148,13 @@ def _labels(files: Sequence[Path]) -> list[str]:
     return names
 
 
-def _counts(scored: Scored) -> dict[str, int]:
-    given = scored.given
+def _scored_file(path: Path, name: str, images: EmbeddingSet) -> ScoredFile:
     return {
-        "images": len(given),
-        "classes": len(np.unique(given.labels)),
-        "dim": given.embeddings.shape[1],
-        "queries": int(given.is_query.sum()),
-        "gallery": int(given.is_gallery.sum()),
+        "file": str(path),
+        "name": name,
+        "images": len(images),
+        "classes": len(np.unique(images.labels)),
+        "dim": images.embeddings.shape[1],
+        "queries": int(images.is_query.sum()),
+        "gallery": int(images.is_gallery.sum()),
     }

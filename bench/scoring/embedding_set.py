@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import BadInput
+from ..errors import BadInput
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")

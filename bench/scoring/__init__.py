@@ -1,0 +1,1 @@
+"""Scoring embeddings made anywhere: arrays or files in, the tidy table of ``bench run`` out."""

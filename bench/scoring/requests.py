@@ -1,0 +1,90 @@
+"""Metrics and scorers that a caller asks for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributions import Distribution
+
+from ..methods.distributions.arrays import rows_of
+from ..errors import BadInput, unknown
+from ..methods.distributions.point import PointMass
+from ..methods.distributions.von_mises_fisher import VonMisesFisher
+from ..methods.scorers.registry import SCORERS, pairwise_score
+from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
+
+
+def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
+    """Metrics of the tidy table by name, from names of metrics and of groups of them.
+
+    Raises:
+        BadInput: If a name is unknown.
+
+    Example:
+        >>> list(wanted_metrics(["clustering", "recall_at_16"]))
+        ['nmi', 'ami', 'pair_f1', 'recall_at_16']
+    """
+    requests = metric_requests()
+    singles = {name for members in requests.values() for name in members}
+    wanted: dict[str, Metric] = {}
+    for name in (metrics,) if isinstance(metrics, str) else metrics:
+        for member in sorted(singles) if name == "all" else requests.get(name, (name,)):
+            metric = find_metric(member)
+            if metric is None or metric.of == "confidence":
+                raise BadInput(str(unknown("metric", member, {*requests, *singles, "all"})))
+            wanted[member] = metric
+    if not wanted:
+        raise BadInput("no metric asked for; name at least one, such as map_at_r")
+    return wanted
+
+
+def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
+    """Ascending k of the wanted Recall@k, and 1, by which confidences are judged.
+
+    Example:
+        >>> recall_ks(wanted_metrics(["recall_at_16", "nmi"]))
+        (1, 16)
+    """
+    values = [metric.values(name) or {} for name, metric in wanted.items() if metric.family]
+    return tuple(sorted({1, *(int(value["k"]) for value in values if "k" in value)}))
+
+
+def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
+    """Groups of tests that compute the wanted metrics, and those of confidences, which run if there is one.
+
+    Example:
+        >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
+        ['clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
+    """
+    of_confidences = {metric.group for metric in known_metrics().values() if metric.of == "confidence"}
+    return of_confidences | {metric.group for metric in wanted.values()}
+
+
+def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
+    """Refuse scorers that do not exist or are not defined for the embeddings.
+
+    Raises:
+        BadInput: With the scorers that are.
+    """
+    if not scorers:
+        raise BadInput("no scorer asked for; name at least one, such as cosine")
+    for name in scorers:
+        if name not in SCORERS:
+            raise BadInput(str(unknown("scorer", name, SCORERS)))
+    two = rows_of(distribution, torch.tensor([0, 1]))
+    fitting = []
+    for name in SCORERS:
+        try:
+            pairwise_score(name, two, two)
+            fitting.append(name)
+        except ValueError:
+            continue
+    for name in scorers:
+        if name not in fitting:
+            names = {
+                PointMass: "that are points (no variance, no concentration)",
+                VonMisesFisher: "with a concentration",
+            }
+            what = names.get(type(distribution), "with a variance per image or dimension")
+            raise BadInput(f"scorer {name!r} is not defined for embeddings {what}; these are: {', '.join(fitting)}")

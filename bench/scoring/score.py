@@ -1,0 +1,158 @@
+"""Testing embeddings that were trained elsewhere: the battery of ``bench run`` on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ..errors import BadInput
+from ..protocols.battery import run_battery
+from ..protocols.embeddings import Row
+from ..protocols.known_tests import load_tests
+from ..records import COLUMNS
+from .embedding_set import EmbeddingSet
+from .requests import check_scorers, groups_of_tests, recall_ks, wanted_metrics
+from .view import distribution_of, primary_of, view_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Results of one set of embeddings.
+
+    Attributes:
+        rows: Tidy rows.
+        given: The set, sorted by identity; everything below is in its order.
+        queries: Rows of it that are queries, ``[Q]``.
+        values: Metrics of every query by scorer and name, each ``[Q]``, nan for lone queries; without any if neither
+            a metric of a ranking nor a confidence was asked about.
+        confidences: Confidences by name, each ``[N]``.
+        primary: The confidence that is judged, or an empty text: the given one, else the distribution's.
+    """
+
+    rows: tuple[Row, ...]
+    given: EmbeddingSet
+    queries: Tensor
+    values: dict[str, dict[str, Tensor]]
+    confidences: dict[str, Tensor]
+    primary: str
+
+
+def score(
+    embeddings: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    *,
+    confidence: ArrayLike | Tensor | None = None,
+    variance: ArrayLike | Tensor | None = None,
+    concentration: ArrayLike | Tensor | None = None,
+    quality: ArrayLike | Tensor | None = None,
+    is_query: ArrayLike | Tensor | None = None,
+    is_gallery: ArrayLike | Tensor | None = None,
+    scorers: Sequence[str] = ("cosine",),
+    metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
+    normalize: bool = True,
+) -> pd.DataFrame:
+    """Score embeddings of labelled images: retrieval, and whether their confidence is worth anything.
+
+    Rankings are over the full gallery, a query's own row left out, exact under ties; queries without another image of
+    their class are left out of every metric and counted. Nothing depends on the order of the rows.
+
+    Args:
+        embeddings: ``[N, D]``.
+        labels: ``[N]`` integers.
+        confidence: ``[N]``, any scale, higher = more confident: confidence ``given``.
+        variance: Of a normal per dimension, in the space that is scored (that of the unit embeddings, if
+            ``normalize``), ``[N]`` or ``[N, D]``, positive. Confidence ``method`` is minus its mean logarithm.
+        concentration: Of a von Mises-Fisher, ``[N]``, not negative. Confidence ``method`` is its logarithm.
+        quality: ``[N]``, known quality of the images, such as the side of a crop. Its rank correlations with every
+            confidence are ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
+        is_query: ``[N]`` booleans; all if not given.
+        is_gallery: ``[N]`` booleans; all if not given.
+        scorers: Similarities to rank with (``bench list scorers``).
+        metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
+            ``verification``, ``clustering``, ``structure``, or single metrics such as ``recall_at_16`` or ``nmi``.
+            The verification threshold is chosen on half of the classes and tested on the other half (variant
+            ``threshold_held_out_classes``).
+        normalize: L2-normalise embeddings first.
+
+    Returns:
+        The tidy table, one value per row, with the columns of ``bench run``'s ``metrics.csv``. With a confidence,
+        variance or concentration it has filter-out curves, ``aurc``, ``e_aurc`` and ``confidence_auroc`` of each
+        confidence: ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
+
+    Raises:
+        BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.
+
+    Example:
+        >>> import bench
+        >>> table = bench.score([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], [0, 0, 1, 1], metrics=["recall_at_1"])
+        >>> table[["scorer", "metric", "value", "n_queries"]].values.tolist()
+        [['cosine', 'recall_at_1', 1.0, 4]]
+    """
+    images = EmbeddingSet.of(
+        {
+            "embeddings": embeddings,
+            "labels": labels,
+            "confidence": confidence,
+            "variance": variance,
+            "concentration": concentration,
+            "quality": quality,
+            "is_query": is_query,
+            "is_gallery": is_gallery,
+        }
+    )
+    return tidy(score_set(images, scorers=scorers, metrics=metrics, normalize=normalize))
+
+
+def score_set(
+    images: EmbeddingSet,
+    *,
+    scorers: Sequence[str],
+    metrics: Sequence[str],
+    normalize: bool = True,
+    device: str = "cpu",
+) -> Scored:
+    """Compute everything that is asked about a set; matrices of scores are computed on ``device``.
+
+    Raises:
+        BadInput: If a scorer or metric is unknown or does not fit.
+    """
+    wanted = wanted_metrics(metrics)
+    names = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
+    ordered = images.in_order()
+    distribution = distribution_of(ordered, normalize)
+    check_scorers(names, distribution)
+    groups = groups_of_tests(wanted)
+    try:
+        view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device)
+        rows = [row for row in run_battery(view, load_tests(groups)) if row["confidence"] or row["metric"] in wanted]
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    primary = primary_of(view.confidences)
+    ranked = primary or "retrieval" in groups
+    values = {name: view.query_values(name) if ranked else {} for name in names}
+    queries = torch.from_numpy(ordered.is_query).nonzero().squeeze(1)
+    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), primary)
+
+
+def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
+    """The tidy table; ``name`` goes into the column ``method``."""
+    constant = {
+        "protocol": "score",
+        "method": name,
+        "trials": 0,
+        "dim": scored.given.embeddings.shape[1],
+        "seed": 0,
+        "split": "test",
+        "unit": scored.given.digest(),
+    }
+    empty: dict[str, object] = dict.fromkeys(COLUMNS, "")
+    frame = pd.DataFrame([{**empty, **constant, **item} for item in scored.rows], columns=list(COLUMNS))
+    return frame.astype({"value": float, "fraction": float})

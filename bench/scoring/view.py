@@ -1,0 +1,127 @@
+"""From an embedding set to what the tests see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..errors import BadInput
+from ..methods.learned_spread import spread_confidence
+from ..methods.confidence import norm_confidence
+from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal
+from ..methods.distributions.point import PointMass
+from ..methods.distributions.von_mises_fisher import VonMisesFisher
+from ..protocols.controls import random_confidence
+from ..protocols.embeddings import Embeddings, Options, Quality
+from ..seeds import seed_for
+from .embedding_set import EmbeddingSet
+
+FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
+"""Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
+precision), were normalised and then rounded: an order by their norms would be an order by rounding errors."""
+
+
+def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
+    """The embeddings as a batch of distributions, float64.
+
+    Raises:
+        BadInput: If an embedding that is to be normalised is zero.
+    """
+    loc = torch.from_numpy(images.embeddings)
+    if normalize or images.concentration is not None:
+        zero = int((loc == 0).all(1).sum())
+        if zero:
+            raise BadInput(f"embeddings has {zero} rows of zeros, which have no direction; drop them")
+    if normalize:
+        # By the largest entry first: squares of very large or small numbers are not representable.
+        loc = F.normalize(loc / loc.abs().amax(1, keepdim=True), dim=-1)
+    if images.concentration is not None:
+        if loc.shape[1] < 2:
+            raise BadInput("a von Mises-Fisher (concentration) needs embeddings of at least two dimensions")
+        return VonMisesFisher(loc, torch.from_numpy(images.concentration), validate_args=False)
+    if images.variance is not None:
+        normal = IsotropicNormal if images.variance.ndim == 1 else DiagonalNormal
+        return normal(loc, torch.from_numpy(images.variance), validate_args=False)
+    return PointMass(loc)
+
+
+def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
+    """Confidences by name, each ``[N]``: those of ``given``, ``method``, ``norm`` and ``random`` that exist."""
+    confidences: dict[str, Tensor] = {}
+    if images.confidence is not None:
+        confidences["given"] = torch.from_numpy(images.confidence)
+    if isinstance(distribution, DiagonalNormal):
+        # -log s2 of an isotropic normal, and like it monotone in the entropy.
+        confidences["method"] = -distribution.variance.log().mean(-1)
+    elif not isinstance(distribution, PointMass):
+        confidences["method"] = spread_confidence(distribution)
+    if not confidences and images.quality is None:
+        return {}
+    norm = norm_confidence(torch.from_numpy(images.embeddings))
+    flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
+    confidences["norm"] = torch.ones_like(norm) if flat else norm
+    confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))
+    return confidences
+
+
+def primary_of(confidences: Mapping[str, Tensor]) -> str:
+    """Name of the confidence that is judged: the given one, else the distribution's; empty if there is neither.
+
+    Example:
+        >>> primary_of({"norm": torch.ones(2), "method": torch.ones(2)})
+        'method'
+    """
+    return next((name for name in ("given", "method") if name in confidences), "")
+
+
+def numbered_classes(labels: np.ndarray) -> np.ndarray:
+    """Classes 0..C-1 in the order of their first rows, whatever they were numbered by.
+
+    Example:
+        >>> numbered_classes(np.array([7, 3, 7]))
+        array([0, 1, 0])
+    """
+    _, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[place]
+
+
+def view_of(
+    images: EmbeddingSet,
+    distribution: Distribution,
+    scorers: tuple[str, ...],
+    *,
+    ks: tuple[int, ...] = (1,),
+    device: str = "cpu",
+) -> Embeddings:
+    """Embeddings for the tests; confidences are judged with every scorer if one of them is primary.
+
+    Args:
+        images: The set, sorted by identity.
+        distribution: Its embeddings.
+        scorers: Names of the scorers.
+        ks: k of Recall@k.
+        device: Where matrices of scores are computed.
+    """
+    loc: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
+    confidences = confidences_of(images, distribution)
+    quality = None if images.quality is None else Quality(values=torch.from_numpy(images.quality), variant="quality")
+    return Embeddings(
+        labels=torch.from_numpy(numbered_classes(images.labels)),
+        ids=images.ids,
+        scorers={name: partial(DistributionScorer, name, distribution, device=device) for name in scorers},
+        own_scorers=scorers if primary_of(confidences) else (),
+        confidences=confidences,
+        queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
+        gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
+        directions=lambda: F.normalize(loc, dim=-1),
+        quality=quality,
+        seed=lambda purpose: seed_for("score", purpose),
+        options=Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True),
+    )

@@ -1,0 +1,80 @@
+"""The registry of tests of embeddings: which module holds the tests of a group.
+
+It is apart from the modules that compute, so that a new test changes no code id of a unit that does not use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from .declare import EmbeddingTest, declared_tests
+
+BUILT_IN = {
+    "retrieval": "retrieval",
+    "map_at_1000": "retrieval",
+    "verification": "verification",
+    "reranked": "retrieval",
+    "filter_out": "filter_out",
+    "risk": "confidence",
+    "clustering": "clustering",
+    "structure": "structure",
+    "quality": "quality",
+    "soft_labels": "soft_labels",
+}
+"""Module of every built-in group; tests run in this order."""
+
+
+def known_groups() -> tuple[str, ...]:
+    """Every known group: the built-in ones, then those of test files that were imported.
+
+    Example:
+        >>> known_groups()[:3]
+        ('retrieval', 'map_at_1000', 'verification')
+    """
+    return tuple(dict.fromkeys([*BUILT_IN, *(test.group for test in _of_plugins())]))
+
+
+def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
+    """Tests of some groups, in the order of the registry.
+
+    Raises:
+        ValueError: If a group is unknown.
+    """
+    wanted = _checked(groups)
+    built_in = [
+        test
+        for group, module in BUILT_IN.items()
+        if group in wanted
+        for test in declared_tests(import_module(f".{module}", __package__).__name__)
+        if test.group == group
+    ]
+    return (*built_in, *(test for test in _of_plugins() if test.group in wanted))
+
+
+def modules_of(groups: Iterable[str]) -> tuple[str, ...]:
+    """Dotted names of the modules that compute the tests of some groups; none of them imports this registry.
+
+    Raises:
+        ValueError: If a group is unknown.
+
+    Example:
+        >>> [name.rpartition(".")[2] for name in modules_of(["structure", "risk"])]
+        ['battery', 'confidence', 'structure']
+    """
+    wanted = _checked(groups)
+    names = ["battery", *(module for group, module in BUILT_IN.items() if group in wanted)]
+    modules = [f"{__package__}.{name}" for name in names]
+    modules += [test.module for test in _of_plugins() if test.group in wanted]
+    return tuple(sorted(set(modules)))
+
+
+def _of_plugins() -> list[EmbeddingTest]:
+    return [test for test in declared_tests() if not test.module.startswith(f"{__package__}.")]
+
+
+def _checked(groups: Iterable[str]) -> set[str]:
+    wanted, known = set(groups), known_groups()
+    if wanted - set(known):
+        raise ValueError(f"unknown group of tests {min(wanted - set(known))!r} (known: {', '.join(known)})")
+    return wanted

@@ -1,0 +1,107 @@
+"""Whether a confidence follows a known quality of the images: rank correlations and comparisons with clean images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
+from .vectors import as_vectors
+
+
+def spearman(x: Tensor, y: Tensor) -> float:
+    """Spearman correlation, pooled over all images (PER, Table 5: confidence with the side of a crop).
+
+    Ties get average ranks. nan if either is constant: a constant confidence has no order to correlate.
+
+    Example:
+        >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.6, 0.9]))
+        1.0
+    """
+    a, b = as_vectors(x, y)
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return math.nan
+    from scipy import stats  # late: a second to import, and most tests do without
+
+    return float(np.clip(stats.spearmanr(a, b).statistic, -1.0, 1.0))
+
+
+def kendall(x: Tensor, y: Tensor) -> float:
+    """Kendall's tau-b; nan if either is constant.
+
+    Example:
+        >>> kendall(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
+        -1.0
+    """
+    a, b = as_vectors(x, y)
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return math.nan
+    from scipy import stats
+
+    return float(np.clip(stats.kendalltau(a, b).statistic, -1.0, 1.0))
+
+
+def share_above(clean: Tensor, corrupted: Tensor) -> float:
+    """P(an image is more confident than its corrupted form), ties count half (Kirchhof et al. 2023, URL benchmark).
+
+    Example:
+        >>> share_above(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
+        0.75
+    """
+    x, y = as_vectors(clean, corrupted)
+    return float((x > y).mean() + 0.5 * (x == y).mean())
+
+
+@test(group="quality", per="embeddings", needs=("quality", "confidences"))
+def quality(view: Embeddings) -> Iterator[Row]:
+    """Rank correlations of every confidence with the quality, and comparisons with the clean images."""
+    known = view.quality
+    if known is None:
+        return
+    for name, values in view.confidences.items():
+
+        def value(metric: str, number: float, name: str = name) -> Row:
+            return row(f"{metric}_{known.kind}", number, confidence=name, variant=known.variant, n_queries=len(view))
+
+        yield value("spearman", spearman(values, known.values))
+        yield value("kendall", kendall(values, known.values))
+        if name in known.clean:
+            yield value("paired", share_above(known.clean[name], values))
+
+
+def ranks_by_severity(
+    confidences: Mapping[str, Tensor], quality: Tensor, severity: tuple[float, float], bins: int = 10
+) -> tuple[list[float], dict[str, list[float]]]:
+    """Mean rank of each confidence, in [0, 1], in equal bins of the severity of a corruption.
+
+    Args:
+        confidences: Confidences by name, each ``[N]``.
+        quality: 1 - severity of each image, ``[N]``.
+        severity: Smallest and largest severity.
+        bins: Number of bins; those without an image are left out.
+
+    Returns:
+        Middles of the bins, and the mean ranks by name.
+
+    Example:
+        >>> ranks_by_severity({"a": torch.tensor([2.0, 1.0])}, torch.tensor([1.0, 0.5]), (0.0, 0.5), bins=2)
+        ([0.125, 0.375], {'a': [0.75, 0.25]})
+    """
+    from scipy.stats import rankdata
+
+    low, high = severity
+    count = bins if high > low else 1
+    width = (high - low) / count
+    place = ((1 - quality - low) / (width or 1.0)).floor().clamp(0, count - 1).long()
+    filled = [b for b in range(count) if bool((place == b).any())]
+    ranks = {}
+    for name, values in confidences.items():
+        rank01 = (torch.as_tensor(rankdata(values.double().numpy())) - 0.5) / len(values)
+        ranks[name] = [float(rank01[place == b].mean()) for b in filled]
+    return [low + (b + 0.5) * width for b in filled], ranks

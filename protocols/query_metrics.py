@@ -1,0 +1,172 @@
+"""Recall@k, MAP@R and R-precision of every query, exact under ties.
+
+Every metric is its expectation over the random orders of tied items, in closed form (McSherry and Najork 2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .ranking import Ranking, full_depth, rank
+from .scorers import Scorer
+
+
+@dataclass(frozen=True)
+class Places:
+    """Tie group of each place: size m, relevant items r, places s and relevant items b before it, each ``[Q, K]``."""
+
+    size: Tensor
+    hits: Tensor
+    start: Tensor
+    before: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        relevant: Tensor,
+        group: Tensor,
+        valid: Tensor,
+        beyond: Tensor,
+        beyond_relevant: Tensor,
+        need: int | None = None,
+    ) -> Places:
+        """The first ``need`` places of rows ``[Q, K]`` whose valid places come first; all places if not given."""
+        relevant = relevant & valid
+        need = group.shape[1] if need is None else min(need, group.shape[1])
+        if need < group.shape[1]:
+            # What follows counts only as far as it is tied with the last place that is kept.
+            tail = (group[:, need:] == group[:, need - 1 : need]) & valid[:, need:]
+            reaches = group[:, -1] == group[:, need - 1]
+            beyond = tail.sum(1) + torch.where(reaches, beyond, 0)
+            beyond_relevant = (tail & relevant[:, need:]).sum(1) + torch.where(reaches, beyond_relevant, 0)
+            relevant, group, valid = relevant[:, :need], group[:, :need], valid[:, :need]
+        # Group numbers may have gaps, once filtering has removed items: number them anew from 0.
+        new = torch.cat([torch.ones_like(valid[:, :1]), group[:, 1:] != group[:, :-1]], dim=1)
+        hits = relevant.double()
+        start = torch.arange(need, dtype=torch.float64).repeat(len(hits), 1)
+        places = cls(valid.double(), hits, start, hits.cumsum(1) - hits)
+        tied = ((~new).any(1) | (beyond > 0)).nonzero().squeeze(1)
+        if len(tied):
+            whole = cls._tied(relevant[tied], new[tied], valid[tied], beyond[tied], beyond_relevant[tied])
+            for table, rows in zip(places.tables(), whole.tables()):
+                table[tied] = rows
+        return places
+
+    @classmethod
+    def _tied(cls, relevant: Tensor, new: Tensor, valid: Tensor, beyond: Tensor, beyond_relevant: Tensor) -> Places:
+        index = new.long().cumsum(1) - 1
+        zeros = torch.zeros(index.shape, dtype=torch.float64)
+        size = zeros.scatter_add(1, index, valid.double())
+        hits = zeros.scatter_add(1, index, relevant.double())
+        last = torch.where(valid, index, -1).amax(1, keepdim=True).clamp_min(0)
+        size = size.scatter_add(1, last, beyond.double()[:, None])
+        hits = hits.scatter_add(1, last, beyond_relevant.double()[:, None])
+        start = size.cumsum(1) - size
+        before = hits.cumsum(1) - hits
+        return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
+
+    def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Sizes, hits, starts and hits before."""
+        return self.size, self.hits, self.start, self.before
+
+
+def expected_precisions(places: Places) -> Tensor:
+    """Expectation of (relevant at place i) * (precision at i), ``[Q, K]``."""
+    m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
+    i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
+    within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
+    return r / m * (b + 1.0 + torch.where(m > 1.0, within, 0.0)) / i
+
+
+def expected_metrics(places: Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
+    """Expected metrics per query; nan for lone queries."""
+    m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
+    i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
+    share = r / m
+    precision = expected_precisions(places)
+    total = positives.double()
+    counted = (i <= total[:, None]).double()
+    lone = positives == 0
+    divisor = total.clamp_min(1.0)
+    result = {
+        "map_at_r": (precision * counted).sum(1) / divisor,
+        "r_precision": (share * counted).sum(1) / divisor,
+        "precision_at_1": share[:, 0].clone(),
+    }
+    for k in ks:
+        place = min(k, m.shape[1]) - 1
+        result[f"recall_at_{k}"] = _recall(m[:, place], r[:, place], s[:, place], b[:, place], place + 1)
+    return {name: values.masked_fill(lone, math.nan) for name, values in result.items()}
+
+
+def _recall(m: Tensor, r: Tensor, s: Tensor, b: Tensor, k: int) -> Tensor:
+    """P(a relevant item among the first k): 1 - C(m-r, t) / C(m, t) with t = k - s draws from the group of place k."""
+    t = (k - s).clamp(min=0.0)
+    t = torch.minimum(t, m)
+    possible = t <= m - r
+    log_miss = (
+        torch.lgamma(m - r + 1)
+        - torch.lgamma((m - r - t).clamp_min(0.0) + 1)
+        - torch.lgamma(m + 1)
+        + torch.lgamma(m - t + 1)
+    )
+    miss = torch.where(possible, log_miss.exp().clamp(max=1.0), 0.0)
+    miss = torch.where(r == 0, 1.0, miss)
+    return torch.where(b > 0, 1.0, 1.0 - miss)
+
+
+def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
+    """Expected metrics of every query.
+
+    Args:
+        ranking: Ranking whose depth reaches the largest R and the largest k (or the whole gallery).
+        ks: k of Recall@k.
+
+    Returns:
+        ``map_at_r``, ``r_precision``, ``precision_at_1``, ``recall_at_{k}``, each ``[Q]``; nan for lone queries.
+
+    Raises:
+        ValueError: If the ranking is not deep enough.
+
+    Example:
+        >>> from .scorers import ScoreMatrix
+        >>> scores = torch.tensor([[9.0, 2.0, 2.0], [2.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
+        >>> per_query(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2))["recall_at_1"].tolist()
+        [0.5, 1.0, nan]
+    """
+    need = max([int(ranking.positives.max()), *ks])
+    if need > ranking.depth and not ranking.exhausted:
+        raise ValueError(f"ranking holds {ranking.depth} places, metrics need {need}")
+    parts = []
+    for block in ranking.blocks():
+        valid = block.neighbours >= 0
+        places = Places.of(block.relevant, block.group, valid, block.beyond, block.beyond_relevant, need)
+        parts.append(expected_metrics(places, block.positives, ks))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def mean_of_counted(values: Tensor) -> float:
+    """Mean over the queries that count, the same for any order of them; nan if none counts.
+
+    Example:
+        >>> mean_of_counted(torch.tensor([1.0, 0.0, float("nan")]))
+        0.5
+    """
+    counted = values[~values.isnan()].tolist()
+    return math.fsum(counted) / len(counted) if counted else math.nan
+
+
+def map_at_r(scorer: Scorer, labels: Tensor) -> float:
+    """MAP@R alone, for model selection.
+
+    Example:
+        >>> from .scorers import ScoreMatrix
+        >>> map_at_r(ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])), torch.zeros(3))
+        1.0
+    """
+    return mean_of_counted(per_query(rank(scorer, labels, depth=full_depth(labels)))["map_at_r"])

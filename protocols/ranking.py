@@ -1,0 +1,257 @@
+"""Ranking over the full gallery, with groups of tied scores.
+
+A query's own row is removed by identity. Scores that are equal up to rounding are tied, and a ranking tells how far
+each group of tied items reaches, so that what is computed from it need not depend on the order of the images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .scorers import Scorer
+from .search import search, usable
+
+TIE_TOLERANCE = 1e-13
+"""Two neighbouring scores are tied if they differ by less than this share of the row's scale: the bound on the terms of
+a score that a scorer with a bound gives, else the largest score of the row. A matrix product in float64 may round equal
+embeddings to scores some 1e-16 of that apart, depending on where they are stored."""
+
+BLOCK_BYTES = 44 << 20
+"""Bound on the memory of one block of scores and what is made of it."""
+
+BLOCK_PLACES = 1 << 18
+"""Places of a block of a ranking: 2 MiB per float64 intermediate."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The nearest neighbours of some queries, with their groups of tied scores.
+
+    Attributes:
+        gallery_size: Items in the gallery, the query itself included if it is one of them.
+        queries: Rows of the queries, ``[Q]``.
+        neighbours: Rows of the nearest gallery items, best first, ``[Q, K]`` int32; -1 where the gallery is exhausted.
+            Tied items are in the order of their rows.
+        relevant: Whether a neighbour has the query's class, ``[Q, K]``.
+        group: Number of the tie group of each place, ascending along a row, ``[Q, K]`` int32.
+        beyond: How many items of a row's last stored group lie beyond place K, ``[Q]``.
+        beyond_relevant: How many of those are relevant, ``[Q]``.
+        positives: Relevant items in the whole gallery, R, ``[Q]``.
+    """
+
+    gallery_size: int
+    queries: Tensor
+    neighbours: Tensor
+    relevant: Tensor
+    group: Tensor
+    beyond: Tensor
+    beyond_relevant: Tensor
+    positives: Tensor
+
+    @property
+    def depth(self) -> int:
+        """Places K."""
+        return self.neighbours.shape[1]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no place is missing: the whole gallery is stored."""
+        return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
+
+    def blocks(self) -> Iterator[Ranking]:
+        """Rankings of parts of the queries, so that what is computed from them stays small."""
+        for part in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
+            rows = slice(int(part[0]), int(part[-1]) + 1)
+            yield Ranking(
+                self.gallery_size,
+                self.queries[rows],
+                self.neighbours[rows],
+                self.relevant[rows],
+                self.group[rows],
+                self.beyond[rows],
+                self.beyond_relevant[rows],
+                self.positives[rows],
+            )
+
+
+def rank(
+    scorer: Scorer,
+    labels: Tensor,
+    *,
+    depth: int,
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Ranking:
+    """Rank the whole gallery for every query and keep the ``depth`` nearest.
+
+    Args:
+        scorer: Similarity of rows.
+        labels: Classes of all rows, ``[N]``.
+        depth: Places kept per query, at least 1.
+        queries: Rows that are queries; all if not given.
+        gallery: Rows that are in the gallery; all if not given.
+        block_bytes: Memory of one block, up to four times as much where the gallery is so large that it would hold
+            fewer than 64 queries; does not change the result.
+
+    Raises:
+        ValueError: If a score is not finite, or there is nothing to rank.
+
+    Example:
+        >>> from .scorers import ScoreMatrix
+        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
+        >>> rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2).neighbours.tolist()
+        [[1, 2], [0, 2], [0, 1]]
+    """
+    rows = torch.arange(len(labels))
+    queries = rows if queries is None else queries
+    gallery = rows if gallery is None else gallery
+    if len(gallery) < 2 or depth < 1:
+        raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
+    if not len(queries):
+        raise ValueError("ranking needs at least one query")
+    find = getattr(scorer, "bound", None)
+    bound = None if find is None else find()
+    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)))
+    waiting = torch.ones(len(queries), dtype=torch.bool)
+    tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
+    if bound is not None and tolerance is not None and usable(bound, queries, gallery, tolerance, depth):
+        for found in search(bound, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
+            table.put(found.place, found.items, found.scores, tolerance[found.place])
+            waiting[found.place] = False
+    per_block = max(1, block_bytes // (40 * len(gallery)))
+    for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
+        _rank_block(scorer, table, place, queries[place], gallery, None if tolerance is None else tolerance[place])
+    return table.ranking()
+
+
+@dataclass
+class _Table:
+    """A ranking that is filled in parts."""
+
+    labels: Tensor
+    gallery_size: int
+    queries: Tensor
+    neighbours: Tensor
+    relevant: Tensor
+    group: Tensor
+    beyond: Tensor
+    beyond_relevant: Tensor
+    positives: Tensor
+
+    @classmethod
+    def empty(cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> _Table:
+        label = torch.unique(labels, return_inverse=True)[1]
+        searched = torch.zeros(len(labels), dtype=torch.bool)
+        searched[gallery] = True
+        positives = torch.bincount(label[gallery], minlength=int(label.max()) + 1)[label[queries]]
+        shape = (len(queries), depth)
+        return cls(
+            label,
+            len(gallery),
+            queries,
+            torch.full(shape, -1, dtype=torch.int32),
+            torch.zeros(shape, dtype=torch.bool),
+            torch.zeros(shape, dtype=torch.int32),
+            torch.zeros(len(queries), dtype=torch.int32),
+            torch.zeros(len(queries), dtype=torch.int32),
+            positives - searched[queries].long(),
+        )
+
+    def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
+        """Enter rows of sorted scores ``[B, M]``, M over the depth unless that is the gallery; -inf is no item.
+
+        The scores of a row must reach to the end of the tie group at the depth. Tied items are put in the order of
+        their rows, so that nothing depends on how they were found.
+        """
+        depth = self.neighbours.shape[1]
+        group = _groups(scores, tolerance)
+        valid = scores > -math.inf
+        tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
+        if len(tied):
+            key = group[tied] * len(self.labels) + items[tied]
+            items = items.clone()
+            items[tied] = items[tied].gather(1, key.argsort(dim=1))
+        relevant = (self.labels[items] == self.labels[self.queries[place], None]) & valid
+        tail = (group[:, depth:] == group[:, depth - 1 : depth]) & valid[:, depth:]
+        self.neighbours[place] = items[:, :depth].masked_fill(~valid[:, :depth], -1).int()
+        self.relevant[place] = relevant[:, :depth]
+        self.group[place] = group[:, :depth].int()
+        self.beyond[place] = tail.sum(1).int()
+        self.beyond_relevant[place] = (tail & relevant[:, depth:]).sum(1).int()
+
+    def ranking(self) -> Ranking:
+        """The ranking, once every row is in."""
+        return Ranking(
+            self.gallery_size,
+            self.queries,
+            self.neighbours,
+            self.relevant,
+            self.group,
+            self.beyond,
+            self.beyond_relevant,
+            self.positives,
+        )
+
+
+def _rank_block(
+    scorer: Scorer, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, tolerance: Tensor | None
+) -> None:
+    """Rank some queries by their scores with the whole gallery."""
+    scores = scorer.matrix(queries, gallery).double()
+    if not torch.isfinite(scores).all():
+        raise ValueError(
+            f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite"
+        )
+    if tolerance is None:
+        tolerance = TIE_TOLERANCE * scores.abs().amax(1).cpu()
+    scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
+    kept = table.neighbours.shape[1]
+    top, order = (found.cpu() for found in scores.topk(min(kept + 1, len(gallery)), dim=1))
+    cut = torch.zeros(len(queries), dtype=torch.bool)
+    if top.shape[1] > kept:
+        cut = (top[:, kept - 1] - top[:, kept] <= tolerance) & torch.isfinite(top[:, kept])
+        # The group is cut by the depth: only a full sort of these rows says how far it reaches.
+        if bool(cut.any()):
+            full, every = (found.cpu() for found in scores[cut.to(scores.device)].sort(dim=1, descending=True))
+            table.put(place[cut], gallery[every], full, tolerance[cut])
+    if not bool(cut.all()):
+        table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])
+
+
+def _groups(descending: Tensor, tolerance: Tensor) -> Tensor:
+    """Numbers of the tie groups along rows of sorted scores; what follows the gallery's end is apart."""
+    gap = descending[:, :-1] - descending[:, 1:]
+    # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
+    new = gap > tolerance[:, None]
+    return torch.cat([torch.zeros_like(new[:, :1], dtype=torch.long), new.long().cumsum(1)], dim=1)
+
+
+def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
+    """Places that all metrics need: the largest class size less one, or the largest k; at most the gallery.
+
+    Example:
+        >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
+        (2, 4)
+    """
+    most = int(torch.unique(labels, return_counts=True)[1].max()) - 1
+    return max(1, min(max(most, *ks), len(labels)))
+
+
+def filter_depth(labels: Tensor) -> int:
+    """Places of a ranking in which most queries find their R neighbours again after any removal.
+
+    Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
+    which bounds the memory. Queries that need more are ranked anew, so it changes no value.
+
+    Example:
+        >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
+        (12, 876)
+    """
+    most = full_depth(labels)
+    return min(2 * most + 8, most + most // 2 + 128)

@@ -1,0 +1,24 @@
+"""Checked pairs of vectors for statistics in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Two finite vectors of one length as float64 arrays.
+
+    Raises:
+        ValueError: If they are not.
+
+    Example:
+        >>> as_vectors(torch.tensor([1.0]), torch.tensor([2.0]))
+        (array([1.]), array([2.]))
+    """
+    if a.shape != b.shape or a.dim() != 1:
+        raise ValueError(f"expected two vectors of one length, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        raise ValueError("values must be finite")
+    return a.double().numpy(), b.double().numpy()
