@@ -20,7 +20,7 @@ from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
 from ..files import sha256, write_atomic
 from ..methods.scorers.distribution_scorer import DistributionScorer
-from ..protocols.retrieval import map_at_r
+from ..protocols.query_metrics import map_at_r
 from ..records import Epoch, TrainRecord
 from ..seeds import seed_for
 from ..site import Site

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch.distributions import Distribution
 
-from ..methods.distributions.arrays import rows_of
 from ..errors import BadInput, unknown
+from ..methods.distributions.arrays import rows_of
 from ..methods.distributions.point import PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.scorers.registry import SCORERS, pairwise_score

@@ -1,4 +1,4 @@
-"""Training recipes: modules with a ``RECIPE`` that data sets name; ``default`` is for small images, ``folder`` for photographs."""
+"""Training recipes: modules with a ``RECIPE``; a data set names its own, or ``default`` (small images), or ``folder``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-
 Optimizer = Literal["adamw", "adam", "sgd", "rmsprop"]
 Schedule = Literal["onecycle", "cosine", "step", "multistep", "constant"]
 Precision = Literal["float32", "bfloat16", "float16"]
