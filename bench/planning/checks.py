@@ -17,6 +17,7 @@ from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
+from ..specs import Parameters
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Data:
     soft_labels: str
 
 
-def checked_params(method: type[Method], params: Mapping[str, Any]) -> dict[str, Any]:
+def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameters:
     """All parameters of a method, defaults filled in.
 
     Raises:

@@ -6,7 +6,7 @@ Each source of settings gives one layer; `merge` makes one setting of them; a `T
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..code_id import code_id
 from ..datasets.corruptions.registry import corruption_module
@@ -18,7 +18,7 @@ from ..protocols.known_tests import modules_of
 from ..protocols.recipes import get_recipe
 from ..protocols.recipes._base import Optim, Range, Recipe, Stage
 from ..site import Site
-from ..specs import TUNING, Batches, Cell, StageSelection, TrainSpec
+from ..specs import TUNING, Batches, Cell, Parameters, StageSelection, TrainSpec
 from .checks import Data, check_data, check_setting, checked_params, fitting_scorers, weights_hash
 from .plan import Plan, TestPlan
 from .published import NothingPublished, find_published
@@ -83,7 +83,7 @@ class _Draft:
     cell: Cell
     method: type[Method]
     fidelity: str
-    params: dict[str, Any]
+    params: Parameters
     setting: Setting
     space: dict[str, Range]
     pinned: Setting
@@ -136,7 +136,7 @@ def _from_hparams(
     dataset: str,
     base: str,
     fidelity: str,
-    params: dict[str, Any],
+    params: Parameters,
     usual: Setting,
 ) -> list[Setting]:
     """The layer that ``--hparams`` names, if it names one."""

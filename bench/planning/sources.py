@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, unknown
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optim, Range, Recipe, Stage
-from ..specs import Batches
+from ..specs import Batches, Parameters
 from .setting import Setting, Values
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class SettingsFile:
         Raises:
             UserError: If a key is unknown or a value does not fit.
         """
-        params: dict[str, Any] = {}
-        optim: dict[str, Any] = {}
+        params: Parameters = {}
+        optim: Parameters = {}
         for key, value in {**self.shared, **self.by_method.get(method.name, {})}.items():
             group, _, name = key.partition(".")
             if group == "method":
