@@ -15,6 +15,22 @@ class UserError(Exception):
     """An error the user can fix: one line that says what to do. Exit code 2."""
 
 
+class UnknownName(UserError):
+    """A name that does not exist; the message has the nearest one that does.
+
+    Args:
+        what: Kind of name, such as ``method``.
+        name: The name.
+        known: Names that exist.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
+
+
 class BadInput(UserError, ValueError):
     """Arrays or a file that cannot be scored: one line on the command line, a ``ValueError`` from Python."""
 
@@ -30,14 +46,6 @@ class UnitFailed(Exception):
     def __init__(self, reason: str, what: str = "") -> None:
         super().__init__(reason)
         self.what = what
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Error for a name that does not exist, with the nearest one that does."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
 
 
 def first_line(error: BaseException, limit: int = LINE) -> str:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .code_id import PLUGINS, plugin_name
-from .errors import UserError, unknown
+from .errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -130,7 +130,7 @@ class Registry:
             for entry in self.broken:
                 if entry.name == name:
                     entry.load()
-            raise unknown(self.kind[:-1], name, self.entries)
+            raise UnknownName(self.kind[:-1], name, self.entries)
         return self.entries[name]
 
     def method(self, name: str) -> type[Method]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
 
-from ..errors import UserError, unknown
+from ..errors import UnknownName, UserError
 from ..registry import Registry
 from .options import Json, Plugins, print_json
 
@@ -127,7 +127,7 @@ def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
         return _describe_dataset(datasets.dataset(name))
     if name in PROTOCOLS:
         return _describe_protocol(name)
-    raise unknown("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
+    raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
 
 
 def _describe_protocol(name: str) -> tuple[Description, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UserError, unknown
+from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
 
@@ -135,7 +135,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         raise UserError(f"{store.root} has no finished test yet; `bench status` says what there is")
     for name in methods:
         if name not in set(frame["method"]):
-            raise unknown("method of these results", name, set(frame["method"]))
+            raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(frame, roles, methods)
     if lines.empty:
         raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
