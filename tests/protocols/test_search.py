@@ -70,7 +70,7 @@ def _found(scorer, labels, depth=DEPTH, **options):
     """How many queries the search proves."""
     rows = torch.arange(len(labels))
     form = scorer.form()
-    tolerance = retrieval.TIE_TOLERANCE * form.scale(rows, rows)
+    tolerance = ranking.TIE_TOLERANCE * form.scale(rows, rows)
     parts = search.search(form, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
     return sum(len(part.place) for part in parts)
 

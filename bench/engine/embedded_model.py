@@ -3,79 +3,82 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..protocols.retrieval import MeanScorer, Scorer
-from .context import Cell, Context
-from .model import DistributionScorer, embed, load_model
+from ..datasets import ImageSet
+from ..methods import Method
+from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..protocols.scorers import MeanScorer, Scorer
+from ..records import TrainRecord
+from ..site import Site
+from ..specs import Cell
+from .networks import embed, load_model
 
 
 @dataclass(frozen=True)
-class Subject:
+class EmbeddedModel:
     """Embeddings of one model on every split.
 
     Attributes:
         method: The method, with its parameters.
         embeddings: Distributions by split, batch shape ``[N]``.
-        confidence: Confidences by split and kind, each ``[N]``.
+        confidence: Confidences by split and name, each ``[N]``.
         options: Trained parameters of its scorer.
         trained: Record of the training unit.
+        validation: The images of the split ``val``.
         device: Where matrices of scores are computed.
     """
 
-    method: Any
+    method: Method
     embeddings: Mapping[str, Distribution]
     confidence: Mapping[str, Mapping[str, Tensor]]
     options: Mapping[str, float]
-    trained: Mapping[str, Any]
+    trained: TrainRecord
+    validation: ImageSet
     device: str
-    has_val = True
 
     @classmethod
     def of(
-        cls, unit: str, cell: Cell, context: Context, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
-    ) -> Subject:
+        cls, unit: str, cell: Cell, site: Site, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
+    ) -> EmbeddedModel:
         """Embed the test images, clean and corrupted, and the validation images of a trained unit.
 
         Args:
             unit: Id of the training unit.
             cell: Its folder.
-            context: Paths and device.
+            site: Paths and device.
             quality: What each corruption leaves of each test image (for the crop its side), ``[N]`` by kind.
-            seeds: Seed of what each corruption draws.
+            seeds: Seed of the draws of each corruption.
         """
-        model, trained = load_model(cell, unit, context)
-        spec = trained["spec"]
-        dataset = context.dataset(spec["dataset"], spec["view"])
-        tests, val = dataset.test(), dataset.train_val(spec["fold"], spec["folds"]).val
-        found = {
-            "test": embed(model, tests.evaluation, len(tests), context.device),
-            "val": embed(model, val.evaluation, len(val), context.device),
+        model, trained = load_model(cell, unit, site)
+        spec = trained.spec
+        dataset = site.dataset(spec.dataset, spec.view)
+        tests, validation = dataset.test(), dataset.train_val(spec.fold, spec.folds).val
+        loaders: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+            "test": (tests.evaluation, len(tests)),
+            "val": (validation.evaluation, len(validation)),
         }
         for kind, left in quality.items():
-
-            def load(index: Tensor, kind: str = kind, left: Tensor = left) -> Tensor:
-                images: Tensor = tests.degraded(kind, index, left[index], seeds[kind])
-                return images
-
-            found[f"test_{kind}"] = embed(model, load, len(tests), context.device)
+            loaders[f"test_{kind}"] = (partial(_corrupted, tests, kind, left, seeds[kind]), len(tests))
+        embedded = {split: embed(model, load, count, site.device) for split, (load, count) in loaders.items()}
         return cls(
             model.method,
-            {split: part[0] for split, part in found.items()},
-            {split: part[1] for split, part in found.items()},
+            {split: distribution for split, (distribution, _) in embedded.items()},
+            {split: confidence for split, (_, confidence) in embedded.items()},
             model.scorer_options(),
             trained,
-            context.device,
+            validation,
+            site.device,
         )
 
     def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
-        """A scorer on the rows of a split."""
+        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
         return DistributionScorer(name, self.embeddings[split], self.options if options else None, self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
@@ -84,7 +87,12 @@ class Subject:
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
 
-class Concatenated:
+def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:
+    """Corrupted test images at some rows, normalised."""
+    return images.degraded(kind, index, left[index], seed)
+
+
+class ConcatenatedModels:
     """Models side by side: the product of their distributions.
 
     The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
@@ -93,25 +101,23 @@ class Concatenated:
     one, so there is no validation split.
     """
 
-    has_val = False
-
-    def __init__(self, members: Sequence[Subject]) -> None:
+    def __init__(self, members: Sequence[EmbeddedModel]) -> None:
         self.members = tuple(members)
         self.method = members[0].method
-        self.confidence = {
+        self.confidence: Mapping[str, Mapping[str, Tensor]] = {
             split: {
-                kind: torch.stack([m.confidence[split][kind].double() for m in members]).mean(0)
-                for kind in members[0].confidence[split]
+                name: torch.stack([m.confidence[split][name].double() for m in members]).mean(0)
+                for name in members[0].confidence[split]
             }
             for split in members[0].confidence
             if split != "val"
         }
 
     def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
-        """A scorer on the rows of a split."""
+        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
         return MeanScorer([member.scorer(name, split, options) for member in self.members])
 
     def unit_vectors(self, split: str) -> Tensor:
         """Concatenated unit vectors, again on the unit sphere, float64 ``[N, M D]``."""
-        parts = [member.unit_vectors(split) for member in self.members]
-        return torch.cat(parts, dim=1) / math.sqrt(len(parts))
+        vectors = [member.unit_vectors(split) for member in self.members]
+        return torch.cat(vectors, dim=1) / math.sqrt(len(vectors))
