@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .protocols.embeddings import SplitRow
+from .protocols.rows import SplitRow
 from .seeds import content_id
 from .specs import Cell, Ensemble, Kind, Parameters, StudySpec, TestSpec, TrainSpec
 

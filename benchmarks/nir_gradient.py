@@ -25,8 +25,8 @@ from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.nir import NIR
+from bench.protocols.query_metrics import map_at_r
 from bench.protocols.recipes import get_recipe
-from bench.protocols.retrieval import map_at_r
 
 RUNS = {"released": ("released", 0.0075), "corrected": ("corrected", 1.0), "control": ("corrected", 1.0)}
 

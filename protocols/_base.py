@@ -45,6 +45,8 @@ class Tests:
         false_positive_rate: Operating point of the verification true positive rate.
     """
 
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
     groups: tuple[str, ...] = GROUPS
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
     corruptions: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"crop": (0.0, 0.5)})

@@ -21,7 +21,7 @@ from .. import __version__
 from ..datasets import TrainVal, class_balanced_batches
 from ..errors import UnitFailed
 from ..methods import EmbeddingModel
-from ..protocols.retrieval import map_at_r
+from ..protocols.query_metrics import map_at_r
 from ..seeds import content_id, seed_for
 from ..store import RECORD, write_atomic, write_json
 from .context import Cell, Context

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import BadInput
 from ..protocols.battery import run_battery
-from ..protocols.embeddings import Row
+from ..protocols.rows import Row
 from ..protocols.known_tests import load_tests
 from ..records import COLUMNS
 from .embedding_set import EmbeddingSet

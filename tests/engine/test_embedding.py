@@ -9,8 +9,9 @@ from bench.engine.settings import RunSettings
 from bench.engine.train import run_training
 from bench.engine.units import build_plans, unit_id
 from bench.methods.distributions import to_arrays
+from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
-from bench.protocols.verification import sample_pairs, verification_rows
+from bench.protocols.verification import verification_rows
 
 
 @pytest.fixture(scope="module")

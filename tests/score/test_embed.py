@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from bench.scoring.files import read_embeddings
 from bench.engine.context import Context
 from bench.engine.model import WEIGHTS, build_model, save_weights
 from bench.methods.backbones import build_backbone
+from bench.scoring.files import read_embeddings
 from bench.store import RECORD, write_json
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
