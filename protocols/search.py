@@ -29,14 +29,14 @@ _LEAST_ROWS = 64
 """Queries of a block if it may grow: products of fewer rows with 500,000 columns take twice the time per row."""
 
 _LARGEST = 4
-"""How many times its bound a block may take for that."""
+"""Factor by which such a block may exceed its bound."""
 
 
 class Form(Protocol):
     """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
 
     side: Tensor | None
-    """What the score depends on beside the inner product and the query, ``[N]`` float64; None if nothing."""
+    """Value per item that the score depends on in addition to the inner product and the query, ``[N]`` float64, or None."""
 
     def left(self, rows: Tensor) -> Tensor:
         """Factors ``[B, K]`` of queries, float64."""
@@ -138,7 +138,7 @@ def _round(x: Tensor) -> Tensor:
 
 
 def rounding_pays(queries: int) -> bool:
-    """Whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
+    """Check whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
 
     Never for few queries: a second copy of the gallery is made for it.
     """
@@ -166,7 +166,7 @@ def group_size(count: int, depth: int) -> int:
 
 
 def usable(form: Form, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
-    """Whether a search by bounds is right and worth its preparation.
+    """Check that a search by bounds is right and worth its preparation.
 
     Right: float32 products have their full precision, and nothing that bounds are made of overflows.
     """
