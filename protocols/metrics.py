@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def family(self) -> bool:
-        """Whether it stands for many metrics."""
+        """True if it stands for many metrics."""
         return "{" in self.name
 
     def values(self, name: str) -> dict[str, str] | None:
@@ -306,7 +306,7 @@ def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:
-    """Names that ``bench score --metrics`` takes in addition to the metrics' own, each with the metrics it stands for.
+    """Names of groups that ``bench score --metrics`` takes, each with its metrics.
 
     Example:
         >>> metric_requests()["recall"], metric_requests()["clustering"]
@@ -321,7 +321,7 @@ def metric_requests() -> dict[str, tuple[str, ...]]:
 
 
 def default_requests() -> tuple[str, ...]:
-    """What ``bench score`` computes without being asked.
+    """Names of the metrics that ``bench score`` computes without being asked.
 
     Example:
         >>> default_requests()

@@ -1,4 +1,4 @@
-"""What is tested: one trained model, or the models of a cross-validation side by side."""
+"""Embedded images of what is tested: one trained model, or the models of a cross-validation side by side."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Model = EmbeddedModel | ConcatenatedModels
 
 @dataclass(frozen=True)
 class TestImages:
-    """What all models of a replicate are tested on.
+    """Test images of all models of a replicate, clean and corrupted.
 
     Attributes:
         images: The clean images.

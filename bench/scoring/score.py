@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..errors import BadInput
 from ..protocols.battery import run_battery
-from ..protocols.embeddings import Row
 from ..protocols.known_tests import load_tests
+from ..protocols.rows import Row
 from ..records import COLUMNS
 from .embedding_set import EmbeddingSet
 from .requests import check_scorers, groups_of_tests, recall_ks, wanted_metrics

@@ -31,7 +31,7 @@ class ScoredFile(TypedDict):
 
 
 class ScoredFiles(TypedDict):
-    """What ``bench score --json`` prints: the files, the tidy table, worths of confidences, and differences."""
+    """Output of ``bench score --json``: the files, the tidy table, worths of confidences, and differences."""
 
     files: list[ScoredFile]
     rows: list[dict[str, object]]

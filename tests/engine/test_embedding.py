@@ -10,8 +10,9 @@ from bench.engine.train import run_training
 from bench.engine.units import build_plans, unit_id
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
+from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
-from bench.protocols.verification import sample_pairs, verification_rows
+from bench.protocols.verification import verification_rows
 
 
 @pytest.fixture(scope="module")
