@@ -258,7 +258,7 @@ class Scheduler:
         except SettingFailed as error:  # a crash or a dead worker is not a result
             record = record.model_copy(update={"reason": str(error)})
             self.display.skip(plan.cell, plan.models * plan.epochs)
-            self.display.log(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}")
+            self.display.log(shortened(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}"))
         self.store.write_trial(plan.cell, record)
         return record
 
