@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .scoring.score import score
 
 from ._version import __version__
+
 __all__ = ["__version__", "score"]
 
 

@@ -41,8 +41,8 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     """A small network of a method, on a small base if it needs one, initialised on a batch; in training mode."""
-    from .methods import EmbeddingModel
-    from .methods.backbones import build_backbone
+    from .methods._model import EmbeddingModel
+    from .methods.backbones.registry import build_backbone
     from .methods.cosface import CosFace
 
     method: Any = cls(cls.Params(**params), fidelity)  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 def metadata(cls: Any) -> None:
     """Name, summary, parameters with ranges that hold their defaults, fidelities, scorer."""
-    from .methods.scorers import get_scorer
+    from .methods.scorers.registry import get_scorer
 
     _require(bool(cls.name and cls.summary), "name and summary must not be empty")
     _require(cls.__doc__ is not None, "a class needs a docstring")
@@ -184,7 +184,7 @@ def confidence(cls: Any) -> None:
 
 def scores(cls: Any) -> None:
     """The method's own scorer gives finite, symmetric scores of its embeddings."""
-    from .methods.scorers import pairwise_score
+    from .methods.scorers.registry import pairwise_score
 
     model = build(cls).eval()
     with torch.no_grad():
@@ -197,7 +197,7 @@ def scores(cls: Any) -> None:
 
 def round_trip(cls: Any) -> None:
     """State dict and arrays restore embeddings and loss exactly."""
-    from .methods.distributions import from_arrays, to_arrays
+    from .methods.distributions.arrays import from_arrays, to_arrays
 
     model = build(cls)
     images, labels = _batch()

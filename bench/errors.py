@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+LINE = 300
+"""Longest message of an error, in characters; the whole traceback is kept next to the unit."""
 
 
 class UserError(Exception):
-    """Something the user can mend; one line that says what to do. Exit code 2."""
+    """An error the user can fix: one line that says what to do. Exit code 2."""
+
+
+class UnknownName(UserError):
+    """A name that does not exist; the message has the nearest one that does.
+
+    Args:
+        what: Kind of name, such as ``method``.
+        name: The name.
+        known: Names that exist.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
 
 
 class BadInput(UserError, ValueError):
@@ -19,7 +40,7 @@ class UnitFailed(Exception):
 
     Args:
         reason: Why.
-        what: What failed, where the catcher cannot know better.
+        what: What failed, if the catcher cannot know better.
     """
 
     def __init__(self, reason: str, what: str = "") -> None:
@@ -27,9 +48,34 @@ class UnitFailed(Exception):
         self.what = what
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """Error for a name that does not exist, with the nearest one that does."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
+def first_line(error: BaseException, limit: int = LINE) -> str:
+    """Message of an error as one line of at most ``limit`` characters.
+
+    Example:
+        >>> first_line(ValueError("no such thing")), first_line(KeyError()), first_line(ValueError("long"), 3)
+        ('no such thing', 'KeyError', 'lo…')
+    """
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return shortened(lines[0].strip() if lines else type(error).__name__, limit)
+
+
+def shortened(text: str, limit: int = LINE) -> str:
+    """A text on one line, of at most ``limit`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def place_of(error: BaseException, plugins: Iterable[str | Path] = ()) -> str:
+    """File and line where an error arose, ``mine.py:12``: the last line of a plug-in if one was on the way.
+
+    Args:
+        error: An error that was raised.
+        plugins: Files of plug-ins; modules in their folders count too.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    folders = {Path(path).resolve().parent for path in plugins}
+    theirs = [frame for frame in frames if Path(frame.filename).parent in folders]
+    frame = (theirs or frames)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Cell = tuple[str, str, str]
+if TYPE_CHECKING:
+    from .specs import Cell
 
 
 class Display:
@@ -60,7 +62,7 @@ class Display:
 
     def add(self, cell: Cell, epochs: int) -> None:
         """Announce a cell and the epochs it will take at most."""
-        self._tasks[cell] = self._progress.add_task(f"[bold]{cell[2]}[/] on {cell[1]}", total=epochs, note="")
+        self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
 
     def advance(self, cell: Cell, epochs: int) -> None:
         """Epochs were trained."""
@@ -78,7 +80,7 @@ class Display:
         self._notes[cell] = text
         self._progress.update(self._tasks[cell], note=text)
         if not self._live:
-            self.log(f"{cell[2]} on {cell[1]}: {text}")
+            self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def tested(self, cell: Cell, seed: int) -> None:
         """A seed is trained and tested."""

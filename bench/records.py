@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .protocols.rows import SplitRow
 from .seeds import content_id
-from .specs import Cell, Ensemble, Kind, Parameters, StudySpec, TestSpec, TrainSpec
+from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
 
 SCHEMA_VERSION = 2
 
@@ -227,7 +227,7 @@ class TrialRecord(_Record):
 
     study: str
     number: int
-    params: dict[str, int | float]
+    params: Point
     units: tuple[str, ...]
     state: Literal["complete", "failed"]
     value: float | None

@@ -7,7 +7,6 @@ the class body: ``name`` and ``summary`` must be plain strings there.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -15,13 +14,16 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import UserError, unknown
-from .seeds import content_id
+from .code_id import PLUGINS, plugin_name
+from .errors import UnknownName, UserError
+
+if TYPE_CHECKING:
+    from .datasets.dataset import Dataset
+    from .methods._base import Method
 
 PACKAGES = {"methods": "bench.methods", "datasets": "bench.datasets"}
 
@@ -58,51 +60,13 @@ class Entry:
             reason = traceback.format_exception_only(error)[-1].strip()
             raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
 
-    def source_hash(self) -> str:
-        """Identity of the code behind this entry, so that edited code never reuses old results.
-
-        A built-in's file and the modules it shares with its folder; a plug-in's file; an entry point's module.
-        """
-        path = self.path
-        if self.entry_point is not None:
-            spec = importlib.util.find_spec(self.entry_point.module)
-            path = Path(spec.origin) if spec is not None and spec.origin else None
-        own = code_digest(path) if path is not None else ""
-        return content_id([own, shared_digest(PACKAGES[self.kind])])
-
-
-def code_digest(path: Path) -> str:
-    """Digest of what a Python file does: comments, docstrings and layout do not count."""
-    return _code_digest(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _code_digest(source: str) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            value = body[0].value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                body[0] = ast.Pass()
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-
-
-@cache
-def shared_digest(package: str) -> str:
-    """Digest of a folder's modules that are not registered classes of their own: adding a method changes nothing."""
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent
-    parts = []
-    for path in sorted(folder.rglob("*.py")):
-        try:
-            if path.parent != folder or not any(_registered_classes(path)):
-                parts.append([path.relative_to(folder).as_posix(), code_digest(path)])
-        except (SyntaxError, UnicodeDecodeError, ValueError):
-            continue  # a contributed file that does not parse; `list --check` says so
-    return content_id(parts)
+    @property
+    def code(self) -> str | Path:
+        """What :func:`~bench.code_id.code_id` takes for the code behind this entry."""
+        if self.plugin:
+            assert self.path is not None
+            return self.path
+        return self.entry_point.module if self.entry_point is not None else self.origin
 
 
 class Registry:
@@ -166,15 +130,41 @@ class Registry:
             for entry in self.broken:
                 if entry.name == name:
                     entry.load()
-            raise unknown(self.kind[:-1], name, self.entries)
+            raise UnknownName(self.kind[:-1], name, self.entries)
         return self.entries[name]
+
+    def method(self, name: str) -> type[Method]:
+        """Class of a method.
+
+        Raises:
+            UserError: If there is none of that name, or its file does not import.
+        """
+        cls: type[Method] = self.get(name).load()
+        return cls
+
+    def dataset(self, name: str) -> type[Dataset]:
+        """Class of a data set.
+
+        Raises:
+            UserError: If there is none of that name, or its file does not import.
+        """
+        cls: type[Dataset] = self.get(name).load()
+        return cls
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries or any(entry.name == name for entry in self.broken)
+
+    @property
+    def names(self) -> list[str]:
+        """Every name, sorted."""
+        return sorted(self.entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
 
 
 def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """(root class, class, name, summary) of every class decorated with ``register`` at top level."""
+    """(root class, class, name, summary) of every class at top level with a decorator of registration."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     bases: dict[str, str] = {}
     for node in tree.body:
@@ -183,8 +173,11 @@ def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
         base = _last_name(node.bases[0]) if node.bases else ""
         root = bases.get(base, base)
         bases[node.name] = root
-        if not any(_last_name(d) == "register" for d in node.decorator_list):
+        decorators = {_last_name(d) for d in node.decorator_list}
+        if not decorators & {"register", "register_dataset", "register_method"}:
             continue
+        if "register" not in decorators:
+            root = "Dataset" if "register_dataset" in decorators else "Method"
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
@@ -212,11 +205,17 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _load_plugin(path: Path) -> ModuleType:
-    # A synthetic name keeps a plug-in file from shadowing, or being shadowed by, an installed package.
-    path = path.resolve()
-    name = f"bench_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    """Import a plug-in file as a module of a synthetic package, in which ``from .sibling import x`` works."""
+    name = plugin_name(path)
     if name in sys.modules:
         return sys.modules[name]
+    path = path.resolve()
+    folder = name.rpartition(".")[0]
+    for package, places in ((PLUGINS, []), (folder, [str(path.parent)])):
+        if package not in sys.modules:
+            module = ModuleType(package)
+            module.__path__ = places
+            sys.modules[package] = module
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

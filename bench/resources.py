@@ -1,4 +1,4 @@
-"""What this machine lends a command: a device, cores, processes."""
+"""Resources of this machine: device, cores, processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ def pick_device(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def default_workers(device: str) -> int:
-    """One process per core this one may run on; one alone on a GPU, which they would have to share."""
-    return 1 if device == "cuda" else cores()
+def worker_count(asked: int | None, device: str) -> int:
+    """Number of worker processes: what was asked for, else one per core, or a single one on a GPU.
+
+    Raises:
+        UserError: If far more are asked for than there are cores.
+    """
+    if asked is None:
+        return 1 if device == "cuda" else cores()
+    if asked > 4 * (os.cpu_count() or 1):
+        raise UserError(f"--workers {asked}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
+    return asked
 
 
 def cores() -> int:
-    """Cores that this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,23 +1,26 @@
-"""What a job needs beside its specification: where things are, and on which device it runs."""
+"""Where work is done: folders, plug-ins and device; nothing here is part of a unit's identity."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from ..registry import Registry
-from ..store import Store
+from pydantic import BaseModel, ConfigDict
 
-Cell = tuple[str, str, str]
-"""(protocol, data set, method): the folder of a unit in the results folder."""
+from .errors import UserError
+from .registry import Registry
+from .specs import Parameters
+
+if TYPE_CHECKING:
+    from .datasets.dataset import Dataset
+    from .methods._base import Method
+    from .store import Store
 
 
-@dataclass(frozen=True)
-class Context:
-    """Paths and device; never part of a unit's identity.
+class Site(BaseModel):
+    """Paths and device of a process.
 
     Attributes:
         results: Results folder.
@@ -29,6 +32,8 @@ class Context:
         threads: Threads that decode and crop photographs in one process.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     results: str
     plugins: tuple[str, ...] = ()
     data_root: str | None = None
@@ -37,18 +42,11 @@ class Context:
     allow_partial: bool = False
     threads: int = 1
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, to send to a worker."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> Context:
-        """Inverse of :meth:`as_dict`, also after a trip through JSON."""
-        return cls(**{**value, "plugins": tuple(value["plugins"])})
-
     @cached_property
     def store(self) -> Store:
         """The results folder."""
+        from .store import Store
+
         return Store(Path(self.results))
 
     @cached_property
@@ -61,33 +59,45 @@ class Context:
         """All data sets."""
         return Registry("datasets", tuple(map(Path, self.plugins)))
 
-    def method(self, name: str, params: dict[str, Any], fidelity: str = "corrected") -> Any:
+    def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
         """A method with its parameters; one without a released form is what it is in either."""
-        cls = self.methods.get(name).load()
+        cls = self.methods.method(name)
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
-    def dataset(self, name: str, view: dict[str, Any] | None = None) -> Any:
+    @cached_property
+    def opened(self) -> dict[tuple[str, str], Dataset]:
+        """Data sets that were built already, by name and view."""
+        return {}
+
+    def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
         """A data set, built once per process and way of reading it.
 
         Args:
             name: Its name.
-            view: How photographs are read; None for data sets that have only one way.
+            view: How photographs are read; empty or None for data sets that have only one way.
 
         Raises:
             UserError: If its files are not there or wrong.
         """
-        from ..datasets import DataError, View
+        from .datasets.errors import DataError
 
-        cache = self.__dict__.setdefault("_datasets", {})
-        key = (name, repr(view))
-        if key not in cache:
-            cls = self.datasets.get(name).load()
+        key = (name, repr(view or None))
+        if key not in self.opened:
+            cls = self.datasets.dataset(name)
             root = Path(self.data_root) if self.data_root else None
             try:
                 if view:
-                    cache[key] = cls(root, view=View(**view), allow_partial=self.allow_partial, threads=self.threads)
+                    self.opened[key] = self._photographs(cls, root, view)
                 else:
-                    cache[key] = cls(root)
+                    self.opened[key] = cls(root)
             except DataError as error:
                 raise UserError(str(error)) from None
-        return cache[key]
+        return self.opened[key]
+
+    def _photographs(self, cls: type[Dataset], root: Path | None, view: Parameters) -> Dataset:
+        from .datasets.releases import PhotoDataset
+        from .datasets.view import View
+
+        if not issubclass(cls, PhotoDataset):
+            raise UserError(f"data set {cls.name!r} has a recipe of photographs, but is not a PhotoDataset")
+        return cls(root, view=View(**view), allow_partial=self.allow_partial, threads=self.threads)

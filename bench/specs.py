@@ -6,10 +6,9 @@ trained once. What does not change a result (paths, device, number of workers) i
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from .protocols._base import SelectionMetric, Tests
 from .protocols.recipes._base import Optim, Range
@@ -19,6 +18,9 @@ Kind = Literal["train", "test", "study"]
 Ensemble = Literal["", "separated", "concatenated"]
 Parameters = dict[str, Any]
 """Values by name; their types are those of a method's ``Params``, a ``View`` or an augmentation."""
+
+Point = dict[str, int | float]
+"""Tuned values by name: ``{"method.scale": 16.0, "optim.lr": 0.01}``."""
 
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
@@ -40,10 +42,18 @@ class _Value(BaseModel):
 
 
 class _Spec(_Value):
-    @cached_property
+    _id: str = PrivateAttr("")
+
+    @property
     def id(self) -> str:
         """16 hexadecimal digits made of the content."""
-        return content_id([type(self).__name__, self.model_dump(mode="json")])
+        if not self._id:
+            self._id = content_id([type(self).__name__, self.model_dump(mode="json")])
+        return self._id
+
+    def replaced(self, **changes: Any) -> Self:
+        """A copy with other values, checked like the original."""
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
 
 class Batches(_Value):
@@ -144,7 +154,7 @@ class StudySpec(_Spec):
     """One study; the number of trials is not part of it, so that a study can be extended.
 
     Attributes:
-        template: Training at the default setting, on the first block of classes that validates.
+        template: Training at the default setting, on the first block of classes that validates, without its base.
         validate_folds: Blocks that validate, each for a model of its own.
         space: Ranges by name (``method.margin``, ``optim.lr``).
         sampler: ``gp`` or ``tpe``.

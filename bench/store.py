@@ -23,6 +23,7 @@ from .specs import Cell, Kind
 RECORD = "record.json"
 STUDY = "study.json"
 WEIGHTS = "weights.safetensors"
+CHECKPOINT = "checkpoint.pt"
 
 R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 

@@ -23,8 +23,8 @@ import faiss
 import numpy as np
 import torch
 import torch.nn.functional as F
-from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import full_depth, rank

@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from bench.datasets import Augmentation, class_balanced_batches
 from bench.datasets.ndigit import NDigit
-from bench.engine.model import DistributionScorer, embed
+from bench.engine.model import embed
 from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.nir import NIR
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.query_metrics import map_at_r
 from bench.protocols.recipes import get_recipe
 

@@ -1,39 +1,70 @@
-"""Data sets: one file each, with the splits, batches and augmentation they share beside them.
+"""Data sets: one file each, together with the splits, batches, augmentation and corruptions that they share.
 
-A new data set is one file in this folder (or a file given to ``--plugin``) that defines a registered subclass
-of :class:`Dataset`. Names are resolved on first use, so that listing data sets does not import torch.
+A new data set is one file in this folder (or a file given to ``--plugin``) that defines a subclass of :class:`Dataset`
+decorated with :func:`register_dataset`. Names are resolved on first use, so that listing data sets does not import
+torch; type checkers see the real definitions.
 """
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_EXPORTS = {
-    "ArrayImages": "._base",
-    "DataError": "._base",
-    "Dataset": "._base",
-    "ImageSet": "._base",
-    "TrainVal": "._base",
-    "register": "._base",
-    "Augmentation": ".augmentation",
-    "CORRUPTIONS": ".corruptions",
-    "PhotoAugmentation": ".photographs",
-    "PhotoDataset": ".releases",
-    "PhotoImages": ".photographs",
-    "View": ".photographs",
-    "augment": ".augmentation",
-    "centre_crop": ".augmentation",
-    "corrupt": ".corruptions",
-    "crop_fractions": ".augmentation",
-    "class_balanced_batches": ".batches",
-    "class_folds": ".splits",
-    "development_and_test_classes": ".splits",
-    "train_and_validation_classes": ".splits",
-}
+if TYPE_CHECKING:
+    from .array_images import ArrayImages as ArrayImages
+    from .augmentation import Augmentation as Augmentation
+    from .augmentation import TrainingAugmentation as TrainingAugmentation
+    from .augmentation import augment as augment
+    from .augmentation import centre_crop as centre_crop
+    from .batches import class_balanced_batches as class_balanced_batches
+    from .corruptions.apply import corrupt as corrupt
+    from .corruptions.apply import corrupted as corrupted
+    from .corruptions.registry import CORRUPTIONS as CORRUPTIONS
+    from .dataset import Dataset as Dataset
+    from .dataset import TrainVal as TrainVal
+    from .dataset import register as register
+    from .dataset import register_dataset as register_dataset
+    from .errors import DataError as DataError
+    from .image_set import ImageSet as ImageSet
+    from .photo_augmentation import PhotoAugmentation as PhotoAugmentation
+    from .photo_images import PhotoImages as PhotoImages
+    from .releases import Listing as Listing
+    from .releases import PhotoDataset as PhotoDataset
+    from .releases import read_lines as read_lines
+    from .splits import class_folds as class_folds
+    from .splits import development_and_test_classes as development_and_test_classes
+    from .splits import train_and_validation_classes as train_and_validation_classes
+    from .view import View as View
+else:
+    from importlib import import_module
 
-__all__ = sorted(_EXPORTS)
+    _EXPORTS = {
+        "ArrayImages": ".array_images",
+        "Augmentation": ".augmentation",
+        "CORRUPTIONS": ".corruptions.registry",
+        "DataError": ".errors",
+        "Dataset": ".dataset",
+        "ImageSet": ".image_set",
+        "Listing": ".releases",
+        "PhotoAugmentation": ".photo_augmentation",
+        "PhotoDataset": ".releases",
+        "PhotoImages": ".photo_images",
+        "TrainVal": ".dataset",
+        "TrainingAugmentation": ".augmentation",
+        "View": ".view",
+        "augment": ".augmentation",
+        "centre_crop": ".augmentation",
+        "class_balanced_batches": ".batches",
+        "class_folds": ".splits",
+        "corrupt": ".corruptions.apply",
+        "corrupted": ".corruptions.apply",
+        "development_and_test_classes": ".splits",
+        "read_lines": ".releases",
+        "register": ".dataset",
+        "register_dataset": ".dataset",
+        "train_and_validation_classes": ".splits",
+    }
 
+    __all__ = sorted(_EXPORTS)
 
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(import_module(_EXPORTS[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        if name in _EXPORTS:
+            return getattr(import_module(_EXPORTS[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

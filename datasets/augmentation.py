@@ -1,4 +1,4 @@
-"""Random crops, shifts and rotations of training images, and the centre crops that corrupt test images.
+"""Augmentation of small training images by random crops, shifts and rotations, and centre crops of any images.
 
 Both are one bilinear affine warp per batch. Coordinates are those of ``grid_sample`` with
 ``align_corners=False``: the image spans [-1, 1] on both axes from edge to edge.
@@ -7,9 +7,7 @@ Both are one bilinear affine warp per batch. Coordinates are those of ``grid_sam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -17,8 +15,13 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """Settings of the training augmentation.
+class TrainingAugmentation:
+    """Base class of the settings of a training augmentation: a frozen dataclass that checks its values."""
+
+
+@dataclass(frozen=True)
+class Augmentation(TrainingAugmentation):
+    """Settings of the augmentation of small images.
 
     Attributes:
         crop_probability: Share of the images that are cropped, in [0, 1].
@@ -40,7 +43,10 @@ class Augmentation:
     def __post_init__(self) -> None:
         if not 0 <= self.crop_probability <= 1:
             raise ValueError(f"crop_probability must be in [0, 1], not {self.crop_probability}")
-        _check_crop_range(self.crop_low, self.crop_high)
+        if not 0 < self.crop_low <= self.crop_high <= 1:
+            raise ValueError(
+                f"crop sides must satisfy 0 < low <= high <= 1, not low={self.crop_low} high={self.crop_high}"
+            )
         if not 0 <= self.shift <= 1:
             raise ValueError(f"shift must be in [0, 1], not {self.shift}")
         if not 0 <= self.rotation <= 180:
@@ -51,7 +57,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     """Crop, rotate and shift images at random.
 
     A crop is a window of the image's own aspect ratio, anywhere inside the image, enlarged to the full size.
-    It is then rotated about its centre and shifted; what comes into view from outside the image is 0.
+    It is then rotated about its centre and shifted; pixels from outside the image are 0.
 
     Args:
         images: ``[B, C, H, W]`` floating point, with a background of 0 (before normalisation).
@@ -59,7 +65,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
         generator: Source of every random number; 7 are drawn per image, whatever the settings are.
 
     Returns:
-        ``[B, C, H, W]``, same type and device. Images that nothing moves come back bit for bit.
+        ``[B, C, H, W]``, same type and device. Images that are not moved are returned bit for bit.
     """
     u = torch.rand(len(images), 7, generator=generator, device=generator.device, dtype=torch.float64)
     u = u.to(images.device)
@@ -93,46 +99,6 @@ def centre_crop(images: Tensor, fraction: Tensor) -> Tensor:
     return _warp(images, side, still[:, None].expand(-1, 2), still[:, None].expand(-1, 2), still)
 
 
-def crop_fractions(ids: Sequence[str], seed: int, low: float = 0.5, high: float = 1.0) -> Tensor:
-    """Draw the side of each test image's centre crop from U[low, high), one draw per identity.
-
-    A fraction depends on the seed and the image's identity alone: not on the order of the list, nor on its
-    other members.
-
-    Args:
-        ids: Identities of the images.
-        seed: Seed of the corruption.
-        low: Smallest fraction, in (0, high].
-        high: Largest fraction, in [low, 1].
-
-    Returns:
-        float64 ``[N]``.
-
-    Raises:
-        ValueError: If the range is not within (0, 1].
-    """
-    _check_crop_range(low, high)
-    return low + (high - low) * identity_uniform(ids, seed)
-
-
-def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
-    """One number from U[0, 1) per identity, a function of it and the seed alone: float64 ``[N]``."""
-    # 53 bits: as many as a float64 in [0, 1) resolves.
-    bits = [int.from_bytes(blake2b(identity_key(seed, i), digest_size=8).digest(), "little") >> 11 for i in ids]
-    return torch.tensor(bits, dtype=torch.float64) * 2.0**-53
-
-
-def identity_key(seed: int, identity: str) -> bytes:
-    """What random numbers of one image are hashed from."""
-    # File names that are not UTF-8 reach Python as lone surrogates.
-    return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
-
-
-def _check_crop_range(low: float, high: float) -> None:
-    if not 0 < low <= high <= 1:
-        raise ValueError(f"crop sides must satisfy 0 < low <= high <= 1, not low={low} high={high}")
-
-
 def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Tensor) -> Tensor:
     """Show the window of each image, rotated and then shifted; outside the image is 0.
 
@@ -160,7 +126,7 @@ def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Te
     y = _pixel_centres(height, images)[None, :, None]
     grid = torch.stack([xx * x + xy * y + x0, yx * x + yy * y + y0], dim=-1)
     warped = functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    # Interpolation rounds, even where it has nothing to do.
+    # Interpolation rounds even if nothing is moved.
     moved = (side != 1) | (angle != 0) | (shift != 0).any(1) | (centre != 0).any(1)
     return torch.where(moved[:, None, None, None], warped, images)
 
@@ -170,4 +136,4 @@ def _pixel_centres(size: int, like: Tensor) -> Tensor:
     return ((2 * steps + 1) / size - 1).to(like.dtype)
 
 
-__all__ = ["Augmentation", "augment", "centre_crop", "crop_fractions"]
+__all__ = ["Augmentation", "TrainingAugmentation", "augment", "centre_crop"]

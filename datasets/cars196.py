@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ._base import DataError, register
+from .dataset import register_dataset
+from .errors import DataError
 from .releases import Listing, PhotoDataset
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
 MERGED = "cars_annos.mat"
 
 
-@register
+@register_dataset
 class Cars196(PhotoDataset):
     """Classes 1 to 98 for development, 99 to 196 for the test; the official train/test split of images is not used.
 
@@ -21,6 +22,7 @@ class Cars196(PhotoDataset):
     """
 
     name = "cars196"
+    recipe = "cub200"
     summary = "Stanford Cars: 16,185 photographs of 196 car models"
     official = "Cars196"
     source = "a mirror of Stanford Cars (the owners' page is gone; torchvision's StanfordCars page lists mirrors)"
@@ -28,10 +30,12 @@ class Cars196(PhotoDataset):
     counts = (16185, 196)
 
     @classmethod
-    def _is(cls, folder: Path) -> bool:
+    def recognises(cls, folder: Path) -> bool:
+        """Whether the folder contains annotations in one of the two layouts."""
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
-    def _list(self, folder: Path) -> Listing:
+    def list_images(self, folder: Path) -> Listing:
+        """Read the annotations of either layout."""
         listing = Listing(folder)
         if (folder / MERGED).exists():
             for row in _annotations(folder / MERGED):

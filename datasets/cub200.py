@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ._base import DataError, register
+from .dataset import register_dataset
+from .errors import DataError
 from .releases import Listing, PhotoDataset, read_lines
 
 
-@register
+@register_dataset
 class CUB200(PhotoDataset):
     """Classes 1 to 100 for development, 101 to 200 for the test; the official train/test split of images is not used.
 
@@ -16,6 +17,7 @@ class CUB200(PhotoDataset):
     """
 
     name = "cub200"
+    recipe = "cub200"
     summary = "CUB-200-2011: 11,788 photographs of 200 bird species"
     official = "CUB-200-2011"
     source = "https://data.caltech.edu/records/65de6-vp158"
@@ -23,7 +25,8 @@ class CUB200(PhotoDataset):
     counts = (11788, 200)
 
     @classmethod
-    def _is(cls, folder: Path) -> bool:
+    def recognises(cls, folder: Path) -> bool:
+        """Whether the folder contains the two lists."""
         if (folder / "lists" / "files.txt").exists():
             raise DataError(f"{folder} is CUB-200 (2010, 6,033 images), not CUB-200-2011; {cls.advice()}")
         if (folder / "images.txt").exists() != (folder / "image_class_labels.txt").exists():
@@ -31,7 +34,8 @@ class CUB200(PhotoDataset):
             raise DataError(f"{folder} has {there} but lacks its companion ({cls.needs}); {cls.advice()}")
         return (folder / "images.txt").exists()
 
-    def _list(self, folder: Path) -> Listing:
+    def list_images(self, folder: Path) -> Listing:
+        """Read the two lists, which must agree."""
         images = read_lines(folder / "images.txt")
         labels = {words[0]: words[-1] for words in read_lines(folder / "image_class_labels.txt")}
         if len(images) == 6033:

@@ -27,7 +27,8 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ._base import ArrayImages, Dataset, TrainVal, register
+from .array_images import ArrayImages
+from .dataset import Dataset, TrainVal, register_dataset
 from .splits import development_and_test_classes, train_and_validation_classes
 
 FONTS = (
@@ -162,16 +163,16 @@ def _images(classes: list[int]) -> ArrayImages:
     )
 
 
-@register
+@register_dataset
 class Glyphs(Dataset):
     """1000 characters in 2-12 fonts each; 375 classes train, 125 validate, 500 test."""
 
     name = "glyphs"
+    recipe = "ndigit"
     summary = "1000 characters in 2-12 DejaVu fonts each, 32x32, unequal classes; nothing to download"
     embedded = True
     input_channels = 1
     image_size = (SIDE, SIDE)
-    crop_shape = "image"
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
         """Images of the development characters; see :meth:`Dataset.train_val`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from ._base import DataError, register
+from .dataset import register_dataset
+from .errors import DataError
 from .releases import Listing, PhotoDataset, read_lines
 
 LIST = "list_eval_partition.txt"
@@ -21,10 +22,10 @@ class _InShop(PhotoDataset):
     merged: ClassVar[bool] = False
 
     @classmethod
-    def _is(cls, folder: Path) -> bool:
+    def recognises(cls, folder: Path) -> bool:
         return (folder / LIST).exists()
 
-    def _list(self, folder: Path) -> Listing:
+    def list_images(self, folder: Path) -> Listing:
         path = folder / LIST
         rows = read_lines(path)
         if len(rows) < 3 or rows[1] != ["image_name", "item_id", "evaluation_status"]:
@@ -52,7 +53,7 @@ class _InShop(PhotoDataset):
         return listing
 
 
-@register
+@register_dataset
 class InShop(_InShop):
     """Queries against the gallery, as the field does: 14,218 queries, 12,612 gallery images, 3,985 test items.
 
@@ -60,13 +61,15 @@ class InShop(_InShop):
     """
 
     name = "inshop"
+    recipe = "inshop"
     summary = "In-shop Clothes Retrieval: 52,712 photographs of 7,982 items, query to gallery"
 
 
-@register
+@register_dataset
 class InShopMerged(_InShop):
     """Queries and gallery merged, every image against all others, as in PER: not comparable with the literature."""
 
     name = "inshop_merged"
+    recipe = "inshop"
     summary = "In-shop Clothes Retrieval with queries and gallery merged, as in PER"
     merged = True

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from sklearn.datasets import load_digits
 
-from ._base import ArrayImages, Dataset, TrainVal, register
+from .array_images import ArrayImages
+from .dataset import Dataset, TrainVal, register_dataset
 from .splits import development_and_test_classes, train_and_validation_classes
 
 Part = Literal["train", "val", "test"]
@@ -53,7 +54,7 @@ _DRAWS = 3 * DIGITS
 
 
 def source_digits(ids: Iterable[str]) -> NDArray[np.int64]:
-    """Which handwritten digits images are made of.
+    """Find the handwritten digits that images are made of.
 
     Args:
         ids: N identities of images of the data sets of this file.
@@ -92,7 +93,7 @@ def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
                 # Neighbours that were moved towards each other overlap by up to two pixels.
                 canvas[rows, top : top + cell, x : x + cell] = np.maximum(window, cells[rows, place])
 
-    # Centres of 2^52 intervals: never 0 or 1, where the normal quantile is infinite.
+    # Centres of 2^52 intervals: never 0 or 1, for which the normal quantile is infinite.
     quantiles = ((raw[:, _DRAWS:] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     noise = NOISE_SD * ndtri(quantiles).reshape(canvas.shape)
     pixels: NDArray[np.uint8] = np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
@@ -168,19 +169,18 @@ def _twice(images: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 class _Numbers(Dataset):
-    """What the data sets of this file share.
+    """Base class of the data sets of numbers.
 
     Attributes:
         classes: Number of classes.
         images_per_class: Number of images of each class.
         upsample: Whether the digits are enlarged.
-        mean: Mean of the training images of fold 0, in [0, 1].
-        std: Their standard deviation.
+        mean: Mean pixel of the training images of fold 0, in [0, 1].
+        std: Standard deviation of their pixels.
     """
 
     embedded = True
     input_channels = 1
-    crop_shape = "image"
     classes: ClassVar[int]
     images_per_class: ClassVar[int]
     upsample: ClassVar[bool]
@@ -205,11 +205,12 @@ class _Numbers(Dataset):
         return ArrayImages(pixels, labels, ids, names, mean=(self.mean,), std=(self.std,))
 
 
-@register
+@register_dataset
 class NDigit(_Numbers):
     """The default embedded data set: 500 numbers x 8 images; 187 classes train, 63 validate, 250 test."""
 
     name = "ndigit"
+    recipe = "ndigit"
     summary = "500 three-digit handwritten numbers x 8 images of 18x50, noisy; nothing to download"
     image_size = (18, 50)
     classes = 500
@@ -219,11 +220,12 @@ class NDigit(_Numbers):
     std = 0.3102
 
 
-@register
+@register_dataset
 class NDigitQuick(_Numbers):
     """Half the training time of ``ndigit``: 200 numbers x 10 images; 75 train, 25 validate, 100 test."""
 
     name = "ndigit_quick"
+    recipe = "ndigit"
     summary = "200 three-digit handwritten numbers x 10 images of 18x50, noisy; half the time of ndigit"
     image_size = (18, 50)
     classes = 200
@@ -233,11 +235,12 @@ class NDigitQuick(_Numbers):
     std = 0.3097
 
 
-@register
+@register_dataset
 class NDigitSmoke(_Numbers):
     """Small images for quick checks: 300 numbers x 8 images; 112 classes train, 38 validate, 150 test."""
 
     name = "ndigit_smoke"
+    recipe = "ndigit"
     summary = "300 three-digit handwritten numbers x 8 images of 10x26, noisy; for quick checks"
     image_size = (10, 26)
     classes = 300

@@ -1,4 +1,4 @@
-"""Data sets as their owners publish them: finding them on disk, checking them, splitting them by class."""
+"""Data sets in the form in which their owners publish them: found on disk, checked, and split by class."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ._base import DataError, Dataset, TrainVal
-from .photographs import PhotoAugmentation, PhotoImages, Progress, View, decode
+from .dataset import Dataset, TrainVal
+from .errors import DataError
+from .image_set import ImageSet
+from .photo_augmentation import PhotoAugmentation
+from .photo_images import PhotoImages, Progress
 from .splits import development_and_test_classes, train_and_validation_classes
+from .verification import SplitVerification, Verification, inspect
+from .view import View
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 _DEPTH = 4
@@ -24,14 +29,15 @@ _DEPTH = 4
 
 @dataclass
 class Listing:
-    """What a release says it holds.
+    """Images and classes that a release lists.
 
     Attributes:
-        folder: Where the identities are paths from.
-        ids: Relative paths, the lasting identities of the images.
-        classes: Class of each image; classes are ordered by this key.
-        names: Name of each class.
-        parts: Part of each image: ``""`` where classes are halved, else ``dev``, ``test``, ``query`` or ``gallery``.
+        folder: Folder that the identities are relative to.
+        ids: Relative paths, the permanent identities of the images.
+        classes: Key of the class of each image; classes are ordered by it.
+        names: Name of each class, by key.
+        parts: Part of each image: ``dev``, ``test``, ``query`` or ``gallery``; or ``""`` for all images of a release
+            whose classes are to be halved.
     """
 
     folder: Path
@@ -41,24 +47,35 @@ class Listing:
     parts: list[str] = field(default_factory=list)
 
     def add(self, image: str, key: Any, name: str, part: str = "") -> None:
-        """Add one image."""
+        """Add one image.
+
+        Args:
+            image: Path relative to the folder.
+            key: Key of its class.
+            name: Name of its class.
+            part: Part that the release assigns it to, if it assigns parts.
+        """
         self.ids.append(image)
         self.classes.append(key)
         self.names[key] = name
         self.parts.append(part)
 
     def check_names(self) -> None:
-        """Refuse names that no file of results could hold.
+        """Refuse file names that cannot be written to a file of results.
 
         Raises:
-            DataError: With the first such name.
+            DataError: If a name is not UTF-8, with the first such name.
         """
-        strange = next((name for name in self.ids if not _is_text(name)), None)
-        if strange is not None:
-            raise DataError(f"{self.folder}: the file name {strange!a} is not UTF-8; rename it")
+        not_text = next((name for name in self.ids if not _is_text(name)), None)
+        if not_text is not None:
+            raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
-        """The images chosen, and their classes."""
+        """Listing of some of the images and their classes.
+
+        Args:
+            chosen: Whether to keep each image.
+        """
         kept = Listing(self.folder)
         for image, key, part, wanted in zip(self.ids, self.classes, self.parts, chosen):
             if wanted:
@@ -67,7 +84,13 @@ class Listing:
 
 
 def read_lines(path: Path) -> list[list[str]]:
-    """Words of every line that has any.
+    """Read the words of every line that has any.
+
+    Args:
+        path: A text file.
+
+    Returns:
+        The words of each line.
 
     Raises:
         DataError: If the file cannot be read as text.
@@ -80,7 +103,18 @@ def read_lines(path: Path) -> list[list[str]]:
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """``root`` and the folders below it, nearest first; folders full of class folders are not entered."""
+    """List a folder and the folders below it, nearest first; folders of more than 100 folders are not entered.
+
+    Args:
+        root: The folder.
+        depth: Number of levels below it.
+
+    Yields:
+        The folder, then the folders of each level in the order of their names.
+
+    Raises:
+        DataError: If the folder cannot be read.
+    """
     level = [root]
     for _ in range(depth + 1):
         below: list[Path] = []
@@ -90,7 +124,7 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
             except OSError as error:
                 if folder == root:
                     raise DataError(f"{root}: {error.strerror}") from None
-                continue  # not ours to read, lost+found for instance
+                continue  # no permission, for instance for lost+found
             yield folder
             if folder == root or len(inside) <= 100:
                 below += inside
@@ -98,19 +132,24 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 class PhotoDataset(Dataset):
-    """A data set of image files, split by class: ``_is`` and ``_list`` are what a release has of its own.
+    """A data set of image files, split by class; a release defines :meth:`recognises` and :meth:`list_images`.
 
     Attributes:
         official: Name of the release.
-        source: Where its owners publish it.
-        needs: The files it is recognised by, for messages.
-        counts: Images and classes of the whole release; ``(0, 0)`` where any number is right.
-        part_classes: Development and test classes of the whole release, where the release itself splits them.
+        source: Address at which its owners publish it.
+        needs: Names of the files it is recognised by, for messages.
+        counts: Numbers of images and classes of the complete release; ``(0, 0)`` if any number is right.
+        part_classes: Numbers of development and test classes of the complete release, if the release splits them.
+        view: How images are read.
+        threads: Number of threads that decode.
+        listing: Images and classes found.
+        partial: Description of what is missing, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
+            complete release.
     """
 
+    recipe = "folder"
     input_channels = 3
     image_size = (224, 224)
-    crop_shape = "square"
     augmentation_type = PhotoAugmentation
     official: ClassVar[str]
     source: ClassVar[str]
@@ -129,54 +168,70 @@ class PhotoDataset(Dataset):
         """Find and list the images; no image is opened.
 
         Args:
-            root: Folder that holds the release, at any depth down to four.
+            root: Folder that contains the release, at any depth down to four.
             view: How images are read.
             allow_partial: Accept a release in which images or classes are missing; :attr:`partial` then says what.
-            threads: Threads that decode.
+            threads: Number of threads that decode.
 
         Raises:
-            DataError: If it is not there, is incomplete, or contradicts itself.
+            DataError: If the release is not found, is incomplete, or contradicts itself.
         """
         super().__init__(root)
         self.view, self.threads = view or View(), threads
         self.partial = ""
-        """What is missing, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a whole release."""
         if root is None:
             raise DataError(
                 f"{self.name} needs --data-root DIR, the folder that holds {self.official}; {self.advice()}"
             )
         if not root.is_dir():
             raise DataError(f"--data-root {root}: no such folder")
-        folder = next((f for f in folders_below(root) if self._is(f)), None)
+        folder = next((f for f in folders_below(root) if self.recognises(f)), None)
         if folder is None:
             raise DataError(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
-        listing = self._list(folder)
-        self.listing = self._checked(listing, allow_partial)
+        self.listing = self._checked(self.list_images(folder), allow_partial)
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Where to get it and what to do then."""
+        """Instructions for getting the release, for messages.
+
+        Args:
+            root: Folder that was searched, if any.
+        """
         return (
             f"get it from {cls.source}, then `bench data import {cls.name} ARCHIVE_OR_DIR --data-root {root or 'DIR'}`"
         )
 
     @classmethod
     @abstractmethod
-    def _is(cls, folder: Path) -> bool:
-        """Whether a folder is this release."""
+    def recognises(cls, folder: Path) -> bool:
+        """Whether a folder is the top folder of this release.
+
+        Args:
+            folder: Any folder below the data root.
+
+        Raises:
+            DataError: If it is evidently an incomplete or a different release.
+        """
 
     @abstractmethod
-    def _list(self, folder: Path) -> Listing:
-        """Images and classes as the release lists them."""
+    def list_images(self, folder: Path) -> Listing:
+        """Read the images and classes that the release lists; whether the files exist is checked later.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Raises:
+            DataError: If the lists cannot be read or contradict themselves.
+        """
 
     def _checked(self, listing: Listing, allow_partial: bool) -> Listing:
         repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
         if repeated:
             raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
         listing.check_names()
-        there = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
-        absent = [name for name, found in zip(listing.ids, there) if not found]
-        present = listing.keep(there) if absent else listing
+        exists = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
+        absent = [name for name, there in zip(listing.ids, exists) if not there]
+        present = listing.keep(exists) if absent else listing
         images, classes = self.counts if self.counts[0] else (len(listing.ids), len(listing.names))
         have = (len(present.ids), len(present.names))
         if len(present.names) < 4:
@@ -199,7 +254,7 @@ class PhotoDataset(Dataset):
         return present
 
     def _classes(self) -> tuple[list[Any], list[Any]]:
-        """Development and test classes, in order."""
+        """Keys of the development and the test classes, in order."""
         listing = self.listing
         parts = set(listing.parts)
         if parts == {""}:
@@ -213,11 +268,11 @@ class PhotoDataset(Dataset):
         if shared:
             name = listing.names[min(shared)]
             raise DataError(f"{self.official}: {len(shared)} classes are in both halves, such as {name}")
-        found = (len(dev_keys), len(test_keys))
-        if not self.partial and self.part_classes != (0, 0) and found != self.part_classes:
-            raise DataError(f"{self.official} has {self.part_classes} development and test classes, not {found}")
+        sizes = (len(dev_keys), len(test_keys))
+        if not self.partial and self.part_classes != (0, 0) and sizes != self.part_classes:
+            raise DataError(f"{self.official} has {self.part_classes} development and test classes, not {sizes}")
         if len(dev_keys) < 2 or not test_keys:
-            raise DataError(f"{self.official}: {found[0]} development and {found[1]} test classes cannot be split")
+            raise DataError(f"{self.official}: {sizes[0]} development and {sizes[1]} test classes cannot be split")
         return sorted(dev_keys), sorted(test_keys)
 
     def _images(self, keys: Sequence[Any]) -> PhotoImages:
@@ -233,7 +288,11 @@ class PhotoDataset(Dataset):
         )
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Training and validation images of the development classes."""
+        """Training and validation images of the development classes; see :meth:`Dataset.train_val`."""
+        train, val = self._train_and_val(fold, folds)
+        return TrainVal(train, val, fold, folds)
+
+    def _train_and_val(self, fold: int, folds: int) -> tuple[PhotoImages, PhotoImages]:
         dev, _ = self._classes()
         # A small part of a release may have fewer classes than there are folds.
         classes = train_and_validation_classes(len(dev), fold, folds if folds == 1 else min(folds, len(dev)))
@@ -241,14 +300,14 @@ class PhotoDataset(Dataset):
         train, val = (
             whole.select(torch.isin(whole.labels, torch.tensor(part)).nonzero().squeeze(1)) for part in classes
         )
-        return TrainVal(train, val, fold, folds)
+        return train, val
 
     @cached_property
     def _development(self) -> PhotoImages:
         return self._images(self._classes()[0])
 
     def test(self) -> PhotoImages:
-        """Test images; with the roles of queries and gallery where the release gives them."""
+        """Images of the test classes, with the roles of queries and gallery if the release assigns them."""
         _, keys = self._classes()
         images = self._images(keys)
         wanted = set(keys)
@@ -265,28 +324,37 @@ class PhotoDataset(Dataset):
     def prepare(self, fold: int = 0, folds: int = 4, progress: Progress | None = None) -> None:
         """Decode every image once and keep its pixels, so that a damaged file stops a run before its first epoch.
 
+        Args:
+            fold: Index of the block of development classes that validates.
+            folds: Number of blocks.
+            progress: Called after each image.
+
         Raises:
-            DataError: With the damaged images.
+            DataError: If images are damaged, with their names.
         """
         self._development.prepare(["training"], progress)
-        self.train_val(fold, folds).val.prepare(["evaluation"], progress)  # type: ignore[attr-defined]
+        self._train_and_val(fold, folds)[1].prepare(["evaluation"], progress)
         self.test().prepare(["evaluation"], progress)
 
-    def verify(self, progress: Progress | None = None) -> dict[str, Any]:
-        """Decode every image and say what is there: counts, split manifests, damaged and converted images."""
+    def verify(self, progress: Progress | None = None) -> Verification:
+        """Decode every image and report counts, split manifests, damaged and converted images.
+
+        Args:
+            progress: Called after each image.
+        """
         listing = self.listing
         split, test = self.train_val(), self.test()
         damaged: list[str] = []
         converted: Counter[str] = Counter()
-        everything = [listing.folder / name for name in listing.ids]
-        for number, (mode, problem) in enumerate(test._mapped(_inspect, everything)):
+        paths = [listing.folder / name for name in listing.ids]
+        for number, (mode, problem) in enumerate(test.map(inspect, paths)):
             if problem:
                 damaged.append(problem)
             elif mode != "RGB":
                 converted[mode] += 1
             if progress is not None:
-                progress("checking images", number + 1, len(everything))
-        found: dict[str, Any] = {
+                progress("checking images", number + 1, len(paths))
+        return {
             "name": self.name,
             "release": self.official,
             "folder": str(listing.folder),
@@ -295,26 +363,19 @@ class PhotoDataset(Dataset):
             "partial": self.partial,
             "damaged": damaged,
             "converted_to_rgb": dict(converted),
-            "splits": {
-                name: {"images": len(part), "classes": part.num_classes, "manifest_sha256": part.manifest_sha256()}
-                for name, part in (("train", split.train), ("val", split.val), ("test", test))
-            },
+            "splits": {"train": _verified(split.train), "val": _verified(split.val), "test": _verified(test)},
         }
-        if test.queries is not None and test.gallery is not None:
-            found["splits"]["test"] |= {"queries": len(test.queries), "gallery": len(test.gallery)}
-        return found
 
 
-def _inspect(path: Path) -> tuple[str, str]:
-    """Colour mode of an image file, and what is wrong with it."""
-    from PIL import Image
-
-    try:
-        decode(path)
-        with Image.open(path) as image:
-            return image.mode, ""
-    except DataError as error:
-        return "", str(error)
+def _verified(images: ImageSet) -> SplitVerification:
+    split: SplitVerification = {
+        "images": len(images),
+        "classes": images.num_classes,
+        "manifest_sha256": images.manifest_sha256(),
+    }
+    if images.queries is not None and images.gallery is not None:
+        split["queries"], split["gallery"] = len(images.queries), len(images.gallery)
+    return split
 
 
 def _is_text(name: str) -> bool:
@@ -327,3 +388,6 @@ def _is_text(name: str) -> bool:
 
 def _rows(parts: Sequence[str], part: str) -> Tensor:
     return torch.tensor([i for i, p in enumerate(parts) if p == part], dtype=torch.long)
+
+
+__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "folders_below", "read_lines"]

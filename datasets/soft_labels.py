@@ -1,4 +1,4 @@
-"""Label distributions given by people, from a CSV file beside the images."""
+"""Label distributions given by people, from a CSV file next to the images."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ._base import DataError
+from .errors import DataError
 
 FILE = "probabilities.csv"
 """First column ``path``, relative to the folder of the file; then a column per class, rows that sum to 1."""
 
 TOLERANCE = 1e-3
-"""How far a row's sum may be from 1: published tables are rounded."""
+"""Largest deviation of a row's sum from 1: published tables are rounded."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SoftLabels:
     Attributes:
         ids: Identities of M images.
         probabilities: float64 ``[M, K]``, rows that sum to 1 within the tolerance.
-        sha256: Of the file (hexadecimal).
+        sha256: Hash of the file (hexadecimal).
     """
 
     ids: tuple[str, ...]
@@ -37,7 +37,7 @@ class SoftLabels:
     sha256: str
 
     def of(self, ids: Sequence[str]) -> Tensor:
-        """Rows of some images, float64 ``[N, K]``; nan for an image without a distribution."""
+        """Distributions of some images, float64 ``[N, K]``; rows of nan for images without one."""
         place = {identity: row for row, identity in enumerate(self.ids)}
         rows = torch.tensor([place.get(identity, -1) for identity in ids], dtype=torch.long)
         # Row -1 is the nan that is put last.
@@ -55,8 +55,8 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
         class_names: Names of its classes.
 
     Raises:
-        DataError: If the file is not such a table, names an image or a class that is not there, or holds a row that is
-            not a distribution.
+        DataError: If the file is not such a table, names an unknown image or class, or contains a row that is not a
+            distribution.
     """
     try:
         content = path.read_bytes()

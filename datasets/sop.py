@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ._base import DataError, register
+from .dataset import register_dataset
+from .errors import DataError
 from .releases import Listing, PhotoDataset, read_lines
 
 
-@register
+@register_dataset
 class SOP(PhotoDataset):
     """The authors' class split: 11,318 products for development, 11,316 for the test.
 
@@ -16,6 +17,7 @@ class SOP(PhotoDataset):
     """
 
     name = "sop"
+    recipe = "sop"
     summary = "Stanford Online Products: 120,053 photographs of 22,634 products"
     official = "Stanford Online Products"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"
@@ -24,13 +26,15 @@ class SOP(PhotoDataset):
     part_classes = (11318, 11316)
 
     @classmethod
-    def _is(cls, folder: Path) -> bool:
+    def recognises(cls, folder: Path) -> bool:
+        """Whether the folder contains both lists."""
         there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
         if any(there) and not all(there):
             raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")
         return all(there)
 
-    def _list(self, folder: Path) -> Listing:
+    def list_images(self, folder: Path) -> Listing:
+        """Read the two lists."""
         listing = Listing(folder)
         largest = {}
         for part in ("train", "test"):

@@ -1,30 +1,60 @@
-"""Methods: one file each, with the maths they share beside them.
+"""Methods, one file each, and the maths that they share.
 
 A new method is one file in this folder (or a file given to ``--plugin``) that defines a registered subclass of
 :class:`Method`. Names are resolved on first use, so that listing methods does not import torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_EXPORTS = {
-    "Method": "._base",
-    "MethodParams": "._base",
-    "Paper": "._base",
-    "register": "._base",
-    "tuned": "._base",
-    "EmbeddingModel": "._model",
-    "Embedding": "._model",
-    "CosineClassifier": ".losses",
-    "CosFaceLoss": ".losses",
-    "ArcFaceLoss": ".losses",
-    "SpreadHead": ".heads",
-}
+__all__ = [
+    "PER",
+    "ArcFaceLoss",
+    "CosFaceLoss",
+    "CosineClassifier",
+    "Embedding",
+    "EmbeddingModel",
+    "Method",
+    "MethodParams",
+    "NivmfScripts",
+    "Paper",
+    "SpreadHead",
+    "register",
+    "tuned",
+]
 
-__all__ = sorted(_EXPORTS)
+if TYPE_CHECKING:
+    from ._base import Method as Method
+    from ._base import MethodParams as MethodParams
+    from ._base import Paper as Paper
+    from ._base import register as register
+    from ._base import tuned as tuned
+    from ._model import Embedding as Embedding
+    from ._model import EmbeddingModel as EmbeddingModel
+    from .heads import SpreadHead as SpreadHead
+    from .losses import ArcFaceLoss as ArcFaceLoss
+    from .losses import CosFaceLoss as CosFaceLoss
+    from .losses import CosineClassifier as CosineClassifier
+    from .published import PER as PER
+    from .published import NivmfScripts as NivmfScripts
+else:
+    _MODULES = {
+        "Method": "._base",
+        "MethodParams": "._base",
+        "Paper": "._base",
+        "register": "._base",
+        "tuned": "._base",
+        "Embedding": "._model",
+        "EmbeddingModel": "._model",
+        "SpreadHead": ".heads",
+        "ArcFaceLoss": ".losses",
+        "CosFaceLoss": ".losses",
+        "CosineClassifier": ".losses",
+        "PER": ".published",
+        "NivmfScripts": ".published",
+    }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(import_module(_EXPORTS[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

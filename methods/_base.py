@@ -1,8 +1,7 @@
-"""What a method is: its parameters, what it trains, its distribution, its objective, its confidence."""
+"""Base class of all methods: parameters, trained parts, distribution, objective and confidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -10,18 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from .distributions import PointMass
+from .distributions.point import PointMass
+from .published import PublishedSource
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
 
 PARTS = ("backbone", "mean", "spread", "objective")
-"""Parts of a model that a method can train; what it does not train stays as its base left it."""
+"""Parts of a model that a method can train; the others stay as its base left them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Where a method comes from."""
+    """Source of a method."""
 
     title: str
     venue: str
@@ -46,7 +46,7 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
         limits: Limits of what is *valid* (``gt``, ``ge``, ``lt``, ``le``), which may be wider than the search.
 
     Returns:
-        A pydantic field whose ``json_schema_extra["search"]`` holds the range.
+        A pydantic field whose ``json_schema_extra["search"]`` contains the range.
     """
     if not low < high:
         raise ValueError(f"empty search range: low={low} high={high}")
@@ -76,12 +76,10 @@ class Method:
         on_base: Whether training starts from a trained base method (two-stage methods).
         trains: The :data:`PARTS` this method trains.
         default_confidence: The confidence quoted for this method when only one is.
-        fidelities: ``corrected``, and ``released`` where the paper's public code behaves differently.
+        fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
-        published_as: Name under which PER published settings of it, if that is not its own with hyphens.
-        in_scripts: Names in the run scripts of EL-nivMF and NIR, each with the parameters that make the method it.
-        published_for_released: Whether the scripts' settings make sense for the released form only.
-        warm_start: Whether :meth:`initialise` wants raw embeddings of the training data.
+        published: Where settings of this method were published; a registered subclass does not inherit them.
+        warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
 
     name: ClassVar[str]
@@ -95,9 +93,7 @@ class Method:
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     warm_start: ClassVar[bool] = False
-    published_as: ClassVar[str] = ""
-    in_scripts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    published_for_released: ClassVar[bool] = False
+    published: ClassVar[tuple[PublishedSource, ...]] = ()
 
     class Params(MethodParams):
         """No hyper-parameters."""
@@ -112,42 +108,23 @@ class Method:
 
     @property
     def released(self) -> bool:
-        """Whether to reproduce what the paper's public code computes rather than what its equations say."""
+        """True if the method computes what the paper's public code does rather than what its equations say."""
         return self.fidelity == "released"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """The :data:`PARTS` that are trained; :attr:`trains` unless a parameter says otherwise."""
+        """Trained :data:`PARTS`: :attr:`trains` unless a parameter says otherwise."""
         return self.trains
 
     @property
     def probabilistic(self) -> bool:
-        """Whether the embedding is a distribution of its own rather than a point."""
+        """True if the embedding is a distribution rather than a point."""
         return type(self).distribution is not Method.distribution
 
     @property
     def means_frozen(self) -> bool:
-        """Whether training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
+        """True if training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
         return not {"backbone", "mean"} & set(self.trained_parts)
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """Parameters from the values that PER published (scale, margin, ..); what has no counterpart is left out.
-
-        Args:
-            values: By their published names.
-            variant: Name of the configuration, which may say more (``dul-cls-arcface``).
-        """
-        return {name: value for name, value in values.items() if name in cls.Params.model_fields}
-
-    @classmethod
-    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Parameters, and learning rates of the objective, from a row of the EL-nivMF and NIR scripts.
-
-        Args:
-            values: By their published names.
-        """
-        raise NotImplementedError(f"{cls.name} is not in the scripts")
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
         """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""
@@ -173,7 +150,7 @@ class Method:
         raise TypeError(f"method {self.name!r} defines no objective")
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set what depends on the data before the first step; called only if :attr:`warm_start` is true.
+        """Set initial values that depend on the data, before the first step; only if :attr:`warm_start` is true.
 
         Args:
             model: The untrained network, whose parts may be changed in place.
@@ -182,7 +159,7 @@ class Method:
         """
 
     def confidence(self, distribution: Distribution) -> Tensor | None:
-        """Confidence ``[B]`` of a probabilistic embedding, higher = more certain; None for a point."""
+        """Confidence ``[B]`` of a probabilistic embedding, higher = more confident; None for a point."""
         return None
 
 
@@ -190,7 +167,10 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(cls: M) -> M:
-    """Mark a class as a method of the registry.
+    """Mark a class as a method of the registry: a class decorator.
+
+    Settings published for a method are about that method only, so ``published`` is empty unless the class itself
+    defines it.
 
     Raises:
         TypeError: If the class is not a Method, or its name, summary or parts are missing or unknown.
@@ -204,6 +184,8 @@ def register(cls: M) -> M:
     unknown = set(cls.trains) - set(PARTS)
     if unknown:
         raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
+    if "published" not in cls.__dict__:
+        cls.published = ()
     return cls
 
 

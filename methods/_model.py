@@ -1,4 +1,4 @@
-"""The network that every method trains: backbone, mean head, spread head, objective."""
+"""Network that every method trains: backbone, mean head, spread head and objective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .heads import MeanHead
 
 
 class Embedding(NamedTuple):
-    """A batch of embeddings: the raw mean-head output ``[B, D]`` and the distribution made of it."""
+    """A batch of embeddings: the raw mean-head output ``[B, D]`` and the distribution made from it."""
 
     raw: Tensor
     distribution: Distribution
@@ -78,7 +78,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def backbone_frozen(self) -> bool:
-        """Whether features of the backbone can be computed once and reused."""
+        """True if the backbone is not trained, so that its features can be computed once and reused."""
         return "backbone" not in self.method.trained_parts
 
     def embed_features(self, features: Tensor) -> Embedding:
@@ -103,7 +103,7 @@ class EmbeddingModel(nn.Module):
 
     @torch.no_grad()
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
-        """Every confidence this model can give, by name, each ``[B]``."""
+        """All confidences of the model by name, each ``[B]``."""
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective
         result = {} if own is None else {"method": own}

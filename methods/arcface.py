@@ -11,6 +11,7 @@ from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .losses import ArcFaceLoss
+from .published import PER
 
 
 @register
@@ -29,6 +30,7 @@ class ArcFace(Method):
         "scale 16, margin 0.2 by default: the paper's 64, 0.5 is for faces and long training; small nets underfit it",
         "beyond theta + m = pi the target logit continues linearly (the authors' code; the paper is silent)",
     )
+    published = (PER("arcface"),)
 
     class Params(MethodParams):
         """Scale s and margin m."""

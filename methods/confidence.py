@@ -1,4 +1,4 @@
-"""Confidences that any embedding has, probabilistic or not. Higher = more certain."""
+"""Confidences that any embedding has, probabilistic or not; higher = more confident."""
 
 from __future__ import annotations
 

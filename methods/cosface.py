@@ -11,6 +11,7 @@ from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .losses import CosFaceLoss
+from .published import PER
 
 
 @register
@@ -28,6 +29,7 @@ class CosFace(Method):
     deviations = (
         "scale 16, margin 0.2 by default: the paper's 64, 0.35 is for faces and long training; small nets underfit it",
     )
+    published = (PER("cosface"),)
 
     class Params(MethodParams):
         """Scale s and margin m."""

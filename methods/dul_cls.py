@@ -9,18 +9,21 @@ a KL term keeps the variance from vanishing:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register, tuned
-from ._spread import SpreadMethod, SpreadParams
-from .distributions import IsotropicNormal, PointMass, VonMisesFisher, vmf_log_normalizer_ratio
-from .distributions.normal import kl_to_standard_normal
-from .distributions.von_mises_fisher import released_rsample
+from .distributions.bessel import vmf_log_normalizer_ratio
+from .distributions.normal import IsotropicNormal, kl_to_standard_normal
+from .distributions.point import PointMass
+from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .heads import SpreadHead
+from .learned_spread import SpreadMethod, SpreadParams
 from .losses import ArcFaceLoss, CosFaceLoss
+from .published import PER, same_names
 
 
 class SampledClassification(nn.Module):
@@ -58,6 +61,12 @@ class SampledClassification(nn.Module):
         return loss + self.kl_weight * prior.mean()
 
 
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters from PER's constants; the name of a row ends with its classifier."""
+    own = same_names(values, fields, variant)
+    return own | {"kl_weight": values["prior_kld_weight"], "classifier": variant.split("-")[-1]}
+
+
 @register
 class DulCls(SpreadMethod):
     """Isotropic normal embedding trained end to end with a sampled margin softmax."""
@@ -76,6 +85,7 @@ class DulCls(SpreadMethod):
         "variance starts at 2/D (PER's code: 1, where a sample carries no signal at D = 128)",
         SpreadHead.DEVIATION,
     )
+    published = (PER("dul-cls", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
         "the head is linear, and the spread starts at s2 = 1 or k = 1",
@@ -89,12 +99,6 @@ class DulCls(SpreadMethod):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """Classifier, its constants and the KL weight."""
-        own = super().from_published(values, variant)
-        return own | {"kl_weight": values["prior_kld_weight"], "classifier": variant.split("-")[-1]}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""

@@ -7,48 +7,21 @@ Starts from a trained classifier whose unit class weights w_c stay fixed. Each i
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import nn
 
 from ._base import Paper, register
-from ._spread import SpreadMethod, SpreadParams
 from .heads import SpreadHead
+from .learned_spread import SpreadMethod, SpreadParams
+from .losses import ClassLikelihood
+from .published import PER
 
 
-class ClassLikelihood(nn.Module):
-    """Negative log likelihood of the fixed class weight of each image.
-
-    Args:
-        base: Trained objective of the base, with class weights ``weight [C, D]``.
-        method: Name of the method, for the error.
-
-    Raises:
-        TypeError: If the base has no class weights.
-    """
-
-    def __init__(self, base: nn.Module | None, method: str) -> None:
-        super().__init__()
-        weight = getattr(base, "weight", None)
-        if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
-            raise TypeError(f"{method} needs a base with one weight per class, such as cosface or arcface")
-        # The base module keeps its weights; this is a view of them, not a second copy in the state dict.
-        self._weight = [weight]
-
-    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
-        return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
-
-    def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """The same for classes that have no weight: each image regresses the mean direction of its class's others."""
-        mode = distribution.loc  # type: ignore[attr-defined]
-        total = mode.new_zeros(int(labels.max()) + 1, mode.shape[-1]).index_add(0, labels, mode)
-        others = torch.bincount(labels)[labels] > 1
-        target = F.normalize(total[labels] - mode, dim=-1)
-        return -distribution.log_prob(target)[others].mean()
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters of PER's rows, which train everything but the class weights ("-cont")."""
+    return {"train": "all"}
 
 
 @register
@@ -69,22 +42,18 @@ class DulReg(SpreadMethod):
         SpreadHead.DEVIATION,
     )
     on_base = True
+    published = (PER("dul-reg", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
 
     class Params(SpreadParams):
-        """Which parts are trained."""
+        """Choice of the distribution and of the parts that are trained."""
 
         train: Literal["heads", "variance", "all"] = "heads"
 
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """PER's rows train everything but the class weights ("-cont")."""
-        return {"train": "all"}
-
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Mean and variance head; with ``all`` the backbone too, with ``variance`` nothing else."""
+        """Mean and variance head; with ``all`` also the backbone, with ``variance`` the variance head only."""
         return {"heads": ("mean", "spread"), "variance": ("spread",), "all": ("backbone", "mean", "spread")}[
             self.params.train
         ]

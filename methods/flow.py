@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 SQUASH = 0.636
-"""FrEIA's stand-in for 2/pi: |log scale| stays below 1.998 at clamp 2."""
+"""FrEIA's approximation of 2/pi: |log scale| stays below 1.998 at clamp 2."""
 
 
 def _subnet(inputs: int, outputs: int, depth: int, width: int) -> nn.Sequential:

@@ -63,8 +63,8 @@ def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
     stays of the order of 1/r and a regulariser can bring it back. An exponential with a clamp cannot promise that:
     beyond the clamp the gradient is zero (on ``ndigit``, tuned DUL-cls ended with one constant variance).
 
-    At ``2 / dim`` a sample's noise has squared norm 2 beside a unit mean: the cosine between a sample and its mean
-    is about 0.58 in any dimension, where PER's initial variance of 1 gives 1/sqrt(dim + 1), no signal at all at 128.
+    At ``2 / dim`` a sample's noise has squared norm 2 against a unit mean: the cosine between a sample and its mean
+    is about 0.58 in any dimension. PER's initial variance of 1 gives 1/sqrt(dim + 1), which is no signal at 128.
 
     Args:
         raw: Any shape, unbounded.

@@ -11,6 +11,7 @@ An image is N(mu, s2 I), mu not normalised. Two images match with probability
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from ._spread import RELEASED_SPREAD, RERANKED, spread_confidence
-from .distributions import IsotropicNormal
-from .distributions.normal import kl_to_standard_normal
+from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
+from .learned_spread import RELEASED_SPREAD, RERANKED, spread_confidence
+from .published import PER
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -72,6 +73,11 @@ class MatchLoss(nn.Module):
         return loss + self.kl_weight * kl_to_standard_normal(distribution).mean()
 
 
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters from PER's weight of the KL and the balanced pairs that go with it."""
+    return {"kl_weight": values["prior_kld_weight"], "pairs": "balanced"}
+
+
 @register
 class HIB(Method):
     """Normal embedding trained on matching pairs, without a classifier."""
@@ -88,12 +94,13 @@ class HIB(Method):
         "one variance per image, as in PER (the paper: one per dimension or a mixture)",
         "pairs=all: the mean over all pairs of the batch was far better on ndigit than PER's balanced halves",
         "retrieval scores the match probability by quadrature, without sampling noise",
-        "variance starts at exp(-5) beside unit-variance embeddings, a at 1/mean|mu_i| as in PER",
+        "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER",
         SpreadHead.DEVIATION,
     )
     scorer = "match"
     default_confidence = "method"
     warm_start = True
+    published = (PER("hib", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
         "pairs of an image with itself count as genuine",
@@ -107,11 +114,6 @@ class HIB(Method):
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """KL weight, and the balanced pairs that go with it."""
-        return {"kl_weight": values["prior_kld_weight"], "pairs": "balanced"}
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Variance head, one number per image."""
@@ -130,7 +132,7 @@ class HIB(Method):
         return MatchLoss(p.kl_weight, p.samples, p.pairs, self.released)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Embeddings of unit variance per dimension, and a at one over their mean coordinate."""
+        """Scale embeddings to unit variance per dimension, and set a to one over their mean coordinate."""
         objective = model.objective
         assert isinstance(objective, MatchLoss)
         with torch.no_grad():

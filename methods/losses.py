@@ -1,4 +1,4 @@
-"""Classification objectives on the sphere: normalised softmax with the margins of CosFace and ArcFace."""
+"""Objectives with class weights on the sphere: softmax with the margins of CosFace and ArcFace, class likelihood."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CosineClassifier(nn.Module):
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of the means without margin, and the scale: what classifier confidences are made of."""
+        """Cosines ``[B, C]`` of the means without margin, and the scale; classifier confidences use both."""
         return self.cosines(distribution.mean), self.scale
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
@@ -86,3 +86,35 @@ class ArcFaceLoss(CosineClassifier):
     def with_margin(self, target: Tensor) -> Tensor:
         """Target cosine at the angle widened by the margin."""
         return arcface_cosines(target, self.margin)
+
+
+class ClassLikelihood(nn.Module):
+    """Negative log likelihood of the fixed class weight of each image.
+
+    Args:
+        base: Trained objective of the base, with class weights ``weight [C, D]``.
+        method: Name of the method, for the error.
+
+    Raises:
+        TypeError: If the base has no class weights.
+    """
+
+    def __init__(self, base: nn.Module | None, method: str) -> None:
+        super().__init__()
+        weight = getattr(base, "weight", None)
+        if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
+            raise TypeError(f"{method} needs a base with one weight per class, such as cosface or arcface")
+        # The base module keeps its weights; this is a view of them, not a second copy in the state dict.
+        self._weight = [weight]
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
+
+    def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Loss of classes that have no weight: each image regresses the mean direction of its class's other images."""
+        mode = distribution.loc  # type: ignore[attr-defined]
+        total = mode.new_zeros(int(labels.max()) + 1, mode.shape[-1]).index_add(0, labels, mode)
+        others = torch.bincount(labels)[labels] > 1
+        target = F.normalize(total[labels] - mode, dim=-1)
+        return -distribution.log_prob(target)[others].mean()

@@ -7,6 +7,7 @@ For anchor i with kept positives P (s < max negative + eps) and kept negatives N
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
+from .published import PER
 
 _FAR = -1e30
 
@@ -51,6 +53,12 @@ class MultiSimilarityLoss(nn.Module):
         return multi_similarity_loss(unit @ unit.mT, labels, *self.constants)
 
 
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters from PER's scales, threshold and mining margin."""
+    names = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
+    return {ours: values[f"ms_{theirs}"] for ours, theirs in names.items()}
+
+
 @register
 class MultiSimilarity(Method):
     """Deterministic embedding, weighted pairs, no proxies."""
@@ -64,6 +72,7 @@ class MultiSimilarity(Method):
         equations="Eq. 11-15",
     )
     default_confidence = "norm"
+    published = (PER("multi-similarity", _from_per),)
 
     class Params(MethodParams):
         """Scales of positives and negatives, threshold, mining slack."""
@@ -72,12 +81,6 @@ class MultiSimilarity(Method):
         beta: float = tuned(40.0, 1.0, 64.0, log=True, gt=0)
         threshold: float = tuned(0.5, 0.0, 1.0, ge=-1, le=1)
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """Scales, threshold and mining margin."""
-        names = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
-        return {ours: values[f"ms_{theirs}"] for ours, theirs in names.items()}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Pair loss."""

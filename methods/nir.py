@@ -10,8 +10,8 @@ the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,8 @@ from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .flow import ConditionalFlow
-from .proxy_anchor import ProxyAnchorLoss
-from .proxy_nca import ProxyNCALoss
-from .soft_triple import SoftTripleLoss
+from .proxies import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss
+from .published import NivmfScripts
 
 _LARGEST = 50.0
 """NLLs above it count as it inside the exponential, which would overflow float32 at 88."""
@@ -51,9 +50,9 @@ class NirLoss(nn.Module):
         self.mean_over_dims, self.detach_condition = mean_over_dims, detach_condition
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Those of the proxy loss."""
-        found: tuple[Tensor, float] = self.proxy_loss.class_cosines(distribution)  # type: ignore[operator]
-        return found
+        """Cosines to the classes and their scale, from the proxy loss."""
+        cosines: tuple[Tensor, float] = self.proxy_loss.class_cosines(distribution)  # type: ignore[operator]
+        return cosines
 
     def condition(self, points: Tensor, labels: Tensor) -> Tensor:
         """Unit proxy of each sample ``[B, D]``; of several centres their assigned mean, shares detached."""
@@ -88,6 +87,25 @@ class NirLoss(nn.Module):
         return self.regulariser(distribution.mean, labels) + self.omega * base
 
 
+def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Weight of the proxy loss from a row; the rest are defaults of the scripts' code.
+
+    Options may have the name that they had before (``normflow``).
+    """
+    options = {name.replace("normflow", "nir"): value for name, value in values.items()}
+    params = {
+        "base_loss": "proxy_anchor",
+        "omega": float(options["loss_nir_w_align"]),
+        "scale": 32.0,
+        "margin": 0.1,
+        "blocks": 5,
+        "depth": 8,
+        "width": 128,
+        "flow_rate": float(options.get("loss_nir_lrmulti", 50)),
+    }
+    return params, {"lr_objective": 0.04}
+
+
 @register
 class NIR(Method):
     """Deterministic embedding whose residuals around the proxies are regularised by a flow."""
@@ -105,8 +123,8 @@ class NIR(Method):
         "omega near 1, because the regulariser does not vanish; the paper's 0.0075 to 0.3 is for the sum",
         "3 blocks, 3 layers, width 64 by default (the paper: 5 blocks, 8 layers, width 128, for D = 512)",
     )
-    in_scripts: ClassVar = {"ProxyAnchor+NIR": {}}
-    published_for_released = True  # their omega is for the sum over dimensions
+    # Their omega is for the sum over dimensions.
+    published = (NivmfScripts(_from_scripts, {"ProxyAnchor+NIR": {}}, released_only=True),)
     fidelities = ("corrected", "released")
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
@@ -128,22 +146,6 @@ class NIR(Method):
         width: int = 64
         conditioned: Literal["all", "start", "mid", "end"] = "all"
         flow_rate: float = Field(0.1, gt=0)
-
-    @classmethod
-    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Weight of the proxy loss; else their code's defaults, with the name the option had before (``normflow``)."""
-        given = {name.replace("normflow", "nir"): value for name, value in values.items()}
-        params = {
-            "base_loss": "proxy_anchor",
-            "omega": float(given["loss_nir_w_align"]),
-            "scale": 32.0,
-            "margin": 0.1,
-            "blocks": 5,
-            "depth": 8,
-            "width": 128,
-            "flow_rate": float(given.get("loss_nir_lrmulti", 50)),
-        }
-        return params, {"lr_objective": 0.04}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies, flow and loss."""

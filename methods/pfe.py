@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
-from ._spread import RERANKED, SpreadMethod, SpreadParams
 from .heads import SpreadHead
-from .scorers import pairwise_score
+from .learned_spread import RERANKED, SpreadMethod, SpreadParams
+from .published import PER
+from .scorers.layout import Matrix
+from .scorers.likelihood import mutual_likelihood
 
 
 class MutualLikelihood(nn.Module):
@@ -31,12 +33,12 @@ class MutualLikelihood(nn.Module):
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least one genuine pair."""
         genuine = labels[:, None] == labels[None, :]
-        # A pair of an image with itself has no data term: it would only pull the variance to its floor. (Where a batch
+        # A pair of an image with itself has no data term: it would only pull the variance to its floor. (If a batch
         # repeats an image because its class has fewer than K, the two views still count as a pair.)
         genuine.fill_diagonal_(self.with_self)
         if not genuine.any():
             raise ValueError("PFE needs batches with at least two images of some class")
-        return -pairwise_score("mls", distribution, distribution)[genuine].mean()
+        return -mutual_likelihood(distribution, distribution, Matrix)[genuine].mean()
 
 
 @register
@@ -60,6 +62,7 @@ class PFE(SpreadMethod):
     scorer = "mls"
     on_base = True
     trains = ("spread",)
+    published = (PER("pfe"),)
     fidelities = ("corrected", "released")
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
@@ -68,7 +71,7 @@ class PFE(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """None of its own: what is tuned is the optimiser of the head."""
+        """Choice of the distribution; only the head's optimiser is tuned."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Mutual likelihood of genuine pairs."""

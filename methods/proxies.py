@@ -1,4 +1,4 @@
-"""Losses between embeddings and one learned proxy per class, as pure functions, and the proxies themselves."""
+"""Losses between embeddings and learned proxies of the classes, as pure functions and as modules with their proxies."""
 
 from __future__ import annotations
 
@@ -102,3 +102,74 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
     if not with_positive:
         logits = logits.masked_fill(F.one_hot(labels, logits.shape[1]).bool(), _FAR)
     return (torch.logsumexp(logits, 1) - own).mean()
+
+
+class ProxyAnchorLoss(Proxies):
+    """Proxy-Anchor loss with its proxies."""
+
+    def __init__(self, num_classes: int, dim: int, scale: float, margin: float, released: bool = False) -> None:
+        super().__init__(num_classes, dim, scale)
+        self.margin, self.released = margin, released
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        cosines = self.cosines(distribution.mean)
+        return proxy_anchor_loss(cosines, labels, self.scale, self.margin, over_samples=self.released)
+
+
+class ProxyNCALoss(Proxies):
+    """ProxyNCA in one of its forms."""
+
+    def __init__(self, num_classes: int, dim: int, scale: float, form: str, margin: float, released: bool) -> None:
+        super().__init__(num_classes, dim, scale)
+        self.form, self.margin, self.released = form, margin, released
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        if self.form == "softplus":
+            cosines = self.cosines(distribution.mean)
+            return proxy_nca_softplus_loss(cosines, labels, self.scale, self.margin, count_samples=self.released)
+        return proxy_nca_loss(
+            distribution.mean, self.weight, labels, self.scale / 2, with_positive=self.form == "plusplus"
+        )
+
+
+class SoftTripleLoss(nn.Module):
+    """SoftTriple loss with its centres ``weight [C, K, D]``."""
+
+    def __init__(
+        self, num_classes: int, dim: int, scale: float, margin: float, centres: int, gamma: float, tau: float
+    ) -> None:
+        super().__init__()
+        self.scale, self.margin, self.gamma, self.tau = scale, margin, gamma, tau
+        self.weight = nn.Parameter(torch.empty(num_classes, centres, dim))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def assigned(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft similarities ``[B, C]`` of points ``[B, D]`` and the shares ``[B, C, K]`` of the centres."""
+        classes, centres, dim = self.weight.shape
+        flat = F.normalize(self.weight, dim=-1).reshape(-1, dim)
+        cosines = (F.normalize(points, dim=-1) @ flat.mT).reshape(-1, classes, centres)
+        share = torch.softmax(cosines / self.gamma, dim=-1)
+        return (share * cosines).sum(-1), share
+
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+        """Soft similarities of the means to the classes, and the scale."""
+        return self.assigned(distribution.mean)[0], self.scale
+
+    def regulariser(self) -> Tensor:
+        """Mean distance between the centres of a class, whose minimum merges centres that are not needed."""
+        classes, centres, _ = self.weight.shape
+        if centres == 1:
+            return self.weight.new_zeros(())
+        unit = F.normalize(self.weight, dim=-1)
+        upper = torch.triu_indices(centres, centres, 1, device=unit.device)
+        inner = (unit @ unit.mT)[:, upper[0], upper[1]]
+        # The slope of the root is infinite where two centres have met.
+        return (2.0 - 2.0 * inner).clamp_min(1e-10).sqrt().sum() / (classes * centres * (centres - 1))
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        similarity, _ = self.assigned(distribution.mean)
+        logits = similarity - self.margin * F.one_hot(labels, similarity.shape[1])
+        return F.cross_entropy(self.scale * logits, labels) + self.tau * self.regulariser()

@@ -8,27 +8,24 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .proxies import Proxies, proxy_anchor_loss
+from .proxies import ProxyAnchorLoss
+from .published import PER, NivmfScripts
 
 
-class ProxyAnchorLoss(Proxies):
-    """Proxy-Anchor loss with its proxies."""
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters from PER, whose margin is the whole gap, twice the delta of the paper."""
+    return {"scale": values["scale"], "margin": values["margin"] / 2}
 
-    def __init__(self, num_classes: int, dim: int, scale: float, margin: float, released: bool = False) -> None:
-        super().__init__(num_classes, dim, scale)
-        self.margin, self.released = margin, released
 
-    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
-        cosines = self.cosines(distribution.mean)
-        return proxy_anchor_loss(cosines, labels, self.scale, self.margin, over_samples=self.released)
+def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Defaults of the scripts' code, which they leave alone: scale 32, margin 0.1, proxies at 2000 times the rate."""
+    return {"scale": 32.0, "margin": 0.1}, {"lr_objective": 0.02}
 
 
 @register
@@ -43,7 +40,7 @@ class ProxyAnchor(Method):
         arxiv="2003.13911",
         equations="Eq. 4",
     )
-    in_scripts: ClassVar = {"ProxyAnchor": {}}
+    published = (PER("proxy-anchor", _from_per), NivmfScripts(_from_scripts, {"ProxyAnchor": {}}))
     fidelities = ("corrected", "released")
     released_behaviour = ("the positive term is averaged over samples, not over classes (EL-nivMF and NIR code)",)
 
@@ -52,16 +49,6 @@ class ProxyAnchor(Method):
 
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """PER's margin is the whole gap, twice the delta of the paper."""
-        return {"scale": values["scale"], "margin": values["margin"] / 2}
-
-    @classmethod
-    def from_script(cls, values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The scripts leave their code's defaults: scale 32, margin 0.1, proxies at 2000 times the rate."""
-        return {"scale": 32.0, "margin": 0.1}, {"lr_objective": 0.02}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""

@@ -5,15 +5,15 @@ L = L_EL-nivMF + omega L_ProxyAnchor(mu_c, mu_z)
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._base import Paper, register, tuned
-from .distributions import VonMisesFisher
-from .el_nivmf import DEVIATIONS, RELEASED, ElNivmf, ElNivmfLoss, NormConcentrationMethod
+from .distributions.von_mises_fisher import VonMisesFisher
+from .nivmf_losses import EL_NIVMF_RELEASED, ElNivmfLoss, ElNivmfParams
+from .norm_concentration import PROXY_DEVIATIONS, DistributionProxyMethod, from_scripts
 from .proxies import proxy_anchor_loss
+from .published import NivmfScripts
 
 
 class GuidedElNivmfLoss(ElNivmfLoss):
@@ -31,7 +31,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 
 
 @register
-class ProxyAnchorElNivmf(NormConcentrationMethod):
+class ProxyAnchorElNivmf(DistributionProxyMethod):
     """EL-nivMF with Proxy-Anchor guidance."""
 
     name = "proxy_anchor_el_nivmf"
@@ -42,12 +42,12 @@ class ProxyAnchorElNivmf(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Eq. 7",
     )
-    in_scripts: ClassVar = {"PANC+EL-nivMF": {}}
-    deviations = DEVIATIONS
+    published = (NivmfScripts(from_scripts, {"PANC+EL-nivMF": {}}, released_only=True),)
+    deviations = PROXY_DEVIATIONS
     fidelities = ("corrected", "released")
-    released_behaviour = (*RELEASED, "Proxy-Anchor's positive term is averaged over samples")
+    released_behaviour = (*EL_NIVMF_RELEASED, "Proxy-Anchor's positive term is averaged over samples")
 
-    class Params(ElNivmf.Params):
+    class Params(ElNivmfParams):
         """Weight, scale and margin of Proxy-Anchor."""
 
         omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)

@@ -1,4 +1,4 @@
-"""The six closed-form distances between images and proxy distributions of the EL-nivMF paper (its Fig. 5).
+"""Six closed-form distances between images and proxy distributions, from the EL-nivMF paper (its Fig. 5).
 
 Cross-entropy of -d / t with d one of: cosine, l2, nivmf (point against nivMF), el_vmf (expected likelihood of two
 vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
@@ -6,16 +6,23 @@ vMFs), b_vmf (Bhattacharyya), kl_vmf (Kullback-Leibler).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
-from .distributions import VonMisesFisher
-from .el_nivmf import DEVIATIONS, DistributionProxies, NormConcentrationMethod, NormConcentrationParams
+from .distributions.von_mises_fisher import VonMisesFisher
 from .nivmf_losses import distance_logits
+from .norm_concentration import (
+    PROXY_DEVIATIONS,
+    DistributionProxies,
+    DistributionProxyMethod,
+    NormConcentrationParams,
+    from_scripts,
+)
+from .published import NivmfScripts
 
 
 class DistanceLoss(DistributionProxies):
@@ -41,7 +48,7 @@ class DistanceLoss(DistributionProxies):
 
 
 @register
-class ProxyDistance(NormConcentrationMethod):
+class ProxyDistance(DistributionProxyMethod):
     """vMF images against proxies by a closed-form distance."""
 
     name = "proxy_distance"
@@ -52,15 +59,21 @@ class ProxyDistance(NormConcentrationMethod):
         arxiv="2207.03784",
         equations="Section 4, Eq. 29-39",
     )
-    in_scripts: ClassVar = {
-        "Cos": {"distance": "cosine"},
-        "L2": {"distance": "l2"},
-        "nivMF point": {"distance": "nivmf"},
-        "EL-vMF": {"distance": "el_vmf"},
-        "B-vMF": {"distance": "b_vmf"},
-        "KL-vMF": {"distance": "kl_vmf"},
-    }
-    deviations = DEVIATIONS
+    published = (
+        NivmfScripts(
+            from_scripts,
+            {
+                "Cos": {"distance": "cosine"},
+                "L2": {"distance": "l2"},
+                "nivMF point": {"distance": "nivmf"},
+                "EL-vMF": {"distance": "el_vmf"},
+                "B-vMF": {"distance": "b_vmf"},
+                "KL-vMF": {"distance": "kl_vmf"},
+            },
+            released_only=True,
+        ),
+    )
+    deviations = PROXY_DEVIATIONS
     fidelities = ("corrected", "released")
     released_behaviour = (
         "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",
@@ -69,7 +82,7 @@ class ProxyDistance(NormConcentrationMethod):
     )
 
     class Params(NormConcentrationParams):
-        """Which distance, and the normaliser of ``nivmf``."""
+        """Choice of the distance, and the normaliser of ``nivmf``."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"

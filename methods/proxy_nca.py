@@ -9,30 +9,19 @@ With unit embeddings and unit proxies, d_c = |z - p_c|^2 and s_c = cos(z, p_c):
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .proxies import Proxies, proxy_nca_loss, proxy_nca_softplus_loss
+from .proxies import ProxyNCALoss
+from .published import PER
 
 
-class ProxyNCALoss(Proxies):
-    """ProxyNCA in one of its forms."""
-
-    def __init__(self, num_classes: int, dim: int, scale: float, form: str, margin: float, released: bool) -> None:
-        super().__init__(num_classes, dim, scale)
-        self.form, self.margin, self.released = form, margin, released
-
-    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
-        if self.form == "softplus":
-            cosines = self.cosines(distribution.mean)
-            return proxy_nca_softplus_loss(cosines, labels, self.scale, self.margin, count_samples=self.released)
-        return proxy_nca_loss(
-            distribution.mean, self.weight, labels, self.scale / 2, with_positive=self.form == "plusplus"
-        )
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters of PER, which has the original form at scale 1."""
+    return {"form": "original", "scale": 1.0}
 
 
 @register
@@ -50,6 +39,7 @@ class ProxyNCA(Method):
     deviations = (
         "scale is the inverse temperature of the cosine, tuned; ProxyNCA++'s 1/9 on squared distances is scale 18",
     )
+    published = (PER("proxy-nca", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = ("form=softplus: the own proxy counts once per sample of its class in the batch",)
 
@@ -59,11 +49,6 @@ class ProxyNCA(Method):
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = 0.1
-
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """PER has the original form at scale 1."""
-        return {"form": "original", "scale": 1.0}
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""

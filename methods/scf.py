@@ -13,9 +13,10 @@ from typing import Literal
 from torch import nn
 
 from ._base import Paper, register
-from ._spread import RERANKED, SpreadMethod, SpreadParams
-from .dul_reg import ClassLikelihood
 from .heads import SpreadHead
+from .learned_spread import RERANKED, SpreadMethod, SpreadParams
+from .losses import ClassLikelihood
+from .published import PER
 
 
 @register
@@ -37,13 +38,13 @@ class SCF(SpreadMethod):
     )
     scorer = "mls"
     on_base = True
-    published_as = "scl"
+    published = (PER("scl"),)
     trains = ("spread",)
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)
 
     class Params(SpreadParams):
-        """Which distribution."""
+        """Choice of the distribution."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 

@@ -9,7 +9,7 @@ normalised product of its class's densities, and the loss is the expected softma
              = exp MLS(x, prototype y) * E_{z ~ normalised product of x and prototype y} [ 1 / sum_c p_c(z) ]
     L = -mean log p(y | x)
 
-The second form draws where the two densities meet, so that few draws do even if the classes are far apart.
+The second form draws where the two densities meet, so that few draws suffice even if the classes are far apart.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from ._spread import spread_confidence
-from .distributions import IsotropicNormal
+from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
-from .scorers import paired_score
+from .learned_spread import spread_confidence
+from .published import PER
+from .scorers.layout import Pairs
+from .scorers.likelihood import mutual_likelihood
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
 
 
 def halves(labels: Tensor) -> Tensor:
-    """Which half ``[B]`` (False or True) each image is in: the images of a class take turns.
+    """Half ``[B]`` (False or True) of each image: the images of a class alternate between the two.
 
     Example:
         >>> halves(torch.tensor([7, 7, 3, 7, 3])).tolist()
@@ -80,7 +82,7 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
     squared = torch.cdist(z, prototype.loc, compute_mode="donot_use_mm_for_euclid_dist").square()
     log_density = -0.5 * (squared / prototype.variance + query.dim * (2 * math.pi * prototype.variance).log())
     log_inverse = -torch.logsumexp(log_density, -1)
-    return paired_score("mls", query, own) + torch.logsumexp(log_inverse, 0) - math.log(samples)
+    return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(samples)
 
 
 class PrototypeLoss(nn.Module):
@@ -95,10 +97,10 @@ class PrototypeLoss(nn.Module):
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least two images of some class."""
-        side = halves(labels)
+        half = halves(labels)
         variance = distribution.variance + self.log_noise.exp()
         losses = []
-        for queries, support in ((~side, side), (side, ~side)):
+        for queries, support in ((~half, half), (half, ~half)):
             classes, prototype = prototypes(distribution.loc[support], variance[support], labels[support])
             queries = queries & torch.isin(labels, classes)
             if len(classes) < 2 or not queries.any():
@@ -132,6 +134,7 @@ class SPE(Method):
     scorer = "mls"
     default_confidence = "method"
     warm_start = True
+    published = (PER("spe"),)
 
     class Params(MethodParams):
         """Size of the embeddings at the start, draws per query."""
@@ -153,7 +156,7 @@ class SPE(Method):
         return PrototypeLoss(self.params.samples)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Embeddings of the wanted standard deviation per dimension."""
+        """Scale embeddings to the standard deviation ``spread`` per dimension."""
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
 

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
-from ._spread import SpreadMethod, SpreadParams
-from .distributions import IsotropicNormal, VonMisesFisher
+from .distributions.normal import IsotropicNormal
+from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead
+from .learned_spread import SpreadMethod, SpreadParams
 from .losses import CosineClassifier
+from .published import PER
 
 
 class LikelihoodClassifier(CosineClassifier):
@@ -53,12 +55,12 @@ class VmfFl(SpreadMethod):
         arxiv="2202.06768",
     )
     deviations = ("the concentration starts at D, the variance at 2/D (PER's code: 1)", SpreadHead.DEVIATION)
-    published_as = "vmfmm"
+    published = (PER("vmfmm"),)
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
 
     class Params(SpreadParams):
-        """Which distribution; there is no scale to tune, the network predicts it."""
+        """Choice of the distribution; the network predicts the scale, so none is tuned."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 

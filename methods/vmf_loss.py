@@ -12,6 +12,7 @@ an upper bound (Jensen) on the expected cross-entropy.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,18 +21,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
-from ._spread import spread_confidence
-from .distributions import VonMisesFisher, vmf_log_normalizer_ratio, vmf_mean_resultant_length
-from .distributions._bessel import log_and_ratio
-from .distributions.von_mises_fisher import released_rsample
+from ._base import MethodParams, Paper, register, tuned
+from .distributions.bessel import log_and_ratio, vmf_log_normalizer_ratio, vmf_mean_resultant_length
+from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
+from .norm_concentration import NormConcentrationMethod, ScaledNorm
+from .published import PER
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
 
 
 def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """The authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
+    """Authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()
     r_low, r_high = low.sqrt(), high.sqrt()
@@ -39,25 +40,11 @@ def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
     return (dim - 1) / 4 * ((half + r_low).log() + (half + r_high).log()) - 0.5 * (r_low + r_high)
 
 
-class ScaledNorm(nn.Module):
-    """The constant alpha between the norm of a raw embedding and its concentration; features do not matter."""
-
-    alpha: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("alpha", torch.ones(()))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """alpha, ``[B, 1]``."""
-        return self.alpha.expand(len(features), 1)
-
-
 _BLOCK_ELEMENTS = 1 << 18
 
 
 class _MeanLogSum(torch.autograd.Function):
-    """mean over draws z of log sum_c C(k_c) / C(|v_c + beta z|), with its closed-form gradients.
+    """Mean over draws z of log sum_c C(k_c) / C(|v_c + beta z|), with its closed-form gradients.
 
     Draws go through in blocks that stay in the cache and leave nothing behind: autograd would keep half a dozen
     [draws, C] tensors, 0.5 GB on SOP, and walk over them again. With p the softmax over classes and
@@ -153,8 +140,14 @@ class VmfLoss(nn.Module):
         return loss
 
 
+def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+    """Parameters from PER's log scale and its one mean resultant length for images and classes."""
+    length = values["kappa_confidence"]
+    return {"temperature": math.exp(values["initial_log_scale"]), "image_length": length, "class_length": length}
+
+
 @register
-class VmfLossMethod(Method):
+class VmfLossMethod(NormConcentrationMethod):
     """vMF embedding with vMF classes, concentration from the norm."""
 
     name = "vmf_loss"
@@ -170,11 +163,10 @@ class VmfLossMethod(Method):
         " for both); the norm of class vectors is exact, so k starts where it is meant to",
         "the exact normaliser in place of the authors' closed form",
     )
-    default_confidence = "method"
-    warm_start = True
+    published = (PER("vmf-loss", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
-        "draws come from the faulty sampler, the closed form stands for the normaliser",
+        "draws come from the faulty sampler, the closed form replaces the normaliser",
         "an offset of log-normalisers of the temperature leaks a small gradient into it",
     )
 
@@ -186,36 +178,16 @@ class VmfLossMethod(Method):
         class_length: float = tuned(0.4, 0.05, 0.9, gt=0, lt=1)
         samples: int = 10
 
-    @classmethod
-    def from_published(cls, values: dict[str, float], variant: str) -> dict[str, Any]:
-        """Log scale, and one mean resultant length for images and classes."""
-        length = values["kappa_confidence"]
-        return {"temperature": math.exp(values["initial_log_scale"]), "image_length": length, "class_length": length}
-
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """The constant alpha."""
-        return ScaledNorm()
-
-    def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
-        """vMF(raw/|raw|, alpha |raw|)."""
-        assert spread is not None
-        k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
-        return VonMisesFisher(raw, k, validate_args=False)
-
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Class distributions and loss."""
         p = self.params
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Alpha such that the mean concentration has the mean resultant length ``image_length``."""
+        """Set alpha so that the mean concentration has the mean resultant length ``image_length``."""
         spread, dim = model.spread, raw.shape[-1]
         assert isinstance(spread, ScaledNorm)
         length = self.params.image_length
         wanted = length * (dim - 1) / (1 - length**2)
         norm = raw.abs().mean() * math.sqrt(dim) if self.released else raw.square().sum(-1).sqrt().mean()
         spread.alpha.fill_(wanted / norm)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Log concentration."""
-        return spread_confidence(distribution)

@@ -18,7 +18,7 @@ from .search import search, usable
 
 TIE_TOLERANCE = 1e-13
 """Two neighbouring scores are tied if they differ by less than this share of the row's scale: the bound on the terms of
-a score that a scorer with a form gives, else the largest score of the row. A matrix product in float64 may round equal
+a score that a scorer with a bound gives, else the largest score of the row. A matrix product in float64 may round equal
 embeddings to scores some 1e-16 of that apart, depending on where they are stored."""
 
 BLOCK_BYTES = 44 << 20
@@ -115,13 +115,13 @@ def rank(
         raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
     if not len(queries):
         raise ValueError("ranking needs at least one query")
-    find = getattr(scorer, "form", None)
-    form = None if find is None else find()
+    find = getattr(scorer, "bound", None)
+    bound = None if find is None else find()
     table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)))
     waiting = torch.ones(len(queries), dtype=torch.bool)
-    tolerance = None if form is None else TIE_TOLERANCE * form.scale(queries, gallery)
-    if form is not None and tolerance is not None and usable(form, queries, gallery, tolerance, depth):
-        for batch in search(form, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
+    tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
+    if bound is not None and tolerance is not None and usable(bound, queries, gallery, tolerance, depth):
+        for batch in search(bound, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
             table.put(batch.place, batch.items, batch.scores, tolerance[batch.place])
             waiting[batch.place] = False
     per_block = max(1, block_bytes // (40 * len(gallery)))

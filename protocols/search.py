@@ -32,11 +32,11 @@ _LARGEST = 4
 """Factor by which such a block may exceed its bound."""
 
 
-class Form(Protocol):
+class Bound(Protocol):
     """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
 
-    side: Tensor | None
-    """Value per item that the score depends on in addition to the inner product and the query, ``[N]`` float64, or None."""
+    per_image: Tensor | None
+    """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
         """Factors ``[B, K]`` of queries, float64."""
@@ -48,9 +48,9 @@ class Form(Protocol):
         """Scores ``[B, M]`` of ``rows [B]`` with ``items [B, M]`` at these inner products, float64."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """No less than the score of any item with ``side`` in [low, high] and at most this inner product, ``[B, n]``.
+        """Upper bound ``[B, n]`` of the score of items with ``per_image`` in [low, high] and no larger inner product.
 
-        ``low`` and ``high`` broadcast to ``inner``; they are the same tensor where the side is known.
+        ``low`` and ``high`` broadcast to ``inner``; they are the same tensor if the number is known.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
@@ -92,36 +92,36 @@ def product_error(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Gallery:
-    """A gallery sorted by side and cut into groups of equal size, in float32.
+    """A gallery sorted by the number per image and cut into groups of equal size, in float32.
 
     Group ``n`` has its member ``s`` in column ``s * groups + n``: the maximum over groups then runs over contiguous
     memory.
     """
 
-    def __init__(self, form: Form, gallery: Tensor, size: int, rounded: bool = False) -> None:
+    def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
         count = len(gallery)
         self.size, self.groups = size, -(-count // size)
-        side = None if form.side is None else form.side[gallery]
-        order = torch.arange(count) if side is None else side.argsort(stable=True)
+        number = None if bound.per_image is None else bound.per_image[gallery]
+        order = torch.arange(count) if number is None else number.argsort(stable=True)
         padded = torch.full((self.groups * size,), -1)
         padded[:count] = gallery[order]
         self.items = padded.view(self.groups, size).T.reshape(-1)
         self.missing = (self.items < 0).nonzero().squeeze(1)
         self.column = torch.full((int(gallery.max()) + 1,), -1)
         self.column[self.items[self.items >= 0]] = (self.items >= 0).nonzero().squeeze(1)
-        self.side = self.low = self.high = None
-        if side is not None:
-            ascending = side[order]
+        self.per_image = self.low = self.high = None
+        if number is not None:
+            ascending = number[order]
             self.low = ascending[::size].contiguous()
             self.high = torch.cat([ascending[size - 1 :: size], ascending[-1:]])[: self.groups]
-            self.side = form.side[self.items.clamp_min(0)] if form.side is not None else None
-        width = form.right(gallery[:1]).shape[1]
+            self.per_image = bound.per_image[self.items.clamp_min(0)] if bound.per_image is not None else None
+        width = bound.right(gallery[:1]).shape[1]
         self.rounded = rounded
         self.factors = torch.empty(len(self.items), width, dtype=torch.float32)
         self.coarse = torch.empty_like(self.factors) if rounded else self.factors
         norms, lost = [], []
         for part in torch.arange(len(self.items)).split(1 << 12):
-            right = form.right(self.items[part].clamp_min(0))
+            right = bound.right(self.items[part].clamp_min(0))
             norms.append(right.norm(dim=1).max())
             here = slice(int(part[0]), int(part[-1]) + 1)
             self.factors[here] = right
@@ -165,7 +165,7 @@ def group_size(count: int, depth: int) -> int:
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
 
-def usable(form: Form, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
+def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
     """Check that a search by bounds is right and worth its preparation.
 
     Right: float32 products have their full precision, and nothing that bounds are made of overflows.
@@ -173,11 +173,11 @@ def usable(form: Form, queries: Tensor, gallery: Tensor, tolerance: Tensor, dept
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False
     finite = bool(torch.isfinite(tolerance).all())
-    return finite and (form.side is None or bool(torch.isfinite(form.side[gallery]).all()))
+    return finite and (bound.per_image is None or bool(torch.isfinite(bound.per_image[gallery]).all()))
 
 
 def search(
-    form: Form,
+    bound: Bound,
     queries: Tensor,
     gallery: Tensor,
     tolerance: Tensor,
@@ -188,7 +188,7 @@ def search(
     """Nearest neighbours of the queries for which they could be proven, in parts; the rest is left out.
 
     Args:
-        form: Form of the score.
+        bound: Bound of the score.
         queries: Rows of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
         gallery: Rows of the gallery ``[G]``.
         tolerance: Differences of scores that count as ties, ``[Q]``.
@@ -203,19 +203,19 @@ def search(
     for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
         if not depth <= wide <= len(gallery) // 16 or not len(left):
             return
-        prepared = Gallery(form, gallery, group_size(len(gallery), wide), rounded)
+        prepared = Gallery(bound, gallery, group_size(len(gallery), wide), rounded)
         rounded = False  # the second time round
         if not prepared.longest < 1e18:
             return
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
-        bounds = 48 * prepared.groups if prepared.side is not None else 0  # float64 steps on the way to a bound
+        bounds = 48 * prepared.groups if prepared.per_image is not None else 0  # float64 steps on the way to a bound
         per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered + bounds
         rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), block_bytes // per_row)
         buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
         again = []
         for place in left.split(rows_per_block):
             proven = torch.zeros(len(place), dtype=torch.bool)
-            for part in _block(form, prepared, queries[place], tolerance[place], depth, wide, buffer):
+            for part in _block(bound, prepared, queries[place], tolerance[place], depth, wide, buffer):
                 proven[part.place] = True
                 yield Found(place[part.place], part.items, part.scores)
             again.append(place[~proven])
@@ -224,7 +224,7 @@ def search(
 
 
 def _block(
-    form: Form,
+    bound: Bound,
     g: Gallery,
     rows: Tensor,
     tolerance: Tensor,
@@ -232,7 +232,7 @@ def _block(
     wide: int,
     buffer: Tensor,
 ) -> list[Found]:
-    factor = form.left(rows)
+    factor = bound.left(rows)
     fine = product_error(factor, factor.new_full((1, 1), g.longest))[:, None]
     if not bool((fine < 1e18).all()):
         return []
@@ -250,18 +250,18 @@ def _block(
     best = products.view(len(rows), g.size, g.groups).amax(1)
     groups, zero = min(wide + 4, g.groups - 1), error.new_zeros(1)
     # Where the score depends on the product alone, the products are ranked themselves.
-    bound = best if g.low is None or g.high is None else form.upper(best + error, rows, g.low, g.high)
-    top = bound.topk(groups + 1, dim=1)
+    highest = best if g.low is None or g.high is None else bound.upper(best + error, rows, g.low, g.high)
+    top = highest.topk(groups + 1, dim=1)
     column = (top.indices[:, :-1, None] + torch.arange(0, len(g.items), g.groups)).flatten(1)
     inner = products.gather(1, column)
-    if g.side is None:
+    if g.per_image is None:
         chosen = inner.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         outside = torch.maximum(top.values[:, -1:], chosen.values[:, -1:])
-        cut = form.upper(outside + error, rows, zero, zero).squeeze(1)
+        cut = bound.upper(outside + error, rows, zero, zero).squeeze(1)
     else:
-        side = g.side.index_select(0, column.flatten()).view_as(column)
-        bound = form.upper(inner + error, rows, side, side).masked_fill_(torch.isinf(inner), -math.inf)
-        chosen = bound.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
+        number = g.per_image.index_select(0, column.flatten()).view_as(column)
+        highest = bound.upper(inner + error, rows, number, number).masked_fill_(torch.isinf(inner), -math.inf)
+        chosen = highest.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         cut = torch.maximum(top.values[:, -1], chosen.values[:, -1])
     place = chosen.indices[:, :-1]
     inner, column = inner.gather(1, place).double(), column.gather(1, place)
@@ -273,8 +273,8 @@ def _block(
     absent = torch.isinf(inner)
     inner = inner.masked_fill(absent, 0.0)
     items = items.masked_fill(absent, -1)
-    high = form.value(inner + error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
-    low = form.value(inner - error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
+    high = bound.value(inner + error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
+    low = bound.value(inner - error, rows, items.clamp_min(0)).masked_fill(absent, -math.inf)
     order = high.argsort(dim=1, descending=True)
     high, low, items = high.gather(1, order), low.gather(1, order), items.gather(1, order)
     above = torch.maximum(high[:, 1 : depth + 1], cut[:, None])
@@ -285,13 +285,13 @@ def _block(
     if not bool(proven.all()):
         at = (~proven).nonzero().squeeze(1)
         parts.append(
-            _exact(form, rows[at], items[at], low[at], high[at], tolerance[at], cut[at], depth=depth, place=at)
+            _exact(bound, rows[at], items[at], low[at], high[at], tolerance[at], cut[at], depth=depth, place=at)
         )
     return parts
 
 
 def _exact(
-    form: Form,
+    bound: Bound,
     rows: Tensor,
     items: Tensor,
     low: Tensor,
@@ -314,12 +314,12 @@ def _exact(
     alone = apart & torch.cat([torch.ones_like(apart[:, :1]), apart[:, :-1]], dim=1)
     row, column = (matters & ~alone & (items >= 0)).nonzero(as_tuple=True)
     scores, least = high.clone(), low.clone()
-    left = form.left(rows)
+    left = bound.left(rows)
     pairs = max(1, _PAIR_BYTES // (24 * left.shape[1]))
     for part in torch.arange(len(row)).split(pairs) if len(row) else ():
         r, item = row[part], items[row[part], column[part]]
-        inner = (left[r] * form.right(item)).sum(1, keepdim=True)
-        exact = form.value(inner, rows[r], item[:, None]).squeeze(1)
+        inner = (left[r] * bound.right(item)).sum(1, keepdim=True)
+        exact = bound.value(inner, rows[r], item[:, None]).squeeze(1)
         scores[r, column[part]] = exact
         least[r, column[part]] = exact
     scores, order = scores.sort(dim=1, descending=True)

@@ -94,6 +94,50 @@ def test_leaf_folders_import_only_themselves(leaf):
             assert level or top not in {"bench", *FOLDERS}, f"{path} imports {module}"
 
 
+def _modules_imported(path):
+    """Dotted modules of ours that a file imports from, and the names taken from each."""
+    package = [*FOLDERS[path.parts[0]].split("/"), *path.parts[1:-1]]
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ()
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            yield ".".join([*above, *filter(None, [node.module])]), tuple(alias.name for alias in node.names)
+
+
+def _is_registered(path):
+    return any(
+        isinstance(node, ast.ClassDef) and any(ast.unparse(d).split(".")[-1] == "register" for d in node.decorator_list)
+        for node in ast.parse((ROOT / path).read_text()).body
+    )
+
+
+def test_no_file_of_methods_imports_a_registered_method():
+    # A method file is read, and hashed, alone; what two methods share is a module of its own.
+    files = [p for p in _our_files() if p.parts[0] == "methods" and p.suffix == ".py"]
+    methods = {f"bench.methods.{path.stem}" for path in files if len(path.parts) == 2 and _is_registered(path)}
+    assert "bench.methods.arcface" in methods
+    for path in files:
+        for module, names in _modules_imported(path):
+            reached = {module, *(f"{module}.{name}" for name in names)}
+            assert not reached & methods, f"{path} imports {reached & methods}"
+
+
+def test_code_imports_methods_from_the_modules_that_define_them():
+    # The code behind a result is found by following imports, and a package's __init__ names everything.
+    packages = {"bench.methods", *(f"bench.methods.{name}" for name in ("distributions", "scorers", "backbones"))}
+    files = [p for p in _our_files() if p.parts[0] in ("bench", "methods") and p.suffix == ".py"]
+    modules = {".".join([*FOLDERS[p.parts[0]].split("/"), *p.with_suffix("").parts[1:]]) for p in files}
+    for path in files:
+        if path.name == "__init__.py":
+            continue
+        for module, names in _modules_imported(path):
+            if module in packages:
+                through = [name for name in names if f"{module}.{name}" not in modules | packages]
+                assert not through, f"{path} imports {', '.join(through)} through {module}"
+
+
 def test_our_folders_are_never_imported_as_top_level_packages():
     for path in [p for p in _tracked() if p.suffix == ".py"]:
         for level, module in _imports(ROOT / path):

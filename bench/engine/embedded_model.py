@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..datasets import ImageSet
-from ..methods import Method
+from ..datasets.corruptions.apply import corrupted
+from ..datasets.image_set import ImageSet
+from ..methods._base import Method
 from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.scorers import MeanScorer, Scorer
 from ..records import TrainRecord
@@ -89,7 +90,7 @@ class EmbeddedModel:
 
 def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:
     """Corrupted test images at some rows, normalised."""
-    return images.degraded(kind, index, left[index], seed)
+    return corrupted(images, kind, index, left[index], seed)
 
 
 class ConcatenatedModels:

@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from ..datasets import PhotoImages, class_balanced_batches
-from .context import Context
-from .model import CHUNK, build_model
-from .optim import build_optimizer
-from .train import generator
-from .units import Plan
+from ..datasets.batches import class_balanced_batches
+from ..datasets.dataset import TrainVal
+from ..datasets.image_set import ImageSet
+from ..datasets.photo_images import PhotoImages
+from ..methods._model import EmbeddingModel
+from ..planning.plan import Plan
+from ..site import Site
+from ..specs import TrainSpec
+from .inputs import generator
+from .networks import CHUNK, build_model
+from .optim import Optimisation
+from .training import steps_per_epoch
 
 
 @dataclass(frozen=True)
@@ -59,89 +65,100 @@ def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
     return sorted(times)[repeats // 2]
 
 
-def estimate(plan: Plan, context: Context) -> Estimate:
+def estimate(plan: Plan, site: Site) -> Estimate:
     """Time a few steps of a plan on this machine, with one thread as in a worker.
 
     Args:
         plan: What would be run; nothing is written, and no image is kept.
-        context: Paths and device.
+        site: Paths and device.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _estimate(plan, context)
+        return _estimate(plan, site)
     finally:
         torch.set_num_threads(threads)
 
 
-def _estimate(plan: Plan, context: Context) -> Estimate:
+def _estimate(plan: Plan, site: Site) -> Estimate:
     bases = plan.base.train_specs(plan.base.defaults(), 0, None) if plan.base else None
     spec = next(iter(plan.train_specs(plan.defaults(), 0, bases).values()))
-    dataset = context.dataset(spec["dataset"], spec["view"])
-    data, tests = dataset.train_val(spec["fold"], spec["folds"]), dataset.test()
-    augmentation = dataset.augmentation_type(**spec["augmentation"])
-    size, repeat = spec["classes_per_batch"] * spec["images_per_class"], spec["epoch_repeats"]
-    rows = class_balanced_batches(
-        data.train.labels, spec["classes_per_batch"], spec["images_per_class"], generator("estimate"), 1
-    )[0]
+    dataset = site.dataset(spec.dataset, spec.view)
+    data, tests = dataset.train_val(spec.fold, spec.folds), dataset.test()
+    augmentation = dataset.augmentation_type(**spec.augmentation)
+    sizes = spec.batches
+    gen = generator("estimate")
+    rows = class_balanced_batches(data.train.labels, sizes.classes_per_batch, sizes.images_per_class, gen, 1)[0]
     # A class with fewer than K images repeats some; each is decoded once.
     few = data.train.select(rows.unique())
-    decode = 0.0
-    cache_bytes = 0
-    if isinstance(few, PhotoImages):
-        few.view = replace(few.view, cache=False)
-        some = list(few.paths[:16])
-        reading = _median_seconds(lambda: [few._read(path, "training") for path in some], 1) / len(some)
-        held_out = [dataset.train_val(fold, spec["folds"]).val for fold in plan.validate]
-        cache_bytes = data.train.estimated_cache_bytes(["training"])
-        cache_bytes += sum(part.estimated_cache_bytes(["evaluation"]) for part in (*held_out, tests))
-        counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
-        decode = reading * sum(counts) if cache_bytes else 0.0
-        load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
-        loading = max(0.0, load / len(some) - reading) * size
-    else:
-        loading = (
-            _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
-            * size
-            / max(1, len(few))
-        )
-    images = few.evaluation(torch.arange(min(len(few), 32))).to(context.device)
-    model = build_model(spec, context, data.train.num_classes, images.shape[1])
-    optimizer = build_optimizer(model, model.objective, spec["optim"])
-    labels = data.train.labels[rows].to(context.device)
-    batch = images[torch.arange(size) % len(images)]
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    with torch.no_grad():
-        features = model.backbone(batch)
-
-    def step() -> None:
-        model.train()
-        embedding = model.embed_features(features) if model.backbone_frozen else model(batch)
-        optimizer.zero_grad(set_to_none=True)
-        model.objective(embedding.distribution, labels).backward()
-        nn.utils.clip_grad_norm_(trainable, spec["optim"]["grad_clip"])
-        optimizer.step()
+    held_out = [dataset.train_val(fold, spec.folds).val for fold in plan.validate_folds]
+    reading = _reading(few, data, held_out, tests, augmentation)
+    images = few.evaluation(torch.arange(min(len(few), 32))).to(site.device)
+    model = build_model(spec, site, data.train.num_classes, images.shape[1])
+    photographs = isinstance(few, PhotoImages)
+    one_step = _step_seconds(model, spec, images, data.train.labels[rows], site.device, 1 if photographs else 3)
 
     def embed() -> None:
         model.eval()
         with torch.no_grad():
             model(images)
 
-    one_step = _median_seconds(step, 1 if isinstance(few, PhotoImages) else 3)
     one_image = _median_seconds(embed, 1) / len(images)
-    steps = max(1, int(repeat * len(data.train)) // size)
-    epochs = spec["optim"]["epochs"]
+    steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
     validating = -(-len(data.val) // CHUNK) * CHUNK * one_image
     features_once = 0.0
     if model.backbone_frozen:
-        features_once = spec["feature_views"] * (len(data.train) + len(data.val)) * one_image + validating
+        features_once = sizes.feature_views * (len(data.train) + len(data.val)) * one_image + validating
         training = epochs * steps * one_step
     else:
-        # Beside a GPU, batches are made while it works.
-        with_loading = one_step + loading if context.device == "cpu" else max(one_step, loading)
+        # Next to a GPU, batches are made while it works.
+        loading = reading.image * len(rows)
+        with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
-    test = ((1 + len(plan.tests["corruptions"])) * len(tests) + len(data.val)) * one_image
-    return Estimate(one_step, one_image, training, features_once, test, decode, cache_bytes)
+    test = ((1 + len(plan.testing.tests.corruptions)) * len(tests) + len(data.val)) * one_image
+    return Estimate(one_step, one_image, training, features_once, test, reading.decode, reading.cache_bytes)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Seconds to augment one image and to decode all that are not in the cache, and the disk that these take."""
+
+    image: float
+    decode: float
+    cache_bytes: int
+
+
+def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: ImageSet, augmentation: Any) -> _Reading:
+    if not isinstance(few, PhotoImages):
+        seconds = _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
+        return _Reading(seconds / max(1, len(few)), 0.0, 0)
+    photographs: list[PhotoImages] = [part for part in (*held_out, tests) if isinstance(part, PhotoImages)]
+    few.view = replace(few.view, cache=False)
+    some = list(few.paths[:16])
+    reading = _median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
+    cache_bytes = sum(part.estimated_cache_bytes(["evaluation"]) for part in photographs)
+    if isinstance(data.train, PhotoImages):
+        cache_bytes += data.train.estimated_cache_bytes(["training"])
+    counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
+    load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
+    return _Reading(max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes)
+
+
+def _step_seconds(
+    model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
+) -> float:
+    """Seconds of one training step on some images, repeated to the size of a batch."""
+    optimisation = Optimisation(model, spec.optim, device)
+    batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
+    with torch.no_grad():
+        features = model.backbone(batch)
+
+    def step() -> None:
+        model.train()
+        embedding = model.embed_features(features) if model.backbone_frozen else model(batch)
+        optimisation.step(model.objective(embedding.distribution, labels))
+
+    return _median_seconds(step, repeats)
 
 
 def readable(seconds: float) -> str:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..errors import UnitFailed, unknown
+from ..errors import UnitFailed
+from ..methods._model import EmbeddingModel
+from ..protocols.recipes._base import Optim, Optimizer, Schedule
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "rmsprop")
-SCHEDULES = ("onecycle", "cosine", "step", "multistep", "constant")
-PRECISIONS = ("float32", "bfloat16", "float16")
+Groups = list[dict[str, Any]]
+"""Parameter groups as torch takes them, each with its peak rate as ``max_lr``."""
 
-
-def check_names(optim: dict[str, Any]) -> None:
-    """Refuse an optimiser or a schedule that does not exist.
-
-    Raises:
-        UserError: With the nearest name.
-    """
-    for key, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
-        if optim[key] not in known:
-            raise unknown(f"value of optim.{key}:", optim[key], known)
+OPTIMIZERS: Mapping[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, fused=True),
+    "adam": lambda groups: torch.optim.Adam(groups, fused=True),
+    "sgd": lambda groups: torch.optim.SGD(groups, momentum=0.9),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, momentum=0.9),
+}
 
 
-def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any]) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, objective: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     """Optimiser with two learning rates: ``lr_objective`` for the objective's own parameters, ``lr`` for the rest.
 
     An objective may have a ``learning_rates`` mapping from prefixes of its parameter names to ``(rate, factor)``, the
@@ -38,34 +35,63 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: dict[str, Any
         UnitFailed: If nothing is trainable.
     """
     special = dict(getattr(objective, "learning_rates", {}))
-    decay = optim["weight_decay"]
-    grouped: dict[tuple[float, float], list[nn.Parameter]] = {}
+    decay = optim.weight_decay
+    of_objective: dict[tuple[float, float], list[nn.Parameter]] = {}
     taken = set()
     for name, parameter in objective.named_parameters():
         taken.add(id(parameter))
         prefix = next((p for p in special if name.startswith(p)), None)
         rate, factor = special[prefix] if prefix is not None else ("lr_objective", 1.0)
-        key = (optim[rate] * factor, decay if prefix is None and optim["decay_objective"] else 0.0)
+        key = (getattr(optim, rate) * factor, decay if prefix is None and optim.decay_objective else 0.0)
         if parameter.requires_grad:
-            grouped.setdefault(key, []).append(parameter)
-    parts: dict[float, list[nn.Parameter]] = {}
+            of_objective.setdefault(key, []).append(parameter)
+    of_model: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in taken:
-            factor = 1.0 if name.startswith("backbone.") else optim["heads_factor"]
-            parts.setdefault(optim["lr"] * factor, []).append(parameter)
-    groups = [{"params": params, "lr": lr, "max_lr": lr, "weight_decay": decay} for lr, params in parts.items()]
-    groups += [{"params": params, "lr": lr, "max_lr": lr, "weight_decay": wd} for (lr, wd), params in grouped.items()]
+            factor = 1.0 if name.startswith("backbone.") else optim.heads_factor
+            of_model.setdefault(optim.lr * factor, []).append(parameter)
+    groups = [_group(parameters, lr, decay) for lr, parameters in of_model.items()]
+    groups += [_group(parameters, lr, own_decay) for (lr, own_decay), parameters in of_objective.items()]
     if not groups:
         raise UnitFailed("nothing to train: every part of the model is frozen")
-    if optim["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9)
-    if optim["optimizer"] == "rmsprop":
-        return torch.optim.RMSprop(groups, momentum=0.9)
-    cls = torch.optim.Adam if optim["optimizer"] == "adam" else torch.optim.AdamW
-    return cls(groups, fused=True)
+    return OPTIMIZERS[optim.optimizer](groups)
 
 
-def learning_rate_factor(step: int, steps: int, optim: Mapping[str, Any]) -> float:
+def _group(parameters: list[nn.Parameter], lr: float, decay: float) -> dict[str, Any]:
+    return {"params": parameters, "lr": lr, "max_lr": lr, "weight_decay": decay}
+
+
+def _one_cycle(step: int, steps: int, optim: Optim) -> float:
+    total = optim.epochs * steps
+    rise = max(1.0, optim.warmup * total)
+    if step < rise:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * step / rise)) / 2
+    return (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
+
+
+def _cosine(step: int, steps: int, optim: Optim) -> float:
+    return (1 + math.cos(math.pi * step / (optim.epochs * steps))) / 2
+
+
+def _step(step: int, steps: int, optim: Optim) -> float:
+    factor: float = optim.gamma ** (step // steps // optim.step_epochs)
+    return factor
+
+
+def _multistep(step: int, steps: int, optim: Optim) -> float:
+    return math.pow(optim.gamma, sum(step // steps >= epoch for epoch in optim.milestones))
+
+
+SCHEDULES: Mapping[Schedule, Callable[[int, int, Optim], float]] = {
+    "onecycle": _one_cycle,
+    "cosine": _cosine,
+    "step": _step,
+    "multistep": _multistep,
+    "constant": lambda step, steps, optim: 1.0,
+}
+
+
+def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
     """Share of the peak learning rate at a step: a pure function, so that a resumed run needs no scheduler state.
 
     ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps
@@ -75,26 +101,62 @@ def learning_rate_factor(step: int, steps: int, optim: Mapping[str, Any]) -> flo
     Args:
         step: Steps done.
         steps: Steps of an epoch.
-        optim: ``schedule``, ``epochs``, ``warmup``, ``gamma``, ``step_epochs``, ``milestones``.
+        optim: Its schedule.
 
     Example:
-        >>> optim = {"schedule": "onecycle", "epochs": 10, "warmup": 0.1}
+        >>> optim = Optim(schedule="onecycle", epochs=10, warmup=0.1, lr=1.0, lr_objective=1.0)
         >>> [round(learning_rate_factor(step, 10, optim), 3) for step in (0, 10, 55, 100)]
         [0.04, 1.0, 0.5, 0.0]
     """
-    total, schedule = optim["epochs"] * steps, optim["schedule"]
-    if schedule == "constant":
-        return 1.0
-    if schedule == "step":
-        factor: float = optim["gamma"] ** (step // steps // optim["step_epochs"])
-        return factor
-    if schedule == "multistep":
-        passed = sum(step // steps >= epoch for epoch in optim["milestones"])
-        return math.pow(optim["gamma"], passed)
-    if schedule == "cosine":
-        return (1 + math.cos(math.pi * step / total)) / 2
-    warmup = optim["warmup"]
-    rise = max(1.0, warmup * total)
-    if step < rise:
-        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * step / rise)) / 2
-    return (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
+    return SCHEDULES[optim.schedule](step, steps, optim)
+
+
+class Optimisation:
+    """Optimiser, loss scaling and gradient clipping of one model.
+
+    Args:
+        model: The network; parts that are frozen have no gradients.
+        optim: Its settings.
+        device: Where it trains.
+
+    Raises:
+        UnitFailed: If nothing is trainable.
+    """
+
+    def __init__(self, model: EmbeddingModel, optim: Optim, device: str) -> None:
+        self.model, self.optim = model, optim
+        self.optimizer = build_optimizer(model, model.objective, optim)
+        self.scaler = torch.amp.GradScaler(device, enabled=optim.precision == "float16")
+        self._trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def set_rate(self, step: int, steps: int) -> None:
+        """Learning rates for a step of a training with ``steps`` steps per epoch."""
+        factor = learning_rate_factor(step, steps, self.optim)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["max_lr"] * factor
+
+    def step(self, loss: Tensor, *, heads_only: bool = False) -> None:
+        """One step down the gradient of a loss.
+
+        Args:
+            loss: Scalar.
+            heads_only: Leave the backbone as it is.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        if heads_only:
+            self.model.backbone.zero_grad(set_to_none=True)  # an optimiser skips what has no gradient
+        nn.utils.clip_grad_norm_(self._trainable, self.optim.grad_clip, error_if_nonfinite=False)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of optimiser and loss scaling."""
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])

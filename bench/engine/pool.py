@@ -4,32 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from ..errors import UnitFailed
+from .jobs import EVENTS, Done, EpochDone, Failed, Job
 
-Event = dict[str, Any]
 ONE_THREAD = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 }
 _LINE_LIMIT = 1 << 26
 
 
-class WorkerDied(UnitFailed):
+class JobFailed(UnitFailed):
+    """A job ended with an error.
+
+    Args:
+        reason: One line.
+        place: File and line where the error arose; empty if the reason says it all.
+        log: File with the traceback.
+    """
+
+    def __init__(self, reason: str, place: str = "", log: str = "") -> None:
+        super().__init__(reason)
+        self.place, self.log, self.unit = place, log, ""
+
+
+class SettingFailed(JobFailed):
+    """A job failed because of its setting: its loss is not finite, say."""
+
+
+class WorkerDied(JobFailed):
     """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
 
 
-class JobCrashed(UnitFailed):
+class JobCrashed(JobFailed):
     """A job ended with an error that says nothing about its setting: a bug, a missing file, no memory."""
 
 
 SETTING_ERRORS = {"UnitFailed", "FloatingPointError", "OverflowError", "ZeroDivisionError", "LinAlgError"}
 """What a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
-unrecorded, so that a mended bug or a freed disk is not remembered as a bad setting."""
+unrecorded, so that a fixed bug or a freed disk is not remembered as a bad setting."""
 
 
 class _Worker:
@@ -59,7 +75,7 @@ class _Worker:
         async for line in self.process.stderr:
             self.stderr.append(line.decode(errors="replace").rstrip())
 
-    async def run(self, job: Event, on_event: Callable[[Event], None]) -> Any:
+    async def run(self, job: Job, on_epoch: Callable[[int], None]) -> Done:
         if self.process is None or self.process.returncode is not None:
             await self.start()
         process = self.process
@@ -67,16 +83,17 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.write(job.model_dump_json().encode() + b"\n")
             await process.stdin.drain()
             while line := await process.stdout.readline():
-                event = json.loads(line)
-                if event["event"] == "done":
-                    return event["result"]
-                if event["event"] == "failed":
-                    failure = UnitFailed if event["kind"] in SETTING_ERRORS else JobCrashed
-                    raise failure(event["reason"]) from RuntimeError(event["traceback"])
-                on_event(event)
+                event = EVENTS.validate_json(line)
+                if isinstance(event, EpochDone):
+                    on_epoch(event.epoch)
+                elif isinstance(event, Failed):
+                    failure = SettingFailed if event.error in SETTING_ERRORS else JobCrashed
+                    raise failure(event.reason, event.place, event.log)
+                else:
+                    return event
         except (BrokenPipeError, ConnectionResetError):
             pass
         code = await process.wait()
@@ -112,26 +129,31 @@ class Pool:
 
     async def run(
         self,
-        job: Event,
-        on_event: Callable[[Event], None] = lambda event: None,
+        job: Job,
+        on_epoch: Callable[[int], None] = lambda epoch: None,
         priority: tuple[int, ...] = (),
-    ) -> Any:
+    ) -> Done:
         """Run a job in a worker.
 
+        Args:
+            job: The job.
+            on_epoch: Called with the number of finished epochs after each.
+            priority: Of the jobs that wait, the smallest is served first.
+
         Raises:
-            UnitFailed: If the job failed because of its setting, with its reason.
+            SettingFailed: If the job failed because of its setting, with its reason.
             JobCrashed: If it failed for any other reason.
             WorkerDied: If its worker died twice.
         """
         worker = await self._acquire(priority)
         try:
             try:
-                return await worker.run(job, on_event)
+                return await worker.run(job, on_epoch)
             except WorkerDied:
                 if self._stopping:
                     raise
                 # Once may be another program's out-of-memory killer; the job goes on from its checkpoint.
-                return await worker.run(job, on_event)
+                return await worker.run(job, on_epoch)
         finally:
             self._release(worker)
 

@@ -13,10 +13,11 @@ from statistics import fmean
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets import ImageSet, corruptions
+from ..datasets.corruptions.severity import draw_quality, manifest_sha256
+from ..datasets.image_set import ImageSet
 from ..files import sha256, write_atomic
 from ..methods.distributions.arrays import to_arrays
-from ..protocols import Tests
+from ..protocols._base import Tests
 from ..protocols.battery import run_battery
 from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
@@ -62,7 +63,7 @@ class TestImages:
         images: ImageSet = site.dataset(name, train.view).test()
         severity = tests.corruptions
         seeds = {kind: seed_for("crops" if kind == "crop" else kind, name) for kind in severity}
-        quality = {kind: corruptions.draw_quality(kind, images.ids, seeds[kind], *severity[kind]) for kind in severity}
+        quality = {kind: draw_quality(kind, images.ids, seeds[kind], *severity[kind]) for kind in severity}
         view = Embeddings(
             labels=images.labels,
             ids=images.ids,
@@ -265,7 +266,7 @@ def _corruptions(images: TestImages) -> dict[str, Corrupted]:
         kind: Corrupted(
             severity=images.severity[kind],
             seed=images.seeds[kind],
-            sha256=corruptions.manifest_sha256(images.images.ids, quality, images.seeds[kind]),
+            sha256=manifest_sha256(images.images.ids, quality, images.seeds[kind]),
         )
         for kind, quality in images.quality.items()
     }

@@ -6,7 +6,7 @@ close. It stays in the parent's process group, so a signal to the group reaches 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import queue
 import signal
@@ -14,53 +14,68 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-Job = dict[str, Any]
+from ..errors import UnitFailed, UserError, first_line, place_of
+from ..files import write_atomic
+from ..specs import Point
+from .jobs import JOBS, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
+
+LOG = "error.txt"
+"""File of a unit with the traceback of its last failure."""
 
 
 def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:
     for line in sys.stdin:
-        jobs.put(json.loads(line))
+        jobs.put(JOBS.validate_json(line))
     # No clean-up: every file is written atomically, and a training must not outlive its parent by an epoch.
     os._exit(0)
 
 
-def run_job(job: Job, emit: Callable[[dict[str, Any]], None]) -> Any:
-    """Do one job: ``propose``, ``train`` or ``test``."""
-    if job["job"] == "propose":
-        from .space import propose
-
-        asked: list[dict[str, Any]] = []
-        for number in job["numbers"]:
-            asked.append(job["fixed"].get(str(number)) or _propose(propose, job, number, asked))
-        return asked
-
+def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
+    """Do one job."""
     import torch
 
     torch.set_num_threads(1)
+    if isinstance(job, ProposeJob):
+        return Done(points=_proposals(job))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if isinstance(job, TrainJob):
+        from .training import run_training
 
-    from .context import Context
+        run_training(job.spec, job.site, lambda epoch: emit(EpochDone(epoch=epoch)))
+    else:
+        from .testing import run_tests
 
-    context = Context.from_dict(job["context"])
-    cell = tuple(job["cell"])
-    if job["job"] == "train":
-        from .train import run_training
-
-        return run_training(job["spec"], job["unit"], cell, context, emit)
-    from .evaluate import run_tests
-
-    return run_tests(job["specs"], cell, context)
+        run_tests(job.specs, job.cell, job.site)
+    return Done()
 
 
-def _propose(propose: Callable[..., Any], job: Job, number: int, asked: list[dict[str, Any]]) -> Any:
-    import torch
+def _proposals(job: ProposeJob) -> tuple[Point, ...]:
+    from .tuning import propose
 
-    torch.set_num_threads(1)
-    return propose(job["axes"], job["space"], job["sampler"], number, job["told"], asked)
+    asked: list[Point] = []
+    for number in job.numbers:
+        fixed = job.fixed.get(number)
+        asked.append(fixed or propose(job.axes, job.space, job.sampler, number, job.told, asked))
+    return tuple(asked)
+
+
+def failed(job: Job, error: Exception) -> Failed:
+    """What to say of a job that ended with an error; the whole traceback goes into the folder of the unit."""
+    log = ""
+    plugins: tuple[str, ...] = ()
+    if not isinstance(job, ProposeJob):
+        plugins = job.site.plugins
+        path = job.site.store.unit_dir(*job.unit) / LOG
+        text = "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):  # a full disk is what the error says already
+            write_atomic(path, text.encode(errors="replace"))
+            log = str(path)
+    kind = type(error).__name__
+    said = isinstance(error, UnitFailed | UserError)
+    reason = first_line(error) if said else f"{kind}: {first_line(error)}"
+    return Failed(error=kind, reason=reason, place="" if said else place_of(error, plugins), log=log)
 
 
 def main() -> None:
@@ -71,24 +86,20 @@ def main() -> None:
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
 
-    def emit(event: dict[str, Any]) -> None:
-        out.write(json.dumps(event) + "\n")
+    def emit(event: Event) -> None:
+        out.write(event.model_dump_json() + "\n")
 
     # What every job needs loads while the first one is still being planned; torch's optimisers need _dynamo.
     import torch._dynamo  # noqa: F401
 
-    from . import train  # noqa: F401
+    from . import training  # noqa: F401
 
     while True:
         job = jobs.get()
         try:
-            emit({"event": "done", "result": run_job(job, emit)})
+            emit(run_job(job, emit))
         except Exception as error:
-            kind = type(error).__name__
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f" ({Path(where.filename).name}:{where.lineno})"
-            reason = str(error) if kind in ("UnitFailed", "UserError") else f"{kind}: {error}{place}"
-            emit({"event": "failed", "kind": kind, "reason": reason, "traceback": traceback.format_exc()})
+            emit(failed(job, error))
 
 
 if __name__ == "__main__":

@@ -2,87 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
-from ..store import Store, write_atomic
+from ..files import write_atomic
+from ..records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
+from ..store import Store
 
-KEYS = (
-    "protocol",
-    "preset",
-    "dataset",
-    "method",
-    "base",
-    "fidelity",
-    "hparams",
-    "trials",
-    "pinned",
-    "backbone",
-    "dim",
-    "ensemble",
-    "seed",
-)
-ROW_KEYS = ("split", "scorer", "confidence", "variant", "metric", "fraction")
-COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
-SETTING = tuple(key for key in KEYS if key != "seed")
-"""What a group of seeds has in common: one row of a comparison."""
-
-ROLE_COLUMNS = ("unit", "primary_scorer", "default_confidence", "probabilistic", "trainings", "train", "base_train")
+ROLE_COLUMNS = ("unit", *Role.model_fields)
 
 
-def collect(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every value of every finished test, and what role it plays.
+@dataclass(frozen=True)
+class Results:
+    """The finished tests of a results folder.
 
-    Where a setting was run again with other code, the later results stand for it (:func:`superseded` counts).
+    If a setting was run again with other code or other tests, only its latest result counts.
 
-    Returns:
-        The tidy table in a fixed order, and one row per test unit: its method's own scorer and confidence, whether
-        it is probabilistic, and how many trainings its tuning cost, base included.
+    Attributes:
+        tests: The records that count, in the order of their paths.
+        superseded: Number of records that do not, because there is a later one of the same setting.
+        frame: The tidy table, in a fixed order.
+        roles: One row per test unit: its id and its :class:`~bench.records.Role`.
     """
-    rows: list[dict[str, Any]] = []
-    roles: list[dict[str, Any]] = []
-    for record in latest_tests(store):
-        context = {key: record["columns"][key] for key in KEYS}
-        rows += [{**context, **row, "unit": record["unit"]} for row in record["rows"]]
-        roles.append({"unit": record["unit"], **record["role"]})
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    frame["value"] = frame["value"].astype(float)
-    frame["fraction"] = frame["fraction"].astype(float)
-    keys = [*KEYS, *ROW_KEYS]
-    return frame.sort_values(keys, kind="stable", ignore_index=True), pd.DataFrame(roles, columns=list(ROLE_COLUMNS))
+
+    tests: tuple[TestRecord, ...]
+    superseded: int
+    frame: pd.DataFrame
+    roles: pd.DataFrame
 
 
-def superseded(store: Store) -> int:
-    """Number of test records that a later one of the same setting (other code, other corruptions) stands in for."""
-    return sum(1 for _ in store.records("test")) - len(_chosen(store))
+def collect(store: Store) -> Results:
+    """Read every finished test of a results folder, each record once."""
+    latest: dict[tuple[object, ...], TestRecord] = {}
+    count = 0
+    for record in store.tests():
+        count += 1
+        key = tuple(getattr(record.columns, name) for name in KEYS)
+        if key not in latest or record.finished > latest[key].finished:
+            latest[key] = record
+    tests = tuple(latest.values())
+    return Results(tests, count - len(tests), _tidy(tests), _roles(tests))
 
 
-def latest_tests(store: Store) -> list[dict[str, Any]]:
-    """Test records that count: of each setting the latest."""
-    return list(_chosen(store).values())
+def _tidy(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
+    rows = [
+        {**columns, **row, "unit": record.unit}
+        for record, columns in ((record, record.columns.model_dump()) for record in tests)
+        for row in record.rows
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
+    return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
 
-def _chosen(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
-    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for record in store.records("test"):
-        key = tuple(record["columns"][name] for name in KEYS)
-        if key not in chosen or record["finished"] > chosen[key]["finished"]:
-            chosen[key] = record
-    return chosen
+def _roles(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
+    rows = [{"unit": record.unit, **record.role.model_dump()} for record in tests]
+    return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
 
 
-def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON has them: what has no value is null there and NaN here."""
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
+    """Rows of a table for JSON, which has null instead of NaN."""
     return [
         {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
         for line in frame.to_dict("records")
     ]
 
 
-def write_metrics(store: Store) -> pd.DataFrame:
-    """Write ``metrics.csv`` at the root of the results folder and return the tidy table."""
-    frame, _ = collect(store)
-    if not frame.empty:
-        write_atomic(store.root / "metrics.csv", frame.to_csv(index=False, lineterminator="\n").encode())
-    return frame
+def write_metrics(results: Results, root: Path) -> Path | None:
+    """Write ``metrics.csv`` at the root of the results folder.
+
+    Returns:
+        The file, or None if no test is finished.
+    """
+    if results.frame.empty:
+        return None
+    path = root / "metrics.csv"
+    write_atomic(path, results.frame.to_csv(index=False, lineterminator="\n").encode())
+    return path

@@ -1,47 +1,43 @@
-"""Everything ``bench report`` writes."""
+"""Files of a report: tables and figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
-from ..store import Store, write_atomic
+from ..files import write_atomic
+from ..store import Store
+from .breakdowns import confidences, corruptions, scorers
+from .comparison import comparison, comparison_frame
 from .figures import write_figures
-from .frame import collect
-from .tables import (
-    comparison,
-    comparison_frame,
-    confidences,
-    corruptions,
-    paired_with_base,
-    scorers,
-    to_latex,
-    to_markdown,
-)
+from .frame import Results
+from .markup import to_latex, to_markdown
+from .pairing import paired_with_base
 
 
-def write_report(store: Store, out: Path) -> list[Path]:
+def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files.
+
+    Args:
+        store: The results folder, for its tuning studies.
+        results: Its finished tests (:func:`~bench.report.frame.collect`).
+        out: Folder for the files.
 
     Returns:
         The files written.
     """
-    frame, roles = collect(store)
+    frame, roles = results.frame, results.roles
     rows = comparison(frame, roles)
-    texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
-    tables: dict[str, pd.DataFrame] = {
+    tables = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
         "corruptions.csv": corruptions(frame, roles),
         "scorers.csv": scorers(frame),
         "paired_with_base.csv": paired_with_base(frame, roles),
     }
+    texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
+    texts |= {name: table.to_csv(index=False, lineterminator="\n") for name, table in tables.items() if not table.empty}
     written = []
-    for name, table in tables.items():
-        if not table.empty:
-            texts[name] = table.to_csv(index=False, lineterminator="\n")
     for name, text in sorted(texts.items()):
         write_atomic(out / name, text.encode())
         written.append(out / name)
-    return written + write_figures(store, frame, roles, out)
+    return written + write_figures(store, results, out)

@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..engine.model import DistributionScorer
 from ..errors import BadInput
-from ..methods._spread import spread_confidence
 from ..methods.confidence import norm_confidence
-from ..methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
+from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal
+from ..methods.distributions.point import PointMass
+from ..methods.distributions.von_mises_fisher import VonMisesFisher
+from ..methods.learned_spread import spread_confidence
+from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..seeds import seed_for

@@ -6,9 +6,14 @@ the mean (104, 117, 128).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .pretrained import InputFormat, Photographs, check_colour
+from .pretrained import load_weights as load_weights
 
 # Channels of each block: 1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, projection after the pool, pool.
 # A block without a projection halves the resolution.
@@ -78,3 +83,22 @@ class BNInception(nn.Module):
             parts = [self._apply_conv(f"{name}_1x1", x)] if one else []
             x = torch.cat([*parts, three, double, pooled], 1)
         return x
+
+
+CAFFE = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
+"""Input format of the public weights."""
+
+
+def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
+    """Network for photographs at random weights.
+
+    Raises:
+        ValueError: If the images are not in colour.
+    """
+    check_colour(name, in_channels)
+    return Photographs(BNInception(), CAFFE, freeze_norm)
+
+
+def cached_weights(name: str) -> Path | None:
+    """No file: the public weights of this network are in no cache of timm or torch."""
+    return None

@@ -1,7 +1,10 @@
-"""The small network of the embedded data sets."""
+"""Small convolutional network of the embedded data sets."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
@@ -11,7 +14,7 @@ class ConvNet(nn.Module):
     The first three blocks max-pool right after the convolution: batch norm and ReLU then see a quarter of the pixels,
     which makes a training step a third faster than pooling last (8.9 against 12.2 ms per 64 images of 18 x 50).
     Global average and global maximum are summed, as in PER's networks. About 70,000 parameters; meant for images
-    of some 10 to 32 pixels a side.
+    of about 10 to 32 pixels a side.
 
     Args:
         in_channels: Channels of the images.
@@ -36,3 +39,13 @@ class ConvNet(nn.Module):
         """Pooled features ``[B, 64]`` of images ``[B, C, H, W]`` with sides of at least 8 pixels."""
         maps: Tensor = self.features(images)
         return maps.mean((2, 3)) + maps.amax((2, 3))
+
+
+def build(name: str, in_channels: int, freeze_norm: str) -> ConvNet:
+    """The network at random weights; its batch norms are always trained."""
+    return ConvNet(in_channels)
+
+
+def load_weights(network: ConvNet, path: Path) -> None:
+    """Load a ``.safetensors`` file of the whole network."""
+    network.load_state_dict(load_file(path))

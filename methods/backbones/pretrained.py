@@ -1,4 +1,4 @@
-"""Networks for photographs: what surrounds a body of timm, torchvision or our own, and how its weights are found."""
+"""Networks for photographs: a body with its input format and pooling, and the weights that it starts from."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLogits.")
-"""Prefixes of what a checkpoint holds beside the body: its classifier, which is not used."""
+"""Prefixes of the parameters of a checkpoint's classifier, which is not used."""
 
 
 @dataclass(frozen=True)
 class InputFormat:
-    """How a body wants its images: ``(scale * x - mean) / std`` for x in [0, 1], channels as RGB or BGR."""
+    """Input format of a body: ``(scale * x - mean) / std`` for x in [0, 1], channels as RGB or BGR."""
 
     order: str = "RGB"
     scale: float = 1.0
@@ -27,25 +27,22 @@ class InputFormat:
 
     @classmethod
     def parse(cls, text: str) -> InputFormat:
-        """From a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
+        """Input format from a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
 
         Raises:
-            ValueError: If it reads differently.
+            ValueError: If the sentence has another form.
 
         Example:
             >>> InputFormat.parse("BGR 0..255 minus (104,117,123)").mean
             (104.0, 117.0, 123.0)
         """
         triple = r"\(([\d.]+), *([\d.]+), *([\d.]+)\)"
-        found = re.fullmatch(rf"(RGB|BGR) 0\.\.(1|255) minus {triple}(?: divided by {triple})?", text.strip())
-        if found is None:
+        match = re.fullmatch(rf"(RGB|BGR) 0\.\.(1|255) minus {triple}(?: divided by {triple})?", text.strip())
+        if match is None:
             raise ValueError(f"input format {text!r} does not read like `BGR 0..255 minus (104,117,123)`")
-        order, top, *numbers = found.groups()
+        order, top, *numbers = match.groups()
         std = numbers[3:] if numbers[3] is not None else [1, 1, 1]
         return cls(order, float(top), tuple(map(float, numbers[:3])), tuple(map(float, std)))
-
-
-CAFFE_BN_INCEPTION = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
 
 
 class SqueezeNetMaps(nn.Module):
@@ -87,7 +84,7 @@ class GoogLeNetMaps(nn.Module):
 
 
 class TimmMaps(nn.Module):
-    """Any model of timm: feature maps where it has them, else its own pooled features."""
+    """Any model of timm: feature maps if it has them, else its own pooled features."""
 
     def __init__(self, name: str, in_channels: int) -> None:
         super().__init__()
@@ -111,7 +108,7 @@ class Photographs(nn.Module):
 
     Args:
         body: From normalised images to feature maps ``[B, F, h, w]`` or features ``[B, F]``, with ``num_features``.
-        form: The input format that the body was trained with; it is part of the state.
+        input_format: The format that the body was trained with; it is part of the state.
         freeze_norm: ``no``; ``statistics``: batch-norm statistics stay, as in Roth et al. 2020; ``all``: their affine
             parameters too, as in PER.
     """
@@ -121,28 +118,28 @@ class Photographs(nn.Module):
     shift: Tensor
     feature_scale: Tensor
 
-    def __init__(self, body: nn.Module, form: InputFormat, freeze_norm: str = "no") -> None:
+    def __init__(self, body: nn.Module, input_format: InputFormat, freeze_norm: str = "no") -> None:
         super().__init__()
         self.body = body
-        held: Any = body
-        self.out_features = int(held.num_features)
+        features: Any = body.num_features
+        self.out_features = int(features)
         self.freeze_norm = freeze_norm
         self.register_buffer("channels", torch.zeros(3, dtype=torch.long))
         self.register_buffer("scale", torch.ones(3, 1, 1))
         self.register_buffer("shift", torch.zeros(3, 1, 1))
         self.register_buffer("feature_scale", torch.ones(()))
-        self.set_format(form)
+        self.set_format(input_format)
         if freeze_norm == "all":
             for module in self.modules():
                 if isinstance(module, NORMS):
                     for parameter in module.parameters():
                         parameter.requires_grad_(False)
 
-    def set_format(self, form: InputFormat) -> None:
+    def set_format(self, input_format: InputFormat) -> None:
         """Use an input format."""
-        mean, std = (torch.tensor([float(x) for x in values]) for values in (form.mean, form.std))
-        self.channels.copy_(torch.tensor([2, 1, 0] if form.order == "BGR" else [0, 1, 2]))
-        self.scale.copy_((form.scale / std).view(3, 1, 1))
+        mean, std = (torch.tensor([float(x) for x in values]) for values in (input_format.mean, input_format.std))
+        self.channels.copy_(torch.tensor([2, 1, 0] if input_format.order == "BGR" else [0, 1, 2]))
+        self.scale.copy_((input_format.scale / std).view(3, 1, 1))
         self.shift.copy_((-mean / std).view(3, 1, 1))
 
     @torch.no_grad()
@@ -176,28 +173,21 @@ class Photographs(nn.Module):
         return pooled / self.feature_scale
 
 
-OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {}
-"""Bodies that are not timm's: maker, input format of their public weights, torchvision's checkpoint file."""
+OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
+    "googlenet": (GoogLeNetMaps, InputFormat(), "googlenet-1378be20.pth"),
+    "squeezenet1_0": (SqueezeNetMaps, InputFormat(), "squeezenet1_0-b66bff10.pth"),
+}
+"""Bodies of torchvision: maker, input format of their public weights, file of the checkpoint."""
 
 
-def _own() -> dict[str, tuple[Callable[[], nn.Module], InputFormat, str]]:
-    if not OWN:
-        from .bn_inception import BNInception
+def check_colour(name: str, in_channels: int) -> None:
+    """Refuse images that a body for colour photographs cannot read.
 
-        OWN["bn_inception"] = (BNInception, CAFFE_BN_INCEPTION, "")
-        OWN["googlenet"] = (GoogLeNetMaps, InputFormat(), "googlenet-1378be20.pth")
-        OWN["squeezenet1_0"] = (SqueezeNetMaps, InputFormat(), "squeezenet1_0-b66bff10.pth")
-    return OWN
-
-
-OWN_NAMES = ("bn_inception", "googlenet", "squeezenet1_0")
-
-
-def timm_names() -> list[str]:
-    """Names of timm's models."""
-    import timm
-
-    return list(timm.list_models())
+    Raises:
+        ValueError: If they have not three channels.
+    """
+    if in_channels != 3:
+        raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
 
 
 def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
@@ -206,15 +196,14 @@ def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
     Raises:
         ValueError: If it cannot read images of so many channels.
     """
-    if name in OWN_NAMES:
-        if in_channels != 3:
-            raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
-        make, form, _ = _own()[name]
-        return Photographs(make(), form, freeze_norm)
+    if name in OWN:
+        check_colour(name, in_channels)
+        make, input_format, _ = OWN[name]
+        return Photographs(make(), input_format, freeze_norm)
     body = TimmMaps(name, in_channels)
     config = body.model.pretrained_cfg
-    form = InputFormat(mean=config.get("mean", InputFormat.mean), std=config.get("std", InputFormat.std))
-    return Photographs(body, form, freeze_norm)
+    input_format = InputFormat(mean=config.get("mean", InputFormat.mean), std=config.get("std", InputFormat.std))
+    return Photographs(body, input_format, freeze_norm)
 
 
 def cached_weights(name: str) -> Path | None:
@@ -223,9 +212,9 @@ def cached_weights(name: str) -> Path | None:
     Torchvision's in torch's hub folder, timm's in the Hugging Face or torch hub folder.
     """
     hub = Path(torch.hub.get_dir()) / "checkpoints"
-    if name in OWN_NAMES:
-        file = _own()[name][2]
-        return hub / file if file and (hub / file).exists() else None
+    if name in OWN:
+        file = OWN[name][2]
+        return hub / file if (hub / file).exists() else None
     import timm
 
     config = timm.get_pretrained_cfg(name)
@@ -240,9 +229,9 @@ def cached_weights(name: str) -> Path | None:
         repo = str(config.hf_hub_id)
         repo = repo if "/" in repo and not repo.endswith("/") else f"{repo}{config.architecture}.{config.tag}"
         for file in ("model.safetensors", "pytorch_model.bin"):
-            found = try_to_load_from_cache(repo, file)
-            if isinstance(found, str):
-                return Path(found)
+            path = try_to_load_from_cache(repo, file)
+            if isinstance(path, str):
+                return Path(path)
     return None
 
 
@@ -256,14 +245,14 @@ def load_weights(network: Photographs, path: Path) -> None:
     Raises:
         ValueError: If it does not hold the weights of this network.
     """
-    form = None
+    input_format = None
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        form = InputFormat.parse(metadata["input"]) if "input" in metadata else None
+        input_format = InputFormat.parse(metadata["input"]) if "input" in metadata else None
     else:
         state = torch.load(path, map_location="cpu", weights_only=True)
         state = state.get("state_dict", state) if isinstance(state, dict) else {}
@@ -284,5 +273,5 @@ def load_weights(network: Photographs, path: Path) -> None:
         parts += [f"{misfits[0]} has another shape"] if misfits else []
         raise ValueError("; ".join(parts) or "it holds other parameters")
     body.load_state_dict(fitted, strict=False)
-    if form is not None:
-        network.set_format(form)
+    if input_format is not None:
+        network.set_format(input_format)

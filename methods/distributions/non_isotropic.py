@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from ._bessel import vmf_log_normalizer
-from ._shapes import broadcast_shapes
-from .von_mises_fisher import VonMisesFisher, _on_sphere
+from .bessel import vmf_log_normalizer
+from .shapes import broadcast_shapes
+from .von_mises_fisher import VonMisesFisher, on_sphere
 
 NORMALIZERS = ("heuristic", "exact", "none")
 LogNormalizer = Callable[[Tensor, int], Tensor]
@@ -95,7 +95,7 @@ class NonIsotropicVonMisesFisher(Distribution):
                 f"loc [*, D] and concentration [*, D] must share a D >= 2: {loc.shape[-1]}, {concentration.shape[-1]}"
             )
         shape = broadcast_shapes(loc.shape, concentration.shape)
-        self.loc = _on_sphere(loc).expand(shape)
+        self.loc = on_sphere(loc).expand(shape)
         self.concentration = concentration.expand(shape)
         self.normalizer = normalizer
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
@@ -141,4 +141,4 @@ class NonIsotropicVonMisesFisher(Distribution):
             raise NotImplementedError(f"normalizer={self.normalizer!r} gives no density to draw from; use 'exact'")
         stretched = self.concentration * self.loc
         y = VonMisesFisher(stretched, stretched.square().sum(-1).sqrt(), validate_args=False).rsample(sample_shape)
-        return _on_sphere(y / self.concentration)
+        return on_sphere(y / self.concentration)

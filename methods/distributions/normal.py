@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from ._shapes import broadcast_shapes
+from .arrays import array_form
+from .shapes import broadcast_shapes
 
 LOG_2PI = math.log(2 * math.pi)
 
 
 class _Normal(Distribution):
-    """What the two normals share; they differ in the shape of ``variance`` only."""
+    """Base of the isotropic and the diagonal normal, which differ in the shape of ``variance`` only."""
 
     support = constraints.real_vector
     has_rsample = True
@@ -55,6 +56,7 @@ class _Normal(Distribution):
         return 0.5 * (self.log_det_covariance() + self.dim * (LOG_2PI + 1.0))
 
 
+@array_form("isotropic_normal", "loc", "variance")
 class IsotropicNormal(_Normal):
     """N(loc, variance * I).
 
@@ -86,6 +88,7 @@ class IsotropicNormal(_Normal):
         )
 
 
+@array_form("diagonal_normal", "loc", "variance")
 class DiagonalNormal(_Normal):
     """N(loc, diag(variance)).
 

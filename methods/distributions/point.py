@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from .arrays import array_form
 
+
+@array_form("point", "loc")
 class PointMass(Distribution):
     """All mass at ``loc``.
 

@@ -14,8 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
-from ._layout import Layout
+from ..distributions.normal import DiagonalNormal, IsotropicNormal
+from ..distributions.point import PointMass
+from ..distributions.von_mises_fisher import VonMisesFisher
+from .bounds import Bound, DistanceBound, InnerBound, Rows
+from .inner_products import inner_of_means, unit_mean
+from .layout import Layout
+from .spec import ScorerSpec
 
 SAMPLES = 10
 """Draws per image of the sampled score, as in PER."""
@@ -30,14 +35,8 @@ def _legendre(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple((nodes + 1) / 2), tuple(weights / 2)
 
 
-def unit_mean(d: Distribution) -> Tensor:
-    """Direction of the mean, ``[N, D]``. A zero vector stays zero."""
-    loc = d.loc if isinstance(d, VonMisesFisher) else d.mean
-    return F.normalize(loc, dim=-1, eps=1e-30)
-
-
 def expected_direction(d: Distribution) -> Tensor:
-    """E[z / |z|], ``[N, D]``.
+    """Expected direction E[z / |z|], ``[N, D]``.
 
     vMF: A(k) mu. Isotropic normal: m(lambda) mu/|mu| with lambda = |mu|/sigma and
 
@@ -89,7 +88,7 @@ def sampled_direction(d: Distribution, samples: int = SAMPLES, seed: int = 0) ->
 
 
 def expected_l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """-E |z_a - z_b|^2 of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b)."""
+    """Score -E |z_a - z_b|^2 of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b)."""
     u, v = layout.outer(total_variance(a), total_variance(b))
     return -(layout.squared_distance(a.mean, b.mean) + u + v)
 
@@ -103,3 +102,36 @@ def total_variance(d: Distribution) -> Tensor:
     if isinstance(d, (DiagonalNormal, PointMass)):
         return d.variance.sum(-1)
     raise ValueError(f"the expected squared distance is not known for {type(d).__name__}")
+
+
+def _expected_point(d: Distribution, seed: int = 0) -> PointMass:
+    return PointMass(expected_direction(d), validate_args=False)
+
+
+def _sampled_point(d: Distribution, seed: int = 0) -> PointMass:
+    return PointMass(sampled_direction(d, seed=seed), validate_args=False)
+
+
+def _expected_l2_bound(rows_at: Rows, count: int) -> Bound:
+    return DistanceBound(rows_at, count, total_variance)
+
+
+SPECS = (
+    ScorerSpec(
+        "expected_cosine",
+        "E cos(z1, z2) = E[z1/|z1|] . E[z2/|z2|], in closed form",
+        inner_of_means,
+        _expected_point,
+        prepare_once=True,
+        bound=InnerBound,
+    ),
+    ScorerSpec(
+        "sampled_cosine",
+        f"mean cosine over {SAMPLES} x {SAMPLES} draws, as in PER: a noisy expected_cosine",
+        inner_of_means,
+        _sampled_point,
+        prepare_once=True,
+        bound=InnerBound,
+    ),
+    ScorerSpec("expected_l2", "-E ||z1 - z2||^2, in closed form", expected_l2, bound=_expected_l2_bound),
+)

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions import (
-    DiagonalNormal,
-    IsotropicNormal,
-    VonMisesFisher,
-    vmf_log_normalizer_ratio,
-    vmf_log_uniform,
-)
-from ._layout import Layout, Matrix
+from ..distributions.bessel import vmf_log_normalizer_ratio, vmf_log_uniform
+from ..distributions.normal import DiagonalNormal, IsotropicNormal
+from ..distributions.von_mises_fisher import VonMisesFisher
+from .bounds import likelihood_bound
+from .layout import Layout, Matrix
+from .spec import ScorerSpec
 
 LOG_2PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 1 << 16  # of an intermediate: 512 KiB in float64 stay in the cache
@@ -88,3 +86,13 @@ def _as_diagonal(d: Distribution) -> DiagonalNormal:
         f"the mutual likelihood score needs two normals or two von Mises-Fisher distributions; {type(d).__name__} "
         "does not fit (use cosine or l2)"
     )
+
+
+SPECS = (
+    ScorerSpec(
+        "mls",
+        "log of the density overlap, log integral p1(z) p2(z) dz (PFE, Eq. 3); normals and von Mises-Fisher",
+        mutual_likelihood,
+        bound=likelihood_bound,
+    ),
+)

@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions import IsotropicNormal, PointMass
-from ._layout import Layout
+from ..distributions.normal import IsotropicNormal
+from ..distributions.point import PointMass
+from .layout import Layout
+from .spec import ScorerSpec
 
 _ALONG, _ACROSS = 10, 6
 _BLOCK_ELEMENTS = 1 << 18
 
 
-def _golub_welsch(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+def _golub_welsch(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights (summing to 1) of the Gauss rule with this Jacobi matrix."""
-    jacobi = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
+    jacobi = torch.diag(diagonal) + torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1)
     nodes, vectors = torch.linalg.eigh(jacobi)
     return nodes, vectors[0].square()
 
@@ -42,14 +44,14 @@ def _rule(dim: int) -> tuple[tuple[float, float, float], ...]:
 def match_probability(
     a: Distribution, b: Distribution, layout: Layout, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0
 ) -> Tensor:
-    """E sigmoid(-scale |z_a - z_b| + bias) over independent draws.
+    """Match probability E sigmoid(-scale |z_a - z_b| + bias) of independent draws.
 
     The difference of two isotropic normals has v = v_a + v_b, and |z_a - z_b|^2 = (delta + sqrt(v) n)^2 + v c with n
     standard normal and c chi-square: a two-dimensional Gauss rule replaces HIB's 8 x 8 draws per pair.
 
     Args:
         a: Isotropic normals or points, D >= 2 (in one dimension the distance has a kink that the rule cannot follow).
-        b: The same.
+        b: Distributions of the same kinds.
         layout: Matrix or pairs.
         scale: HIB's a, the slope of the match probability in the distance.
         bias: HIB's b.
@@ -74,3 +76,13 @@ def match_probability(
             value = value + weight * torch.sigmoid(bias - scale * distance)
         parts.append(value)
     return torch.cat(parts).reshape(squared.shape) if parts else squared
+
+
+SPECS = (
+    ScorerSpec(
+        "match",
+        "HIB's match probability E sigmoid(-scale ||z1 - z2|| + bias) by quadrature, trained scale and bias",
+        match_probability,
+        options=("scale", "bias"),
+    ),
+)

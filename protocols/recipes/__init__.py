@@ -1,18 +1,24 @@
-"""Training recipes: one module per data set, each with a ``RECIPE``; ``default`` serves data sets without one."""
+"""Training recipes: modules with a ``RECIPE``; a data set names one of them."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 from ._base import Optim, Range, Recipe, Stage
 
-__all__ = ["Optim", "Range", "Recipe", "Stage", "get_recipe"]
+__all__ = ["RECIPES", "Optim", "Range", "Recipe", "Stage", "get_recipe"]
 
 
-def get_recipe(dataset: str) -> Recipe:
-    """Recipe of a data set, or the default one."""
-    name = f"{__name__}.{dataset}"
-    module = importlib.import_module(name if importlib.util.find_spec(name) else f"{__name__}.default")
-    recipe: Recipe = module.RECIPE
+RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
+
+
+def get_recipe(name: str) -> Recipe:
+    """Recipe by name.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"unknown recipe {name!r} (known: {', '.join(RECIPES)})")
+    recipe: Recipe = importlib.import_module(f"{__name__}.{name}").RECIPE
     return recipe

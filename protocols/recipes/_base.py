@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-
 Optimizer = Literal["adamw", "adam", "sgd", "rmsprop"]
 Schedule = Literal["onecycle", "cosine", "step", "multistep", "constant"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -112,3 +111,8 @@ class Recipe:
     freeze_norm: str = "no"
     epoch_repeats: float = 1.0
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def batches(self) -> dict[str, Any]:
+        """How training images are served, by name."""
+        names = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
+        return {name: getattr(self, name) for name in names}

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.datasets import Augmentation, augment, centre_crop, crop_fractions
+from bench.datasets import Augmentation, augment, centre_crop
 from scipy.stats import kstest
 
 STILL = Augmentation(crop_probability=0.0, shift=0.0, rotation=0.0)
@@ -57,7 +57,7 @@ def test_whole_crop_is_the_image_bit_for_bit():
 
 def test_a_crop_does_not_depend_on_the_batch():
     images = torch.rand(37, 1, 18, 50, generator=generator())
-    fraction = crop_fractions([str(i) for i in range(37)], 0)
+    fraction = torch.linspace(0.5, 1, 37, dtype=torch.float64)
     together = centre_crop(images, fraction)
     alone = torch.cat([centre_crop(images[i : i + 1], fraction[i : i + 1]) for i in range(37)])
     assert torch.equal(together, alone)
@@ -150,26 +150,3 @@ def test_shift_is_a_share_of_each_side_and_brings_in_background():
 def test_bad_settings(bad):
     with pytest.raises(ValueError, match="must"):
         Augmentation(**bad)
-
-
-def test_crop_fractions_are_uniform_and_belong_to_the_identity():
-    ids = [f"ndigit/test/{i:03d}/{j}" for i in range(500) for j in range(8)]
-    fractions = crop_fractions(ids, seed=0)
-    assert fractions.dtype == torch.float64
-    assert fractions.min() >= 0.5
-    assert fractions.max() < 1
-    assert kstest(fractions.numpy(), "uniform", (0.5, 0.5)).pvalue > 1e-3
-    order = torch.randperm(len(ids), generator=generator()).tolist()[:1000]
-    assert torch.equal(crop_fractions([ids[i] for i in order], seed=0), fractions[order])
-    other = crop_fractions(ids, seed=1)
-    assert abs(torch.corrcoef(torch.stack([fractions, other]))[0, 1]) < 0.06
-    wide = crop_fractions(ids, seed=0, low=0.25)
-    torch.testing.assert_close((wide - 0.25) / 0.75, (fractions - 0.5) / 0.5)
-
-
-def test_crop_fractions_do_not_change_between_versions():
-    expected = [0.5532957645194105, 0.7797209997558165]
-    assert crop_fractions(["ndigit/test/557/0", "glyphs/U+0041/DejaVuSans"], seed=0).tolist() == expected
-    assert crop_fractions([], seed=0).shape == (0,)
-    with pytest.raises(ValueError, match="0 < low"):
-        crop_fractions(["a"], 0, low=0.0)

@@ -1,9 +1,14 @@
+import ast
+import importlib
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from bench.datasets import ArrayImages, Augmentation, Dataset, TrainVal, register
+from bench.datasets import ArrayImages, Augmentation, Dataset, PhotoAugmentation, TrainVal, register, register_dataset
+from bench.registry import Registry
 
 
 def image_set(**changes):
@@ -28,17 +33,19 @@ def test_evaluation_normalises():
     assert torch.equal(read, images.evaluation(index))
 
 
-def test_training_and_corrupted_images():
+def test_training_and_cropped_images():
     images = image_set()
     index = torch.tensor([3, 0, 3])
     still = Augmentation(crop_probability=0, shift=0, rotation=0)
     source = torch.Generator()
     assert torch.equal(images.training(index, still, source), images.evaluation(index))
     assert images.training(index, Augmentation(), source).dtype == torch.float32
-    corrupted = images.corrupted(index, torch.tensor([1.0, 0.5, 0.5], dtype=torch.float64))
-    assert corrupted.dtype == torch.float32
-    assert torch.equal(corrupted[0], images.evaluation(index)[0])
-    assert not torch.equal(corrupted[2], images.evaluation(index)[2])
+    with pytest.raises(TypeError, match="augmented by an Augmentation"):
+        images.training(index, PhotoAugmentation(), source)
+    cropped = images.cropped(index, torch.tensor([1.0, 0.5, 0.5], dtype=torch.float64))
+    assert cropped.dtype == torch.float32
+    assert torch.equal(cropped[0], images.evaluation(index)[0])
+    assert not torch.equal(cropped[2], images.evaluation(index)[2])
 
 
 def test_background_is_filled_before_normalisation():
@@ -102,19 +109,33 @@ def test_register_checks_the_class():
         name = "wordless"
 
     with pytest.raises(TypeError, match="name must be"):
-        register(Nameless)
+        register_dataset(Nameless)
     with pytest.raises(TypeError, match="summary must be"):
-        register(Wordless)
+        register_dataset(Wordless)
     with pytest.raises(TypeError, match="must subclass Dataset"):
-        register(dict)
+        register_dataset(dict)
 
-    @register
     class Complete(Nameless):
         name = "complete"
         summary = "something"
 
-    assert Complete._registered
-    assert not Nameless._registered
+    assert register_dataset(Complete) is Complete
+    assert register is register_dataset
+
+
+def test_one_file_may_hold_a_data_set_and_a_method(tmp_path):
+    plugin = tmp_path / "both.py"
+    plugin.write_text(
+        "from bench.datasets import register_dataset\nfrom bench.datasets.folder import Folder\n"
+        "from bench.methods import CosineClassifier, register\n"
+        "@register_dataset\nclass Birds(Folder):\n    name = 'birds'\n    summary = 'a data set'\n"
+        "@register\nclass Mine(CosineClassifier):\n    name = 'mine'\n    summary = 'a method'\n"
+    )
+    registries = {kind: Registry(kind, (plugin,)) for kind in ("datasets", "methods")}
+    assert registries["datasets"].get("birds").summary == "a data set"
+    assert registries["methods"].get("mine").summary == "a method"
+    assert "mine" not in registries["datasets"].entries
+    assert "birds" not in registries["methods"].entries
 
 
 def test_train_val_is_frozen():
@@ -133,3 +154,21 @@ def test_importing_the_folder_is_cheap():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(ImportError):
         from bench.datasets import nothing  # noqa: F401
+
+
+@pytest.mark.parametrize("package", ["bench.datasets", "bench.datasets.corruptions"])
+def test_type_checkers_see_what_is_exported(package):
+    module = importlib.import_module(package)
+    (shown,) = [node.body for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
+    names = {alias.name: f".{node.module}" for node in shown for alias in node.names}
+    assert names == module._EXPORTS
+    assert all(alias.asname == alias.name for node in shown for alias in node.names)
+
+
+def test_internal_imports_name_the_defining_module():
+    root = Path(__file__).parents[2]
+    packages = {"datasets", "bench.datasets", "datasets.corruptions", "bench.datasets.corruptions"}
+    for path in [*(root / "bench").rglob("*.py"), *(root / "datasets").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module not in packages, f"{path}:{node.lineno} imports from the lazy package"

@@ -1,17 +1,23 @@
 """Corruptions beyond the crop: graded, drawn per identity, and the clean image at severity 0."""
 
+import importlib
 import io
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, crop_fractions
-from bench.datasets.corruptions import BLUR_SIGMA, NOISE_SD, check_range, draw_quality, manifest_sha256
+from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, corrupted
+from bench.datasets.corruptions import check_range, corruption_module, draw_quality, manifest_sha256
+from bench.datasets.corruptions.blur import BLUR_SIGMA
+from bench.datasets.corruptions.noise import NOISE_SD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.ndimage import gaussian_filter
+from scipy.stats import kstest
 
 KINDS = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None]
 SEVERITIES = [0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0]
@@ -55,13 +61,13 @@ def test_the_same_image_is_corrupted_the_same_way_whatever_stands_beside_it(kind
     images = _set()
     quality = torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7, 1.0], dtype=torch.float64)
     rows = torch.arange(len(images))
-    whole = images.degraded(kind, rows, quality, 3)
+    whole = corrupted(images, kind, rows, quality, 3)
     assert whole.dtype == torch.float32
-    alone = torch.cat([images.degraded(kind, rows[i : i + 1], quality[i : i + 1], 3) for i in range(len(images))])
+    alone = torch.cat([corrupted(images, kind, rows[i : i + 1], quality[i : i + 1], 3) for i in range(len(images))])
     assert torch.equal(whole, alone)
     order = torch.tensor([4, 0, 5, 2, 1, 3])
     other = images.select(order)
-    assert torch.equal(other.degraded(kind, rows, quality[order], 3), whole[order])
+    assert torch.equal(corrupted(other, kind, rows, quality[order], 3), whole[order])
     # Clean where nothing is lost, bit for bit.
     assert torch.equal(whole[5], images.evaluation(rows)[5])
     assert not torch.equal(whole[4], images.evaluation(rows)[4])
@@ -78,7 +84,7 @@ def test_draws_differ_between_identities_and_seeds(kind):
 def test_the_crop_goes_through_the_same_door():
     images, rows = _set(), torch.arange(6)
     side = torch.linspace(0.5, 1, 6, dtype=torch.float64)
-    assert torch.equal(images.degraded("crop", rows, side, 0), images.corrupted(rows, side))
+    assert torch.equal(corrupted(images, "crop", rows, side, 0), images.cropped(rows, side))
 
 
 def test_blur_is_scipys_gaussian():
@@ -139,7 +145,7 @@ def test_photographs_are_corrupted_as_a_network_sees_them(tmp_path, make_photo, 
         rows, quality = torch.arange(4), torch.tensor([1.0, 0.6, 0.3, 0.0], dtype=torch.float64)
         clean = images.evaluation(rows)
         for kind in KINDS:
-            found = images.degraded(kind, rows, quality, 1)
+            found = corrupted(images, kind, rows, quality, 1)
             assert found.shape == (4, 3, 32, 32)
             assert torch.equal(found[0], clean[0])
             assert float((found[1] - clean[1]).abs().mean()) > 0
@@ -154,8 +160,27 @@ def test_severities_are_drawn_evenly_and_per_identity():
     assert float(quality.mean()) == pytest.approx(0.6, abs=4 * 0.4 / math.sqrt(12 * 2000))
     assert torch.equal(draw_quality("blur", ids[::-1], 5, 0.2, 0.6).flip(0), quality)
     assert not torch.equal(draw_quality("blur", ids, 6, 0.2, 0.6), quality)
-    # A crop's severity is 1 - its side, and the sides are the ones they have always been.
-    assert torch.equal(draw_quality("crop", ids, 5, 0.0, 0.75), crop_fractions(ids, 5, 0.25, 1.0))
+
+
+def test_sides_of_crops_are_uniform_and_belong_to_the_identity():
+    ids = [f"ndigit/test/{i:03d}/{j}" for i in range(500) for j in range(8)]
+    sides = draw_quality("crop", ids, 0, 0.0, 0.5)
+    assert sides.dtype == torch.float64
+    assert sides.min() >= 0.5
+    assert sides.max() < 1
+    assert kstest(sides.numpy(), "uniform", (0.5, 0.5)).pvalue > 1e-3
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0)).tolist()[:1000]
+    assert torch.equal(draw_quality("crop", [ids[i] for i in order], 0, 0.0, 0.5), sides[order])
+    other = draw_quality("crop", ids, 1, 0.0, 0.5)
+    assert abs(torch.corrcoef(torch.stack([sides, other]))[0, 1]) < 0.06
+    wide = draw_quality("crop", ids, 0, 0.0, 0.75)
+    torch.testing.assert_close((wide - 0.25) / 0.75, (sides - 0.5) / 0.5)
+
+
+def test_sides_of_crops_do_not_change_between_versions():
+    expected = [0.5532957645194105, 0.7797209997558165]
+    assert draw_quality("crop", ["ndigit/test/557/0", "glyphs/U+0041/DejaVuSans"], 0, 0.0, 0.5).tolist() == expected
+    assert draw_quality("crop", [], 0, 0.0, 0.5).shape == (0,)
 
 
 def test_a_manifest_does_not_depend_on_the_order_and_knows_every_severity():
@@ -184,3 +209,20 @@ def test_a_manifest_does_not_depend_on_the_order_and_knows_every_severity():
 def test_what_makes_no_sense_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_every_corruption_is_a_file_of_its_own():
+    assert list(CORRUPTIONS) == ["crop", "blur", "jpeg", "noise", "occlusion"]
+    for name, corruption in CORRUPTIONS.items():
+        assert corruption_module(name) == f"bench.datasets.corruptions.{name}"
+        assert importlib.import_module(corruption_module(name)).CORRUPTION is corruption
+    with pytest.raises(KeyError):
+        corruption_module("fog")
+
+
+def test_training_data_are_made_without_the_corruptions():
+    code = (
+        "import sys, bench.datasets.dataset, bench.datasets.folder, bench.datasets.ndigit, bench.datasets.batches; "
+        "assert not [name for name in sys.modules if name.startswith('bench.datasets.corruptions')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

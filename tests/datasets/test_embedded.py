@@ -251,13 +251,11 @@ def test_training_code_has_no_route_to_test_images(cls):
 def test_listing_needs_the_source_alone(cls):
     tree = ast.parse(inspect.getsource(inspect.getmodule(cls)))
     (node,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls.__name__]
-    assert [d.id for d in node.decorator_list] == ["register"]
+    assert [d.id for d in node.decorator_list] == ["register_dataset"]
     literals = {
         n.targets[0].id: n.value.value
         for n in node.body
         if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
     }
     assert (literals["name"], literals["summary"]) == (cls.name, cls.summary)
-    assert cls._registered
     assert cls.embedded
-    assert cls.crop_shape == "image"

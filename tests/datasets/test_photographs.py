@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets import DataError
-from bench.datasets.photographs import (
-    PhotoAugmentation,
-    PhotoImages,
-    View,
-    colour_jitter,
-    corrupted_view,
-    crop_boxes,
-    decode,
-    evaluation_view,
-)
+from bench.datasets.decode import decode
+from bench.datasets.photo_augmentation import PhotoAugmentation, colour_jitter, crop_boxes
+from bench.datasets.photo_images import PhotoImages
+from bench.datasets.view import View, cropped_view, evaluation_view
 from PIL import Image
 from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
@@ -99,7 +93,7 @@ def test_antialiasing_off_is_plain_bilinear_interpolation(files):
     assert (found.int() - evaluation_view(image, View(image_size=32, resize=32)).int()).abs().max() > 5
 
 
-def test_corruption_is_the_centre_square_seen_as_a_whole_image(files):
+def test_a_crop_is_the_centre_square_seen_as_a_whole_image(files):
     view = View(image_size=32, resize=40)
     for path in files:
         image = decode(path)
@@ -107,8 +101,8 @@ def test_corruption_is_the_centre_square_seen_as_a_whole_image(files):
         k = round(0.6 * side)
         top, left = round((image.shape[1] - k) / 2), round((image.shape[2] - k) / 2)
         square = image[:, top : top + k, left : left + k]
-        torch.testing.assert_close(corrupted_view(image, 0.6, view), evaluation_view(square, view))
-        whole = corrupted_view(image, 1.0, view)
+        torch.testing.assert_close(cropped_view(image, 0.6, view), evaluation_view(square, view))
+        whole = cropped_view(image, 1.0, view)
         assert whole.shape == (3, 32, 32)
 
 

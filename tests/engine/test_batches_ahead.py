@@ -4,8 +4,7 @@ import threading
 
 import pytest
 import torch
-from bench.datasets import Augmentation
-from bench.datasets._base import ArrayImages, TrainVal
+from bench.datasets import ArrayImages, Augmentation, TrainVal
 from bench.engine.train import _Images, in_turn
 
 

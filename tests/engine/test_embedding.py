@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from bench.datasets import crop_fractions
+from bench.datasets.corruptions import draw_quality
 from bench.engine.context import Context
-from bench.engine.model import DistributionScorer, embed, load_model, rows_of
+from bench.engine.model import embed, load_model
 from bench.engine.settings import RunSettings
 from bench.engine.train import run_training
 from bench.engine.units import build_plans, unit_id
-from bench.methods.distributions import to_arrays
+from bench.methods.distributions import rows_of, to_arrays
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import verification_rows
@@ -76,7 +77,7 @@ def test_the_evaluation_batch_size_changes_values_by_less_than_a_millionth(train
 
 def test_crops_depend_on_the_image_and_not_on_its_place(trained):
     _, images = trained
-    fraction = crop_fractions(images.ids, 3)
+    fraction = draw_quality("crop", images.ids, 3, 0.0, 0.5)
     rows = torch.tensor([5, 900, 17])
-    alone = torch.cat([images.corrupted(rows[i : i + 1], fraction[rows[i : i + 1]]) for i in range(3)])
-    assert torch.equal(images.corrupted(rows, fraction[rows]), alone)
+    alone = torch.cat([images.cropped(rows[i : i + 1], fraction[rows[i : i + 1]]) for i in range(3)])
+    assert torch.equal(images.cropped(rows, fraction[rows]), alone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.methods import CosineClassifier, Method
+from bench.methods import PER, CosineClassifier, Method, register
 from bench.registry import Registry
 from bench.testing import CHECKS, ConformanceError, check
 from torch import nn
@@ -74,3 +74,24 @@ def test_the_suite_fails_what_it_should(name, method):
     check(name, _Good)
     with pytest.raises(ConformanceError):
         check(name, method)
+
+
+def test_published_settings_are_about_one_method_and_not_inherited():
+    arcface = METHODS.get("arcface").load()
+    assert arcface.published == (PER("arcface"),)
+
+    @register
+    class Mine(arcface):
+        """A variation."""
+
+        name, summary = "mine", "another margin"
+
+    @register
+    class Stated(arcface):
+        """A variation with settings of its own."""
+
+        name, summary, published = "stated", "another margin", (PER("dsml"),)
+
+    assert Mine.published == ()
+    assert Stated.published == (PER("dsml"),)
+    assert arcface.published == (PER("arcface"),)

@@ -1,11 +1,24 @@
 """Normals and points against SciPy, closed forms and moments of their samples."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
-from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, from_arrays, to_arrays
+from bench.methods.distributions import (
+    DiagonalNormal,
+    IsotropicNormal,
+    PointMass,
+    VonMisesFisher,
+    array_form,
+    from_arrays,
+    in_float64,
+    rows_of,
+    to_arrays,
+)
 from bench.methods.distributions.normal import kl_to_standard_normal
+from bench.methods.scorers import DistributionScorer
 from scipy import stats
 from torch.distributions import kl_divergence
 
@@ -85,7 +98,7 @@ def test_kl_gradient_in_the_variance_is_the_closed_form():
 
 
 def test_array_forms_round_trip():
-    for dist in (_iso(), _diag(), PointMass(torch.randn(3, 2))):
+    for dist in (_iso(), _diag(), PointMass(torch.randn(3, 2)), VonMisesFisher(torch.eye(3), torch.rand(3))):
         kind, arrays = to_arrays(dist)
         back = from_arrays(kind, arrays)
         assert type(back) is type(dist)
@@ -96,6 +109,69 @@ def test_array_forms_round_trip():
 def test_array_form_of_a_foreign_distribution_is_refused():
     with pytest.raises(TypeError, match="no array form"):
         to_arrays(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
+
+
+@array_form("test_laplace", "loc", "diversity")
+class _Laplace(torch.distributions.Distribution):
+    """A distribution of somebody else's, with what its docstring asks for and no more."""
+
+    arg_constraints = {}  # noqa: RUF012
+
+    def __init__(self, loc, diversity, validate_args=None):
+        self.loc, self.diversity = loc, diversity
+        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    def mean(self):
+        return self.loc
+
+
+def test_a_distribution_of_ones_own_has_an_array_form_and_scores():
+    loc, diversity = torch.randn(5, 3), torch.rand(5, 3)
+    dist = _Laplace(loc, diversity)
+    kind, arrays = to_arrays(dist)
+    assert kind == "test_laplace"
+    back = from_arrays(kind, arrays)
+    assert type(back) is _Laplace
+    assert torch.equal(back.loc, loc)
+    assert torch.equal(back.diversity, diversity)
+    rows = torch.tensor([3, 1])
+    assert torch.equal(rows_of(dist, rows).diversity, diversity[rows])
+    assert in_float64(dist).diversity.dtype == torch.float64
+    scorer = DistributionScorer("cosine", dist)
+    expected = torch.nn.functional.cosine_similarity(loc.double()[:, None], loc.double()[None], dim=-1)
+    torch.testing.assert_close(scorer.matrix(torch.arange(5), torch.arange(5)), expected)
+
+
+def test_array_forms_are_not_inherited_and_not_shared():
+    class Wider(IsotropicNormal):
+        pass
+
+    with pytest.raises(TypeError, match=r"no array form for Wider: decorate the class with @array_form\("):
+        to_arrays(Wider(torch.zeros(2, 3), torch.ones(2)))
+    with pytest.raises(ValueError, match=r"'point' of Wider is already that of .*PointMass; choose another name"):
+        array_form("point", "loc")(Wider)
+
+
+def test_an_unknown_kind_says_what_to_add():
+    with pytest.raises(TypeError, match=r"'gamma' \(known: .*von_mises_fisher\): import the module .*@array_form"):
+        from_arrays("gamma", {})
+
+
+@pytest.mark.parametrize("kind", ["point", "isotropic_normal", "diagonal_normal", "von_mises_fisher"])
+def test_the_kinds_of_the_package_need_no_import(kind):
+    names = {"point": "loc", "von_mises_fisher": "loc concentration"}.get(kind, "loc variance").split()
+    code = f"""
+import torch
+from bench.methods.distributions.arrays import from_arrays, to_arrays
+arrays = {{"loc": torch.eye(3), "variance": torch.ones(3), "concentration": torch.ones(3)}}
+if {kind == "diagonal_normal"}:
+    arrays["variance"] = torch.ones(3, 3)
+assert to_arrays(from_arrays({kind!r}, arrays))[0] == {kind!r}
+assert list(to_arrays(from_arrays({kind!r}, arrays))[1]) == {names!r}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_point_mass_is_its_own_sample_and_mean():

@@ -14,15 +14,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods.distributions import PointMass, VonMisesFisher
-from bench.methods.el_nivmf import ElNivmf, ElNivmfLoss
+from bench.methods.el_nivmf import ElNivmf
 from bench.methods.flow import ConditionalFlow
 from bench.methods.losses import ArcFaceLoss, CosineClassifier
 from bench.methods.margin import margin_loss
 from bench.methods.multi_similarity import multi_similarity_loss
 from bench.methods.nir import NirLoss
-from bench.methods.nivmf_losses import distance_logits, el_nivmf_logits
-from bench.methods.proxies import proxy_anchor_loss, proxy_nca_loss, proxy_nca_softplus_loss
-from bench.methods.proxy_anchor import ProxyAnchorLoss
+from bench.methods.nivmf_losses import ElNivmfLoss, distance_logits, el_nivmf_logits
+from bench.methods.proxies import ProxyAnchorLoss, proxy_anchor_loss, proxy_nca_loss, proxy_nca_softplus_loss
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
 TRUTH = json.loads((GOLDEN / "truth_summary.json").read_text())

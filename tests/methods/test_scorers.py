@@ -1,11 +1,14 @@
 """Scorers against golden values, numerical integration, Monte Carlo and plain loops."""
 
+import importlib
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
-from bench.methods.scorers import SCORERS, paired_score, pairwise_score
+from bench.methods.scorers import SCORERS, get_scorer, paired_score, pairwise_score, scorer_module
 from scipy import integrate, stats
 
 
@@ -252,3 +255,29 @@ def test_antipodal_certain_embeddings_have_a_finite_score_and_gradient():
     matrix.sum().backward()
     assert torch.isfinite(matrix).all()
     assert torch.isfinite(kappa.grad).all()
+
+
+def test_every_scorer_is_in_the_table_under_the_module_that_defines_it():
+    assert list(SCORERS) == ["cosine", "l2", "mls", "expected_cosine", "sampled_cosine", "expected_l2", "match"]
+    assert [spec.name for spec in SCORERS.values()] == list(SCORERS)
+    for module in {scorer_module(name) for name in SCORERS}:
+        named = {name for name in SCORERS if scorer_module(name) == module}
+        assert {spec.name for spec in importlib.import_module(module).SPECS} == named
+    assert scorer_module("mls") == "bench.methods.scorers.likelihood"
+    assert "cosin" not in SCORERS
+    for ask in (get_scorer, scorer_module):
+        with pytest.raises(ValueError, match="unknown scorer 'cosin'; did you mean 'cosine'"):
+            ask("cosin")
+
+
+def test_the_tables_name_modules_without_importing_torch():
+    code = """
+import sys
+from bench.methods.backbones.registry import backbone_module
+from bench.methods.scorers.registry import SCORERS, scorer_module
+names = [scorer_module(name) for name in SCORERS] + [backbone_module("convnet"), backbone_module("resnet50")]
+assert all(name.startswith("bench.methods.") for name in names), names
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -69,7 +69,7 @@ def _whole(monkeypatch, scorer, labels, **options):
 def _found(scorer, labels, depth=DEPTH, **options):
     """How many queries the search proves."""
     rows = torch.arange(len(labels))
-    form = scorer.form()
+    form = scorer.bound()
     tolerance = ranking.TIE_TOLERANCE * form.scale(rows, rows)
     parts = search.search(form, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
     return sum(len(part.place) for part in parts)
@@ -163,7 +163,7 @@ def test_exact_products_of_fractions_agree_with_the_bound():
 @pytest.mark.parametrize("name", NAMES)
 def test_forms_give_the_scores_and_bounds_that_hold(name):
     scorer, _ = _scorer(name, "random", seed=5, spread=2.0)
-    form = scorer.form()
+    form = scorer.bound()
     rows, items = torch.arange(60), torch.arange(60, 260)
     inner = form.left(rows) @ form.right(items).mT
     every = items.expand(60, 200)
@@ -319,7 +319,7 @@ def test_large_classes_are_filtered_exactly_from_a_bounded_depth():
 def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     """The bound of the bfloat16 product, seen through the largest product that a group may hold."""
     scorer, _ = _scorer("l2", kind)
-    form, rows = scorer.form(), torch.arange(N)
+    form, rows = scorer.bound(), torch.arange(N)
     seen = []
     product = search._product
 

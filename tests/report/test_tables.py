@@ -7,8 +7,11 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from bench.report.frame import COLUMNS
-from bench.report.tables import comparison, comparison_frame, paired_with_base, print_comparison, to_markdown
+from bench.records import COLUMNS
+from bench.report.comparison import Mark, comparison, comparison_frame
+from bench.report.markup import to_latex, to_markdown
+from bench.report.pairing import paired_with_base
+from bench.report.terminal import print_comparison
 from rich.console import Console
 
 RHO = {"metric": "spearman_crop", "split": "test_crop"}
@@ -64,11 +67,40 @@ def test_best_and_better_than_every_deterministic_method_are_marked(data):
     (rows,) = comparison(*data).values()
     normal, point = rows
     assert (normal.label, point.label) == ("normal (point)", "point")
-    assert normal.cells[1].best
-    assert normal.cells[1].beats_deterministic
-    assert not point.cells[1].best
-    assert not point.cells[1].beats_deterministic
-    assert point.cells[5].mean == pytest.approx(0.6)
+    assert normal.marks[1] == Mark(best=True, beats_deterministic=True)
+    assert point.marks[1] == Mark(best=False, beats_deterministic=False)
+    assert point.values[5].mean == pytest.approx(0.6)
+
+
+def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_one():
+    lines = []
+    for seed in range(2):
+        lines += [("point", "", seed, "norm", RHO, 0.5), ("normal", "point", seed, "method", RHO, 0.7)]
+        lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5)]
+        lines += [("point", "", seed, "oracle", RHO, 0.9)]
+    (rows,) = comparison(*_frame(lines)).values()
+    assert rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
+    lines += [("point", "", seed, "max_cosine", RHO, 0.8) for seed in range(2)]
+    (rows,) = comparison(*_frame(lines)).values()
+    assert rows[0].marks[5] == Mark(best=True, beats_deterministic=False)
+
+
+def test_where_lower_is_better_the_lowest_value_is_marked():
+    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
+    lines = []
+    for seed in range(2):
+        lines += [("point", "", seed, "norm", aurc, 0.3), ("normal", "point", seed, "method", aurc, 0.2)]
+    (rows,) = comparison(*_frame(lines)).values()
+    by_label = {row.label: row.marks[7] for row in rows}
+    assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
+
+
+def test_latex_escapes_labels_and_headings(data):
+    frame, roles = data
+    text = to_latex(comparison(frame.assign(dataset="a_b", pinned="method.x_y=1; 50%"), roles))
+    assert r"\caption{a\_b: mean" in text
+    assert r"method.x\_y=1; 50\%" in text
+    assert "P(clean $>$ crop)" in text
 
 
 def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):

@@ -1,0 +1,243 @@
+"""Code ids: a hash of the code that a unit runs, so that edited code never reuses old results.
+
+The id of some modules covers each of them and every module of the same package that it imports, directly or not, read
+from the syntax trees without importing anything. Comments, docstrings and layout do not count, and every Python
+version gives the same id. Registries and plumbing are left out (:data:`OUTSIDE`): whoever uses an entry of a registry
+names the entry's module as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from .seeds import content_id
+
+OUTSIDE = frozenset(
+    f"bench.{name}"
+    for name in (
+        "_version",
+        "code_id",
+        "errors",
+        "files",
+        "progress",
+        "records",
+        "registry",
+        "resources",
+        "specs",
+        "store",
+        "datasets.corruptions.registry",
+        "methods.backbones.registry",
+        "methods.distributions.registry",
+        "methods.scorers.registry",
+        "protocols.known_tests",
+        "protocols.metrics",
+        "protocols.recipes",
+    )
+)
+"""Modules that compute no value: registries, of which a unit uses some entries, and what moves values about."""
+
+
+class Module(NamedTuple):
+    """A file with the dotted name it is imported by; a plug-in's folder counts as its package."""
+
+    name: str
+    path: Path
+
+    @property
+    def package(self) -> str:
+        """Package that its relative imports start from."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+
+PLUGINS = "bench_plugins"
+"""Package name of plug-in files; each folder of plug-ins is a package below it."""
+
+
+def plugin_name(path: Path) -> str:
+    """Dotted name of a plug-in file: a synthetic package per folder, so that it shadows no installed package."""
+    folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
+    return f"{PLUGINS}.folder_{folder}.{path.stem}"
+
+
+def code_id(*roots: str | Path) -> str:
+    """Id of modules and of everything of theirs that they import.
+
+    Args:
+        roots: Dotted names, or files of plug-ins.
+    """
+    return content_id(sorted(digest(module.path) for module in closure(*roots)))
+
+
+def closure(*roots: str | Path) -> list[Module]:
+    """The given modules and every module of the same packages that they import, directly or not.
+
+    Raises:
+        ValueError: If a root is not found.
+    """
+    waiting: list[Module] = []
+    for root in roots:
+        module = Module(plugin_name(root), root.resolve()) if isinstance(root, Path) else _find(root, None)
+        if module is None:
+            raise ValueError(f"no module {root}")
+        waiting.append(module)
+    reached: dict[Path, Module] = {}
+    while waiting:
+        module = waiting.pop()
+        if module.path not in reached and module.name not in OUTSIDE:
+            reached[module.path] = module
+            waiting += _imported(module)
+    return sorted(reached.values())
+
+
+@cache
+def _imported(module: Module) -> tuple[Module, ...]:
+    """Modules that a module imports, through re-exports to where a name is defined."""
+    targets: list[Module | None] = []
+    for node in _import_nodes(_tree(module.path)):
+        if isinstance(node, ast.Import):
+            targets += [_find(alias.name, module) for alias in node.names]
+        else:
+            source = _absolute(node, module)
+            targets += [_defining(source, alias.name, module) for alias in node.names]
+    return tuple(dict.fromkeys(target for target in targets if target is not None))
+
+
+def _import_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements at any depth, without those for type checkers only."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING") and not _negated(node.test):
+            for other in node.orelse:
+                yield from _import_nodes(ast.Module([other], []))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        else:
+            yield from _import_nodes(node)
+
+
+def _negated(test: ast.expr) -> bool:
+    return isinstance(test, ast.UnaryOp)
+
+
+def _absolute(node: ast.ImportFrom, module: Module) -> str:
+    """Dotted name that a ``from`` import starts from."""
+    if not node.level:
+        return node.module or ""
+    parts = module.package.split(".")
+    base = parts[: len(parts) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _defining(source: str, name: str, importer: Module) -> Module | None:
+    """Module that defines ``name`` of ``source``: a submodule, or what the package imports it from, or itself."""
+    submodule = _find(f"{source}.{name}", importer)
+    if submodule is not None:
+        return submodule
+    package = _find(source, importer)
+    if package is None or package.path.name != "__init__.py":
+        return package
+    # What a package imports for type checkers only is what it loads when it is asked for.
+    for node in ast.walk(_tree(package.path)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _defining(_absolute(node, package), alias.name, importer)
+    return package
+
+
+def _find(name: str, importer: Module | None) -> Module | None:
+    """Module by name, if it is of the importer's package or of ours; None for third parties."""
+    if importer is not None:
+        top = importer.name.partition(".")[0]
+        if top == PLUGINS:
+            prefix = importer.package + "."
+            beside = name.removeprefix(prefix)
+            path = importer.path.parent.joinpath(*beside.split("."))
+            for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+                if candidate.is_file():
+                    return Module(prefix + beside, candidate)
+        if name.partition(".")[0] not in (top, "bench"):
+            return None
+    return _file_of(name)
+
+
+@cache
+def _file_of(name: str) -> Module | None:
+    first, *rest = name.split(".")
+    folder = _folder(first)
+    reached = first
+    for i, part in enumerate(rest):
+        if folder is None:
+            return None
+        reached = f"{reached}.{part}"
+        file = folder / f"{part}.py"
+        if file.is_file():
+            return Module(reached, file) if i == len(rest) - 1 else None
+        below = folder / part
+        folder = below if below.is_dir() else _folder(reached)
+    return None if folder is None or not (folder / "__init__.py").is_file() else Module(name, folder / "__init__.py")
+
+
+@cache
+def _folder(package: str) -> Path | None:
+    """Folder of an installed package; ours has parts that lie elsewhere in a checkout."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).parent if spec is not None and spec.origin and spec.submodule_search_locations else None
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def digest(path: Path) -> str:
+    """Hash of what a Python file does, equal for every Python version: comments, docstrings and layout do not count."""
+    return hashlib.sha256(_text(_tree(path)).encode()).hexdigest()
+
+
+_BODIES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _text(node: object) -> str:
+    """A syntax tree as text; fields that are empty are left out, since newer versions of Python add some."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_text, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, _BODIES):
+            value = _without_docstring(value)
+        if name == "values" and isinstance(node, ast.JoinedStr):
+            value = _joined(value)
+        if value is not None and value != []:
+            fields.append(f"{name}={_text(value)}")
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    match body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            return rest
+    return body
+
+
+def _joined(values: list[ast.expr]) -> list[ast.expr]:
+    """Parts of an f-string, its constants joined: versions of Python cut them differently."""
+    merged: list[ast.expr] = []
+    for value in values:
+        last = merged[-1] if merged else None
+        if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
+            merged[-1] = ast.Constant(last.value + value.value)  # type: ignore[operator]
+        elif not (isinstance(value, ast.Constant) and value.value == ""):
+            merged.append(value)
+    return merged

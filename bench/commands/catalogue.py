@@ -1,0 +1,237 @@
+"""``bench list`` and ``bench show``: methods, data sets, protocols, scorers and corruptions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
+
+import typer
+
+from ..errors import UnknownName, UserError
+from ..registry import Registry
+from .options import Json, Plugins, print_json
+
+if TYPE_CHECKING:
+    from ..datasets.dataset import Dataset
+    from ..methods._base import Method
+
+
+class Listed(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    datasets = "datasets"
+    protocols = "protocols"
+    scorers = "scorers"
+    corruptions = "corruptions"
+
+
+class ListRow(TypedDict):
+    """One entry of a list."""
+
+    name: str
+    summary: str
+    presets: NotRequired[list[str]]
+    origin: NotRequired[str]
+    error: NotRequired[str]
+
+
+Description = Mapping[str, object]
+"""What ``--json`` prints of one entry."""
+
+
+def list_entries(
+    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    as_json: Json = False,
+    check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
+    plugin: Plugins = None,
+) -> None:
+    """List methods, data sets, protocols, scorers or corruptions.
+
+    \b
+    bench list methods
+    bench list datasets --json
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    rows = list_rows(kind, tuple(plugin or ()), check)
+    if as_json:
+        print_json(rows)
+    else:
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
+            typer.echo(f"{row['name']:<{width}}  {row['summary']}{problem}")
+    if check and any(row.get("error") for row in rows):
+        raise typer.Exit(1)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
+    as_json: Json = False,
+    plugin: Plugins = None,
+) -> None:
+    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol.
+
+    \b
+    bench show dul_cls
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    value, text = describe(name, tuple(plugin or ()))
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo(text)
+
+
+def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
+    """Entries of one kind; with ``check`` each is imported, and what does not is reported."""
+    if kind is Listed.protocols:
+        from ..protocols import PROTOCOLS, get_protocol
+
+        protocols = [get_protocol(name) for name in PROTOCOLS]
+        return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
+    if kind is Listed.corruptions:
+        from ..datasets.corruptions.registry import CORRUPTIONS
+
+        return [{"name": corruption.name, "summary": corruption.summary} for corruption in CORRUPTIONS.values()]
+    if kind is Listed.scorers:
+        from ..methods.scorers.registry import SCORERS
+
+        return [{"name": scorer.name, "summary": scorer.formula} for scorer in SCORERS.values()]
+    registry = Registry(kind.value, plugins)
+    rows: list[ListRow] = []
+    for entry in [*registry, *registry.broken]:
+        error = entry.broken
+        if check and not error:
+            try:
+                entry.load()
+            except UserError as problem:
+                error = str(problem)
+        rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
+    return rows
+
+
+def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
+    """What ``bench show`` prints: as a value and as text.
+
+    Raises:
+        UserError: If there is nothing of that name.
+    """
+    from ..protocols import PROTOCOLS
+
+    methods, datasets = Registry("methods", plugins), Registry("datasets", plugins)
+    if name in methods:
+        return _describe_method(methods.method(name))
+    if name in datasets:
+        return _describe_dataset(datasets.dataset(name))
+    if name in PROTOCOLS:
+        return _describe_protocol(name)
+    raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
+
+
+def _describe_protocol(name: str) -> tuple[Description, str]:
+    from ..protocols import get_protocol
+
+    protocol = get_protocol(name)
+    presets = {key: preset.as_dict() for key, preset in protocol.presets.items()}
+    lines = [name, "", protocol.document.strip(), ""]
+    for key, preset in presets.items():
+        lines += [f"preset {key}:"] + [f"  {k} = {v}" for k, v in preset.items()]
+    value = {"name": name, "summary": protocol.summary, "version": protocol.version, "presets": presets}
+    return value, "\n".join(lines)
+
+
+def _describe_method(cls: type[Method]) -> tuple[Description, str]:
+    document = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
+    parameters = {
+        key: (field.default, extra.get("search") if isinstance(extra := field.json_schema_extra, dict) else None)
+        for key, field in cls.Params.model_fields.items()
+    }
+    published = _published(cls)
+    value = {
+        "name": cls.name,
+        "kind": "method",
+        "summary": cls.summary,
+        "document": document,
+        "paper": None if cls.paper is None else vars(cls.paper),
+        "parameters": {key: {"default": default, "search": search} for key, (default, search) in parameters.items()},
+        "deviations": list(cls.deviations),
+        "scorer": cls.scorer,
+        "on_base": cls.on_base,
+        "trains": list(cls.trains),
+        "default_confidence": cls.default_confidence,
+        "fidelities": list(cls.fidelities),
+        "released_behaviour": list(cls.released_behaviour),
+        "published": published,
+    }
+    lines = [f"{cls.name}: {cls.summary}", "", document, "", *_paper_lines(cls)]
+    lines += [
+        f"scorer      {cls.scorer}",
+        f"confidence  {cls.default_confidence}",
+        f"trains      {', '.join(cls.trains)}" + (" on a trained base (--base)" if cls.on_base else ""),
+        f"fidelity    {', '.join(cls.fidelities)}",
+        "parameters" + ("" if parameters else "  none"),
+        *(_parameter_line(key, default, search) for key, (default, search) in parameters.items()),
+    ]
+    if cls.deviations:
+        lines += ["differs from the paper"] + [f"  - {text}" for text in cls.deviations]
+    if cls.released_behaviour:
+        lines += ["with --fidelity released, as in the public code"] + [f"  - {t}" for t in cls.released_behaviour]
+    if published:
+        lines += ["published settings", *(_setting_line(name, values) for name, values in published.items())]
+    return value, "\n".join(lines)
+
+
+def _paper_lines(cls: type[Method]) -> list[str]:
+    paper = cls.paper
+    if paper is None:
+        return []
+    arxiv = f", arXiv:{paper.arxiv}" if paper.arxiv else ""
+    equations = f", {paper.equations}" if paper.equations else ""
+    return [f"paper       {paper.title} ({paper.venue}{arxiv}{equations})"]
+
+
+def _parameter_line(key: str, default: object, search: object) -> str:
+    tuned = ""
+    if isinstance(search, dict):
+        tuned = f", tuned in [{search['low']:g}, {search['high']:g}]{' log' if search['log'] else ''}"
+    return f"  method.{key} = {default}{tuned}"
+
+
+def _setting_line(name: str, values: Mapping[str, object]) -> str:
+    shown = (f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
+    return f"  {name}: {', '.join(shown)}"
+
+
+def _published(method: type[Method]) -> dict[str, dict[str, object]]:
+    """What papers published for a method, by data set and configuration."""
+    from ..planning.published import DATASETS, published_settings
+    from ..protocols.recipes import get_recipe
+
+    datasets = Registry("datasets")
+    return {
+        f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
+        for dataset in DATASETS
+        if dataset != "inshop"
+        for item in published_settings(method, dataset, get_recipe(datasets.dataset(dataset).recipe).base)
+    }
+
+
+def _describe_dataset(cls: type[Dataset]) -> tuple[Description, str]:
+    from dataclasses import asdict
+
+    from ..protocols.recipes import get_recipe
+
+    document = (cls.__doc__ or "").strip()
+    recipe = asdict(get_recipe(cls.recipe))
+    value = {
+        "name": cls.name,
+        "kind": "dataset",
+        "summary": cls.summary,
+        "document": document,
+        "recipe": recipe,
+    }
+    lines = [f"{cls.name}: {cls.summary}", "", document, "", "recipe"]
+    lines += [f"  {key} = {item}" for key, item in recipe.items()]
+    return value, "\n".join(lines)

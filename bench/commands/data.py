@@ -1,0 +1,207 @@
+"""``bench data``: list data sets of image files, check them, and put a release in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from ..errors import UserError, first_line
+from ..progress import progress_bar
+from ..registry import Registry
+from ..resources import cores
+from .options import Json, Plugins, print_json
+
+if TYPE_CHECKING:
+    from ..datasets.releases import PhotoDataset
+    from ..datasets.verification import Verification
+
+_ARCHIVE_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
+
+app = typer.Typer(
+    help="Bring the data sets of image files to where `bench run` finds them, and check them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
+AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")]
+
+
+class DataRow(TypedDict):
+    """A data set, what it needs and where its owners publish it."""
+
+    name: str
+    summary: str
+    embedded: bool
+    official: str
+    needs: str
+    source: str
+
+
+@app.command("list")
+def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
+    """List data sets, what each needs and where its owners publish it.
+
+    \b
+    bench data list
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    rows: list[DataRow] = []
+    for entry in Registry("datasets", tuple(plugin or ())):
+        cls = entry.load()
+        rows.append(
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "embedded": cls.embedded,
+                "official": getattr(cls, "official", ""),
+                "needs": getattr(cls, "needs", ""),
+                "source": getattr(cls, "source", ""),
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        typer.echo(f"{row['name']:<15} {row['summary']}")
+        if not row["embedded"]:
+            typer.echo(f"{'':<15} needs {row['needs']}; from {row['source']}")
+
+
+@app.command("verify")
+def verify(
+    name: Annotated[str, typer.Argument(help="Data set.")],
+    data_root: DataRoot,
+    allow_partial: AllowPartial = False,
+    as_json: Json = False,
+    plugin: Plugins = None,
+) -> None:
+    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged.
+
+    \b
+    bench data verify cub200 --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from rich.console import Console
+
+    dataset = _photo_dataset(name, data_root, allow_partial, tuple(plugin or ()))
+    try:
+        with progress_bar(Console(stderr=True)) as progress:
+            verification = dataset.verify(progress)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if as_json:
+        print_json(verification)
+    else:
+        _print_verification(verification)
+    if verification["damaged"]:
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def import_data(
+    name: Annotated[str, typer.Argument(help="Data set.")],
+    source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
+    data_root: DataRoot,
+    allow_partial: AllowPartial = False,
+) -> None:
+    """Unpack or copy a download below the data root and check that it is the release it should be.
+
+    \b
+    bench data import cub200 CUB_200_2011.tgz --data-root data
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    typer.echo(import_release(name, source, data_root, allow_partial))
+
+
+def _print_verification(verification: Verification) -> None:
+    print(
+        f"{verification['release']} at {verification['folder']}: {verification['images']} images,"
+        f" {verification['classes']} classes"
+    )
+    if verification["partial"]:
+        print(f"  incomplete: {verification['partial']}")
+    for part, numbers in verification["splits"].items():
+        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
+        print(
+            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
+            f"  sha256 {numbers['manifest_sha256'][:16]}"
+        )
+    if "soft_labels" in verification:
+        soft = verification["soft_labels"]
+        print(
+            f"  label distributions ({soft['file']}): {soft['images']} of {verification['images']} images,"
+            f" {soft['test_images']} of {verification['splits']['test']['images']} test images,"
+            f" {soft['classes']} classes"
+        )
+    if verification["converted_to_rgb"]:
+        kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(verification["converted_to_rgb"].items()))
+        print(f"  read as RGB: {kinds}")
+    for line in verification["damaged"]:
+        print(f"  damaged: {line}")
+
+
+def import_release(name: str, source: Path, root: Path, allow_partial: bool) -> str:
+    """Unpack or copy a download, then check it; returns what is there, as text.
+
+    Raises:
+        UserError: If it is no archive or not that release.
+    """
+    import shutil
+    import tempfile
+
+    if not source.exists():
+        raise UserError(f"{source}: no such file or folder")
+    if root.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
+    target = root / name
+    if target.exists():
+        raise UserError(f"{target} is there already; remove it first, or check it with `bench data verify {name}`")
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
+        inside = Path(staging) / name
+        try:
+            if source.is_dir():
+                shutil.copytree(source, inside)
+            else:
+                _unpack(source, inside)
+        except _ARCHIVE_ERRORS as error:
+            what = "cannot be copied" if source.is_dir() else "not an archive that can be unpacked"
+            raise UserError(f"{source}: {what} ({first_line(error)})") from None
+        for archive in sorted(path for s in (".zip", ".tgz", ".tar.gz", ".tar") for path in inside.rglob(f"*{s}")):
+            with contextlib.suppress(*_ARCHIVE_ERRORS):  # an encrypted one that is not needed, say
+                _unpack(archive, archive.parent)
+        # Checked before it is in place: a wrong download must not look like a data set afterwards.
+        dataset = _photo_dataset(name, inside, allow_partial, ())
+        try:
+            dataset.train_val(), dataset.test()
+        except ValueError as error:
+            raise UserError(f"{source}: {error}") from None
+        images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
+        inside.rename(target)
+    note = f"; incomplete: {partial}" if partial else ""
+    where = f"; use --data-root {target}" if name == "folder" else ""
+    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}{where}"
+
+
+def _photo_dataset(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
+    from ..datasets.errors import DataError
+    from ..datasets.releases import PhotoDataset
+
+    cls = Registry("datasets", plugins).dataset(name)
+    if not issubclass(cls, PhotoDataset):
+        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
+    try:
+        return cls(root, allow_partial=allow_partial, threads=cores())
+    except DataError as error:
+        raise UserError(str(error)) from None
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive; members that would leave the folder are refused."""
+    import shutil
+
+    options = {} if archive.name.lower().endswith(".zip") else {"filter": "data"}
+    shutil.unpack_archive(archive, folder, **options)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""``bench run --dry-run``: the plan of a run, its time and its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..datasets.errors import DataError
+from ..datasets.pixel_cache import cache_folder
+from ..engine.estimate import estimate, readable
+from ..errors import UserError
+from ..planning.plan import Plan
+from ..resources import cores, worker_count
+from ..site import Site
+
+
+def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: int | None) -> None:
+    """Print what would be run, and for how long."""
+    for plan in plans:
+        _print_plan(plan)
+    ranges = plans[0].testing.tests.corruptions.items()
+    named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
+    print(f"tested on clean images and under {', '.join(named)}")
+    tests = sum(plan.seeds for plan in plans)
+    print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
+    _print_estimate(plans, site, worker_count(workers, site.device))
+
+
+def _print_plan(plan: Plan) -> None:
+    role = "" if plan.requested else "  (base, not asked for by name)"
+    base = f" on {plan.base.cell.method}" if plan.base else ""
+    print(
+        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({plan.hparams}) + {plan.seeds} seeds"
+        f"{f', {plan.models} models each' if plan.models > 1 else ''},"
+        f" at most {plan.epochs} epochs each{role}"
+    )
+    if plan.trials == 0:
+        shown = _fixed_setting(plan).items()
+        print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown))
+    for name, r in plan.space.items():
+        scale = "log" if r.log else "linear"
+        print(f"    {name} in [{r.low:g}, {r.high:g}] {scale}, default {plan.defaults()[name]:g}")
+
+
+def _fixed_setting(plan: Plan) -> dict[str, object]:
+    """The setting of a plan that tunes nothing, by the names that ``--set`` has."""
+    optim, batches = plan.template.optim, plan.template.batches
+    shown: dict[str, object] = {f"method.{key}": value for key, value in plan.template.params.items()}
+    shown |= {f"optim.{key}": getattr(optim, key) for key in ("lr", "lr_objective", "weight_decay", "schedule")}
+    if optim.schedule in ("step", "multistep"):
+        shown["optim.gamma"] = optim.gamma
+    if optim.schedule == "multistep":
+        shown["optim.milestones"] = list(optim.milestones)
+    if optim.head_epochs:
+        shown["optim.head_epochs"] = optim.head_epochs
+    return shown | {f"data.{key}": getattr(batches, key) for key in ("classes_per_batch", "images_per_class")}
+
+
+def _print_estimate(plans: tuple[Plan, ...], site: Site, workers: int) -> None:
+    """Print time and disk, from a few timed steps on this machine."""
+    seconds, disk, decode = 0.0, {}, {}
+    for plan in plans:
+        try:
+            estimated = estimate(plan, site)
+        except DataError as error:
+            raise UserError(str(error)) from None
+        of_plan = estimated.total(plan)
+        seconds += of_plan
+        key = (plan.cell.dataset, repr(plan.template.view))
+        disk[key], decode[key] = estimated.cache_bytes, estimated.decode
+        print(
+            f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
+            f" {readable(estimated.training)} per training, {readable(of_plan)} in one process"
+        )
+    total = sum(decode.values()) / max(1, cores()) + seconds / workers
+    print(f"about {readable(total)} at most with {workers} workers on {site.device}, from timed steps; early stopping")
+    print("shortens it, results that are there already are not done again")
+    if sum(disk.values()):
+        print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")

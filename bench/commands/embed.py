@@ -1,0 +1,152 @@
+"""``bench embed``: a folder of images into a file that ``bench score`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UserError
+from .options import DEFAULT_RESULTS, Device, Plugins, Results
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..datasets.releases import Listing
+    from ..engine.encoder import Encoder
+
+
+def embed(
+    images: Annotated[
+        Path,
+        typer.Option(
+            "--images",
+            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.",
+            metavar="DIR",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE"
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="A backbone alone, its pooled features.", metavar="NAME")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            help="Weights of the backbone (.safetensors or .pth), or `none`; those cached here if not given.",
+            metavar="FILE",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
+    plugin: Plugins = None,
+) -> None:
+    """Embed a folder of images into a file that `bench score` reads.
+
+    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added.
+    Variance or concentration come from the network if it has them, and the confidence its method is quoted with.
+
+    \b
+    bench embed --run 3f2a --images photos --out photos.npz
+    bench embed --backbone resnet50 --weights resnet50.pth --images photos --out photos.npz
+    bench score photos.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..resources import pick_device
+    from ..scoring.files import check_writable
+
+    if sum(value is not None for value in (run, checkpoint, backbone)) != 1:
+        raise UserError("name one network: --run UNIT, --checkpoint FILE or --backbone NAME")
+    if backbone is None and (weights is not None or image_size is not None):
+        raise UserError("--weights and --image-size belong to --backbone; a trained unit has its own")
+    check_writable(out)
+    where = pick_device(device.value)
+
+    def encoder() -> Encoder:
+        from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit, unit_folder
+        from ..site import Site
+
+        if backbone is not None:
+            return bare_backbone(backbone, weights, image_size, where)
+        folder = checkpoint_folder(checkpoint) if checkpoint is not None else unit_folder(results, run or "")
+        site = Site(results=str(results), plugins=tuple(map(str, plugin or ())), device=where)
+        return trained_unit(folder, site)
+
+    typer.echo(embed_images(images, encoder, out))
+
+
+def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str:
+    """Embed a folder of images; returns what to tell the user.
+
+    Raises:
+        UserError: If the network or the images cannot be used; damaged images are named before anything is embedded.
+    """
+    from ..datasets.errors import DataError
+    from ..datasets.folder import images_below
+    from ..scoring.files import write_embeddings
+
+    try:
+        listing, labelled = images_below(folder)
+        arrays = _embedded(listing, encoder())
+    except DataError as error:
+        raise UserError(str(error)) from None
+    if not labelled:
+        del arrays["labels"], arrays["class_names"]
+    write_embeddings(out, arrays)
+    what = ", ".join(f"{key} {list(value.shape)}" for key, value in arrays.items() if value.shape)
+    then = f"`bench score {out}`" if labelled else "no labels (a flat folder): add labels [N] before `bench score`"
+    return f"{len(listing.ids)} images in {out}: {what}; {then}"
+
+
+def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
+    """Arrays of a file of embeddings, labels and roles of the images included."""
+    import os
+
+    import numpy as np
+    import torch
+    from rich.console import Console
+
+    from ..datasets.decode import decode
+    from ..datasets.photo_images import PhotoImages
+    from ..progress import progress_bar
+    from ..resources import cores
+
+    classes = {key: number for number, key in enumerate(sorted(listing.names))}
+    labels = torch.tensor([classes[key] for key in listing.classes])
+    paths = [Path(os.path.join(listing.folder, name)) for name in listing.ids]
+    names = [listing.names[key] for key in classes]
+    photographs = PhotoImages(paths, labels, listing.ids, names, view=encoder.view, threads=cores())
+    with progress_bar(Console(stderr=True)) as advance:
+        photographs.prepare(["evaluation"], advance)
+
+        def load(rows: torch.Tensor) -> torch.Tensor:
+            small = encoder.small
+            if small is None:
+                images = photographs.evaluation(rows)
+            else:
+                images = torch.stack([small(decode(paths[i])) for i in rows.tolist()])
+            advance("embedding", int(rows[-1]) + 1, len(paths))
+            return images
+
+        arrays = encoder.run(load, len(paths))
+    arrays |= {"labels": labels.numpy(), "class_names": np.array(names)}
+    if listing.parts[0]:
+        arrays |= {f"is_{role}": np.array([part == role for part in listing.parts]) for role in ("query", "gallery")}
+    return arrays | {"ids": np.array(listing.ids)}

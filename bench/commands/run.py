@@ -1,0 +1,277 @@
+"""``bench run``: tune, train and test methods on data sets; write tables and figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UserError
+from .options import DEFAULT_RESULTS, Device, Plugins, Results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..engine.scheduler import Outcome
+    from ..planning.plan import Plan
+    from ..planning.request import RunRequest
+    from ..site import Site
+
+
+class OnExisting(StrEnum):
+    """What to do about results that exist."""
+
+    skip = "skip"
+    rerun = "rerun"
+    error = "error"
+
+
+class Sampler(StrEnum):
+    """Optuna samplers."""
+
+    gp = "gp"
+    tpe = "tpe"
+
+
+def run(
+    method: Annotated[
+        list[str], typer.Option("--method", help="Methods, comma separated, or `all`.", metavar="M[,M..]")
+    ],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Data sets, comma separated; ndigit if not given.", metavar="D[,D..]"),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
+    preset: Annotated[str, typer.Option(help="Reading of the protocol.")] = "strict",
+    fidelity: Annotated[
+        str, typer.Option(help="`corrected`, or `released` for what a paper's code computes if that differs.")
+    ] = "corrected",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Tuning budget per method; the preset's if not given.")
+    ] = None,
+    sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the four blocks of classes validate, one model each; the preset's if not given.",
+        ),
+    ] = None,
+    hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",
+    base: Annotated[
+        str | None,
+        typer.Option(help="Base of two-stage methods; the recipe's if not given.", metavar="METHOD"),
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Backbone weights to start from (.safetensors or .pth), or `none`; those cached on this machine if not"
+            " given.",
+            metavar="FILE",
+        ),
+    ] = None,
+    dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
+    ] = False,
+    results: Results = DEFAULT_RESULTS,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
+    plugin: Plugins = None,
+    scorers: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorers to test with in addition to a method's own and the cosine, comma separated, or `all`.",
+            metavar="S[,S..]",
+        ),
+    ] = None,
+    corruptions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Corruptions of the test images, comma separated, or `all`; crop if not given. With a level of five"
+            " (blur:3, jpeg:1-5) or severities in [0, 1] (noise:0.2-1.0).",
+            metavar="C[,C..]",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Pin a setting, such as method.margin=0.3 or optim.epochs=10; repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    on_existing: Annotated[
+        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")
+    ] = OnExisting.skip,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+) -> None:
+    """Tune, train and test methods on data sets; write tables and figures.
+
+    The same command again resumes where the last one stopped: finished units are never done twice.
+
+    \b
+    bench run --method dul_cls --dataset ndigit --seeds 5
+    bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..planning.request import RunRequest
+    from ..resources import cores
+    from ..site import Site
+
+    request = RunRequest(
+        methods=tuple(method),
+        datasets=tuple(dataset or ["ndigit"]),
+        protocol=protocol,
+        preset=preset,
+        fidelity=fidelity,
+        seeds=seeds,
+        trials=trials,
+        sampler=sampler.value,
+        folds=folds,
+        hparams=hparams,
+        base=base,
+        backbone=backbone,
+        dim=dim,
+        scorers=tuple(scorers or ()),
+        corruptions=tuple(corruptions or ()),
+        pins=tuple(set_ or ()),
+    )
+    site = Site(
+        results=str(results.resolve()),
+        plugins=tuple(str(path.resolve()) for path in plugin or ()),
+        data_root=None if data_root is None else str(data_root.resolve()),
+        weights=weights if weights in (None, "none") else str(Path(weights).resolve()),
+        allow_partial=allow_partial,
+        threads=cores(),
+    )
+    raise typer.Exit(run_request(request, site, results, workers, device.value, on_existing, dry_run))
+
+
+def run_request(
+    request: RunRequest,
+    site: Site,
+    results: Path,
+    workers: int | None,
+    device: str,
+    on_existing: OnExisting,
+    dry_run: bool,
+) -> int:
+    """Carry out a request, or print its plan; returns the exit code.
+
+    Args:
+        request: What decides about values.
+        site: Paths and plug-ins.
+        results: Results folder as the user typed it.
+        workers: Processes; None for the default of the device.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        on_existing: What to do about results that exist.
+        dry_run: Print the plan and stop.
+    """
+    from rich.console import Console
+
+    from ..planning.existing import check_none
+    from ..planning.planner import build_plans
+    from ..resources import cores, pick_device, worker_count
+
+    console = Console(stderr=True)
+    built = build_plans(request, site)
+    for line in built.left_out:
+        console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+    device = pick_device(device)
+    if dry_run:
+        from .dry_run import print_dry_run
+
+        print_dry_run(built.plans, site.model_copy(update={"device": device}), results, workers)
+        return 0
+    count = worker_count(workers, device)
+    store = site.store
+    store.open(request.protocol, built.plans[0].template.version, create=True)
+    store.lock()
+    if on_existing is OnExisting.error:
+        check_none((plan for plan in built.plans if plan.requested), store)
+    _prepare_data(built.plans, site, console)
+    there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
+    console.print(
+        f"[bold]{len(built.plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in built.plans)}"
+        f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
+        highlight=False,
+    )
+    try:
+        outcome = _execute(built.plans, there, count, console, on_existing is OnExisting.rerun)
+    except KeyboardInterrupt:
+        console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
+        return 130
+    _summarise(outcome, site, results, console)
+    return 1 if outcome.failures else 0
+
+
+def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None:
+    """Decode what the plans will read, so that a damaged image stops the command and not an epoch."""
+    from ..datasets.errors import DataError
+    from ..datasets.releases import PhotoDataset
+    from ..progress import progress_bar
+
+    read = {(plan.cell.dataset, repr(plan.template.view)): plan for plan in plans if plan.template.view}
+    for plan in read.values():
+        dataset = site.dataset(plan.cell.dataset, plan.template.view)
+        assert isinstance(dataset, PhotoDataset)
+        try:
+            with progress_bar(console) as progress:
+                for fold in plan.validate_folds:
+                    dataset.prepare(fold, plan.template.folds, progress)
+        except DataError as error:
+            raise UserError(str(error)) from None
+
+
+def _execute(plans: tuple[Plan, ...], site: Site, count: int, console: Console, rerun: bool) -> Outcome:
+    import asyncio
+    import importlib
+
+    from ..engine.pool import Pool
+    from ..engine.scheduler import Scheduler
+    from ..progress import Display
+
+    async def execute(display: Display) -> Outcome:
+        pool = Pool(count)
+        try:
+            await pool.start()
+            loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
+            outcome = await Scheduler(plans, site, pool, display, rerun).execute()
+            await loading
+            return outcome
+        finally:
+            await pool.stop()
+
+    with Display(console) as display:
+        for plan in plans:
+            display.add(plan.cell, plan.trainings * plan.epochs)
+        return asyncio.run(execute(display))
+
+
+def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) -> None:
+    """Write tables and figures, and say what was done and what failed."""
+    from rich.console import Console as Terminal
+
+    from ..report.frame import collect, write_metrics
+    from ..report.terminal import print_tables
+    from ..report.write import write_report
+    from .results import say_what_was_left_out
+
+    store = site.store
+    collected = collect(store)
+    tables = "no test finished, so there is no table"
+    if write_metrics(collected, store.root) is not None:
+        written = write_report(store, collected, store.root / "report")
+        print_tables(collected.frame, collected.roles, Terminal())
+        tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
+    say_what_was_left_out(store, collected.superseded, console)
+    console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
+    for failure in outcome.failures:
+        console.print(f"failed {failure.line()}", style="red", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,146 @@
+"""``bench score`` and ``bench compare``: embeddings made anywhere, and methods seed by seed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UnknownName, UserError
+from ..protocols.metrics import default_requests, metric_help
+from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+
+class Draw(StrEnum):
+    """What a bootstrap draws."""
+
+    queries = "queries"
+    classes = "classes"
+
+
+Scorers = Annotated[
+    list[str] | None,
+    typer.Option("--scorers", help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]"),
+]
+Normalize = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize", help="L2-normalise embeddings first; what the file says, else yes, by default."
+    ),
+]
+Bootstrap = Annotated[
+    Draw,
+    typer.Option(
+        "--bootstrap", help="What is drawn for the intervals of a comparison: queries, or whole classes of them."
+    ),
+]
+
+
+def score(
+    files: Annotated[list[Path], typer.Argument(help="Embeddings, .npz, .safetensors or Parquet.", metavar="FILE..")],
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
+    ] = None,
+    device: Annotated[
+        Device,
+        typer.Option(help="Where matrices of scores are computed: cuda pays for match and mls of diagonal normals."),
+    ] = Device.cpu,
+    as_json: Json = False,
+) -> None:
+    """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
+
+    A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
+    confident), variance [N] or [N, D], concentration [N], quality [N], is_query [N], is_gallery [N], ids [N]. With
+    several files of the same images, the others are compared with the first.
+
+    \b
+    numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
+    score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
+    compare:  bench score mine.npz theirs.npz --bootstrap classes
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..scoring.score_files import score_files
+
+    scored = score_files(
+        files,
+        scorers=names(scorers, ("cosine",)),
+        metrics=names(metrics, default_requests()),
+        normalize=normalize,
+        by=bootstrap.value,
+        out=out,
+        quiet=as_json,
+        device=device.value,
+    )
+    if as_json:
+        print_json(scored)
+
+
+def compare(
+    methods_or_files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    scorers: Scorers = None,
+    metrics: Metrics = None,
+    normalize: Normalize = None,
+    bootstrap: Bootstrap = Draw.queries,
+    as_json: Json = False,
+) -> None:
+    """Compare methods of a results folder seed by seed, or files of embeddings query by query.
+
+    The first is compared with each of the others; without names, every two methods are. Methods: mean difference over
+    the seeds that both have, with its 95 % t-interval. Files: what `bench score FILE FILE2` prints; the options but
+    --results are for them.
+
+    \b
+    bench compare cosface pfe dul_cls --results results/runs
+    bench compare mine.npz theirs.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    asked = methods_or_files or []
+    if any(Path(name).suffix or Path(name).is_file() for name in asked):
+        if len(asked) < 2:
+            raise UserError(f"{asked[0]}: name another file to compare it with")
+        score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, as_json=as_json)
+        return
+    from .results import open_results
+
+    compare_methods(open_results(results), names(asked), as_json)
+
+
+def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> None:
+    """Compare methods of a results folder: the first with each of the others; without names, every two."""
+    from rich.console import Console
+
+    from ..report.frame import collect, plain_rows
+    from ..report.pairing import paired_methods
+    from ..report.terminal import print_paired
+    from .results import say_what_was_left_out
+
+    collected = collect(store)
+    frame, roles = collected.frame, collected.roles
+    if frame.empty:
+        raise UserError(f"{store.root} has no finished test yet; `bench status` says what there is")
+    for name in methods:
+        if name not in set(frame["method"]):
+            raise UnknownName("method of these results", name, set(frame["method"]))
+    lines = paired_methods(frame, roles, methods)
+    if lines.empty:
+        raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
+    if as_json:
+        print_json(plain_rows(lines))
+        return
+    say_what_was_left_out(store, collected.superseded, Console(stderr=True))
+    print_paired(lines, Console())

@@ -1,0 +1,157 @@
+"""Encoders: networks that embed a folder of images, trained here or given as a backbone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..datasets.array_images import ArrayImages
+from ..datasets.view import View
+from ..errors import UserError, first_line
+from ..methods.backbones.registry import build_backbone, check_backbone, find_weights
+from ..methods.distributions.arrays import to_arrays
+from ..records import DamagedRecord, TestRecord, TrainRecord
+from ..seeds import seed_for
+from ..site import Site
+from ..store import RECORD, WEIGHTS
+from .networks import backbone_features, embed, restored
+
+Load = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A network with the images it takes.
+
+    Attributes:
+        view: How photographs are read; with ``small``, only checked for damage.
+        run: From ``load`` (rows to normalised images) and the number of images to the arrays of a file.
+        small: From a decoded image to what a network for an embedded data set takes.
+    """
+
+    view: View
+    run: Callable[[Load, int], dict[str, np.ndarray]]
+    small: Callable[[Tensor], Tensor] | None = None
+
+
+def unit_folder(results: Path, unit: str) -> Path:
+    """Folder of a training unit by its id or the start of it, or by those of a test of it.
+
+    Raises:
+        UserError: If there is no such unit, or several.
+    """
+    matching: dict[Path, None] = {}
+    prefix = "".join(c for c in unit if c in "0123456789abcdef")
+    if not unit or prefix != unit:
+        raise UserError(f"--run {unit!r} is no unit id; the column `unit` of {results / 'metrics.csv'} has them")
+    for path in sorted(results.glob(f"*/*/*/train-{unit}*")):
+        matching[path] = None
+    for path in sorted(results.glob(f"*/*/*/test-{unit}*")):
+        with contextlib.suppress(OSError, DamagedRecord):
+            record = TestRecord.from_json((path / RECORD).read_bytes())
+            matching |= {path.with_name(f"train-{name}"): None for name in record.spec.train}
+    if not matching:
+        raise UserError(f"no unit {unit} in {results}; the column `unit` of {results / 'metrics.csv'} has the ids")
+    if len(matching) > 1:
+        names = ", ".join(f"{path.parent.name}/{path.name}" for path in list(matching)[:3])
+        raise UserError(f"--run {unit} names {len(matching)} units ({names}, ..); give more of the id")
+    return next(iter(matching))
+
+
+def checkpoint_folder(checkpoint: Path) -> Path:
+    """Folder of a training unit by its file of weights.
+
+    Raises:
+        UserError: If it is no such file.
+    """
+    if not checkpoint.is_file():
+        raise UserError(f"--checkpoint {checkpoint}: no such file")
+    if checkpoint.name != WEIGHTS or not (checkpoint.parent / RECORD).exists():
+        raise UserError(
+            f"--checkpoint {checkpoint} is not the {WEIGHTS} of a trained unit with its {RECORD} next to it; for"
+            " weights of a backbone alone, use --backbone NAME --weights FILE"
+        )
+    return checkpoint.parent
+
+
+def trained_unit(folder: Path, site: Site) -> Encoder:
+    """Encoder of a trained unit.
+
+    Raises:
+        UserError: If the folder is not a finished training with its weights.
+    """
+    try:
+        record = TrainRecord.from_json((folder / RECORD).read_bytes())
+    except (OSError, DamagedRecord) as error:
+        reason = first_line(error)
+        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` says what there is") from None
+    if not (folder / WEIGHTS).exists():
+        raise UserError(f"{folder} has no {WEIGHTS}: those of tuning trials are not kept; name one of the final seeds")
+    model = restored(record, folder / WEIGHTS, site)
+
+    def run(load: Load, count: int) -> dict[str, np.ndarray]:
+        distribution, confidences = embed(model, load, count, site.device)
+        parameters = to_arrays(distribution)[1]
+        default = model.method.default_confidence
+        default = default if default in confidences else "norm"
+        arrays = {"embeddings": parameters.pop("loc"), **parameters}
+        if "variance" in arrays and not torch.allclose(arrays["embeddings"].norm(dim=-1), torch.ones(()), atol=1e-3):
+            # The variance belongs to these embeddings; with unit ones it would be another distribution.
+            arrays["normalize"] = torch.tensor(False)
+        if default != "method":  # that one follows from variance or concentration
+            arrays["confidence"] = confidences[default]
+        return {key: value.numpy() for key, value in arrays.items()}
+
+    if record.spec.view:
+        return Encoder(View(**record.spec.view), run)
+    return Encoder(View(cache=False), run, _small_images(record.spec.dataset, site))
+
+
+def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
+    """Conversion of a photograph to an image of an embedded data set."""
+    from torchvision.transforms.v2 import functional as F
+
+    dataset = site.dataset(name)
+    sample = dataset.test()
+    if not isinstance(sample, ArrayImages) or dataset.input_channels not in (1, 3):
+        raise UserError(f"the unit was trained on {name!r}, whose images cannot be made from files")
+    mean, std = (torch.tensor(values)[:, None, None] for values in (sample.mean, sample.std))
+
+    def convert(image: Tensor) -> Tensor:
+        grey = F.rgb_to_grayscale(image) if dataset.input_channels == 1 else image
+        resized: Tensor = F.resize(grey, list(dataset.image_size), antialias=True)
+        return (resized.float() / 255 - mean) / std
+
+    return convert
+
+
+def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
+    """Encoder of a backbone alone: its pooled features.
+
+    Raises:
+        UserError: If the backbone is unknown or the weights do not fit.
+    """
+    if weights not in (None, "none") and not Path(str(weights)).is_file():
+        raise UserError(f"--weights {weights}: no such file")
+    torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
+    try:
+        check_backbone(name)
+        network = build_backbone(name, 3, find_weights(name, weights)).to(device).eval()
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    body: Any = getattr(network, "body", None)
+    config = getattr(getattr(body, "model", None), "pretrained_cfg", None) or {}
+    size = image_size or int(config.get("input_size", (3, 224, 224))[-1])
+
+    @torch.no_grad()
+    def run(load: Load, count: int) -> dict[str, np.ndarray]:
+        return {"embeddings": backbone_features(network, load, count, device).numpy()}
+
+    return Encoder(View(image_size=size, resize=round(size * 256 / 224)), run)

@@ -1,0 +1,27 @@
+"""Where and how long a unit ran."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import time
+
+import torch
+
+from .._version import __version__
+from ..records import Environment
+from ..site import Site
+
+
+def environment(site: Site, started: float) -> Environment:
+    """Environment of a unit that began at ``started`` (``time.perf_counter()``)."""
+    return Environment(
+        bench=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        machine=platform.machine(),
+        device=torch.cuda.get_device_name() if site.device == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        seconds=round(time.perf_counter() - started, 3),
+        peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    )

@@ -1,0 +1,167 @@
+"""What a stage trains on: augmented images, or cached features of a frozen backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..datasets.dataset import TrainVal
+from ..datasets.image_set import ImageSet
+from ..files import write_atomic
+from ..methods._model import Embedding, EmbeddingModel
+from ..seeds import content_id, seed_for
+from ..specs import TrainSpec
+from .networks import backbone_features, embed
+
+
+def generator(*axes: str | int) -> torch.Generator:
+    """Random generator of named axes."""
+    return torch.Generator().manual_seed(seed_for(*axes))
+
+
+class Inputs(Protocol):
+    """Training and validation inputs of a stage."""
+
+    ahead: bool
+    """Whether the next batch is made while one is trained on."""
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        """Inputs of some training rows ``[B]``, drawn from ``gen``."""
+
+    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
+        """Embeddings of a batch."""
+
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embeddings of the validation images."""
+
+    def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
+        """The stage's loss on validation classes, if it is defined."""
+
+
+class AugmentedImages:
+    """Inputs of an end-to-end stage: augmented images."""
+
+    def __init__(self, data: TrainVal, augmentation: object, device: str) -> None:
+        self.data = data
+        self.augmentation = augmentation
+        self.device = device
+        # On a CPU, training itself has all cores.
+        self.ahead = device != "cpu"
+        self._last: Tensor | None = None
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        """Augmented, normalised images ``[B, C, H, W]``."""
+        self._last = self.data.train.training(rows, self.augmentation, gen, self._last)  # type: ignore[arg-type]
+        moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
+        if moved is self._last:  # in the same memory, which is the caller's now
+            self._last = None
+        return moved
+
+    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
+        """Embeddings of images."""
+        embedding: Embedding = model(inputs)
+        return embedding
+
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embeddings of the validation images."""
+        return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
+
+    def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
+        """None: class weights say nothing about classes that were not trained."""
+        return None
+
+
+class CachedFeatures:
+    """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base.
+
+    Args:
+        data: Training and validation images.
+        augmentation: Settings of the augmentation.
+        spec: The training.
+        device: Where the model is.
+        model: Network with its trained base.
+        folder: Folder of the base, where the features are kept.
+    """
+
+    ahead = False
+
+    def __init__(
+        self, data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, folder: Path
+    ) -> None:
+        views = spec.batches.feature_views
+        key = content_id([spec.augmentation, spec.view, views, spec.folds, spec.fold, data.train.manifest_sha256()])
+        path = folder / f"features-{key}.safetensors"
+        if not path.exists():
+            features = {}
+            for split, images in (("train", data.train), ("val", data.val)):
+                stack = []
+                for view in range(views):
+                    gen = generator("features", spec.dataset, split, view)
+                    stack.append(_augmented_features(model, images, augmentation, gen, device))
+                features[split] = torch.stack(stack)
+            model.eval()
+            features["evaluation"] = backbone_features(model.backbone, data.val.evaluation, len(data.val), device)
+            write_atomic(path, save(features))
+        self.device = device
+        self.features = {name: value.to(device) for name, value in load_file(path).items()}
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        """Features ``[B, F]``, each of a random view."""
+        views = self.features["train"].shape[0]
+        view = torch.randint(views, (len(rows),), generator=gen)
+        chosen: Tensor = self.features["train"][view, rows]
+        return chosen
+
+    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
+        """Embeddings of features."""
+        return model.embed_features(inputs)
+
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embeddings of the validation images."""
+        features = self.features["evaluation"]
+        return embed(model, lambda rows: features[rows], len(features), self.device, features=True)[0]
+
+    @torch.no_grad()
+    def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
+        """The stage's loss on validation classes, on the same views in every epoch, trial and method."""
+        model.eval()
+        # An objective with weights of the training classes says itself what its loss on other classes is.
+        loss = getattr(model.objective, "validation_loss", model.objective)
+        losses = [loss(model.embed_features(view).distribution, labels) for view in self.features["val"]]
+        return float(torch.stack(losses).double().mean())
+
+
+@torch.no_grad()
+def _augmented_features(
+    model: EmbeddingModel, images: ImageSet, augmentation: object, gen: torch.Generator, device: str
+) -> Tensor:
+    model.eval()
+    parts = []
+    for rows in torch.arange(len(images)).split(256):
+        batch = images.training(rows, augmentation, gen)  # type: ignore[arg-type]
+        parts.append(model.backbone(batch.to(device, memory_format=torch.channels_last)).float().cpu())
+    return torch.cat(parts)
+
+
+def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and inputs of batches in order; if that pays, each is made while the one before it is trained on."""
+    if not inputs.ahead:
+        for rows in batches:
+            yield rows, inputs.batch(rows, gen)
+        return
+    with ThreadPoolExecutor(1) as worker:
+        waiting: list[tuple[Tensor, Future[Tensor]]] = []
+        for rows in batches:
+            waiting.append((rows, worker.submit(inputs.batch, rows, gen)))
+            if len(waiting) > 1:
+                ready, made = waiting.pop(0)
+                yield ready, made.result()
+        for ready, made in waiting:
+            yield ready, made.result()

@@ -1,0 +1,106 @@
+"""What the driver asks of a worker, and what a worker answers: one JSON object per line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ..protocols.recipes._base import Range
+from ..site import Site
+from ..specs import Cell, Kind, Point, TestSpec, TrainSpec
+from .tuning import Told
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProposeJob(_Message):
+    """Propose the trials of a batch.
+
+    Attributes:
+        axes: What the draws depend on, in addition to the number of the trial.
+        space: What is tuned.
+        sampler: ``gp`` or ``tpe``.
+        numbers: Numbers of the trials.
+        told: Finished trials of earlier batches.
+        fixed: Trials that are known, by number.
+    """
+
+    job: Literal["propose"] = "propose"
+    axes: tuple[str, ...]
+    space: dict[str, Range]
+    sampler: str
+    numbers: tuple[int, ...]
+    told: tuple[Told, ...]
+    fixed: dict[int, Point]
+
+
+class TrainJob(_Message):
+    """Train a unit."""
+
+    job: Literal["train"] = "train"
+    spec: TrainSpec
+    site: Site
+
+    @property
+    def unit(self) -> tuple[Cell, Kind, str]:
+        """Cell, kind and id: what the job is about."""
+        return self.spec.cell, "train", self.spec.id
+
+
+class TestJob(_Message):
+    """Test the models of a replicate."""
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    job: Literal["test"] = "test"
+    specs: tuple[TestSpec, ...]
+    cell: Cell
+    site: Site
+
+    @property
+    def unit(self) -> tuple[Cell, Kind, str]:
+        """Cell, kind and id of the first of its units."""
+        return self.cell, "test", self.specs[0].id
+
+
+Job = ProposeJob | TrainJob | TestJob
+
+
+class EpochDone(_Message):
+    """Event: a training has finished this many epochs."""
+
+    event: Literal["epoch"] = "epoch"
+    epoch: int
+
+
+class Done(_Message):
+    """Event: a job is done; what it wrote is in the results folder, what it proposed is here."""
+
+    event: Literal["done"] = "done"
+    points: tuple[Point, ...] = ()
+
+
+class Failed(_Message):
+    """Event: a job ended with an error.
+
+    Attributes:
+        error: Class of the error.
+        reason: One line.
+        place: File and line where it arose.
+        log: File with the whole traceback, if it could be written.
+    """
+
+    event: Literal["failed"] = "failed"
+    error: str
+    reason: str
+    place: str
+    log: str
+
+
+Event = EpochDone | Done | Failed
+
+JOBS: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="job")])
+EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])

@@ -1,0 +1,145 @@
+"""Building, saving and loading the networks of a unit, and embedding images with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..methods._model import EmbeddingModel
+from ..methods.backbones.registry import build_backbone, find_weights
+from ..methods.distributions.arrays import from_arrays, to_arrays
+from ..records import TrainRecord
+from ..seeds import seed_for
+from ..site import Site
+from ..specs import Cell, TrainSpec
+
+CHUNK = 256
+"""Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row
+differently in a product of another size, and a benchmark's values must not depend on batch sizes."""
+
+
+def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) -> EmbeddingModel:
+    """Network of a training unit at its initial weights, each part seeded on its own.
+
+    Parts that two methods share (backbone, mean head) start equal for equal data set and replicate.
+    """
+    method = site.method(spec.method, spec.params, spec.fidelity)
+
+    def seeded(part: str) -> None:
+        torch.manual_seed(seed_for("init", spec.dataset, spec.replicate, part))
+
+    seeded("backbone")
+    weights = find_weights(spec.backbone, site.weights)
+    backbone = build_backbone(spec.backbone, channels, weights, spec.batches.freeze_norm)
+    base_objective = None
+    if spec.base is not None:
+        base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)
+        base_objective = base.objective(num_classes, spec.dim)
+    model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded)
+    model.to(site.device)
+    return model.to(memory_format=torch.channels_last)
+
+
+def load_base(model: EmbeddingModel, weights: Path) -> None:
+    """Start a two-stage model from its trained base: backbone, mean head and objective."""
+    state = load_file(weights)
+    wanted = {}
+    for key, value in state.items():
+        part, _, rest = key.partition(".")
+        if part in ("backbone", "mean"):
+            wanted[key] = value
+        elif part == "objective":
+            wanted[f"base_objective.{rest}"] = value
+    missing, unexpected = model.load_state_dict(wanted, strict=False)
+    lost = [key for key in missing if key.split(".")[0] in ("backbone", "mean", "base_objective")]
+    if unexpected or lost:
+        raise ValueError(f"base weights do not fit: missing {lost}, unexpected {unexpected}")
+
+
+def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
+    """Trained network of a finished training, in evaluation mode, with the weights of a file."""
+    # The starting weights of the backbone are overwritten: --weights may be gone by now.
+    bare = site.model_copy(update={"weights": "none"})
+    model = build_model(record.spec, bare, record.num_classes, record.channels)
+    model.load_state_dict(load_file(weights))
+    return model.eval()
+
+
+def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
+    """Trained network of a finished training unit, in evaluation mode, with the unit's record.
+
+    Raises:
+        FileNotFoundError: If the unit has no record.
+    """
+    record = site.store.trained(cell, unit)
+    if record is None:
+        raise FileNotFoundError(f"training unit {unit} has no record")
+    return restored(record, site.store.weights(cell, unit), site), record
+
+
+def _padded(inputs: Tensor, chunk: int) -> Tensor:
+    """Inputs ``[B, ..]`` with zeros up to ``chunk``; images channels last in memory."""
+    if len(inputs) < chunk:
+        inputs = torch.cat([inputs, inputs.new_zeros(chunk - len(inputs), *inputs.shape[1:])])
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+
+
+@torch.no_grad()
+def backbone_features(
+    backbone: nn.Module, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
+) -> Tensor:
+    """Pooled features ``[N, F]`` on the CPU, to the last bit those that :func:`embed` computes on its way.
+
+    Args:
+        backbone: In evaluation mode.
+        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        count: Number of images N.
+        device: Where the backbone is.
+        chunk: Images per forward pass; a short last chunk is padded to it.
+    """
+    parts = [
+        backbone(_padded(load(rows).to(device), chunk)).float()[: len(rows)].cpu()
+        for rows in torch.arange(count).split(chunk)
+    ]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def embed(
+    model: EmbeddingModel,
+    load: Callable[[Tensor], Tensor],
+    count: int,
+    device: str,
+    chunk: int = CHUNK,
+    features: bool = False,
+) -> tuple[Distribution, dict[str, Tensor]]:
+    """Embed images.
+
+    Args:
+        model: Network.
+        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        count: Number of images N.
+        device: Where the network is.
+        chunk: Images per forward pass; a short last chunk is padded to it.
+        features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
+
+    Returns:
+        The distributions, batch shape ``[N]``, and every confidence the model has, each ``[N]``; both on the CPU.
+    """
+    model.eval()
+    parts: list[dict[str, Tensor]] = []
+    confidences: list[dict[str, Tensor]] = []
+    kind = ""
+    for rows in torch.arange(count).split(chunk):
+        inputs = _padded(load(rows).to(device), chunk)
+        embedding = model.embed_features(inputs) if features else model(inputs)
+        kind, arrays = to_arrays(embedding.distribution)
+        parts.append({name: value[: len(rows)].cpu() for name, value in arrays.items()})
+        confidences.append({n: v[: len(rows)].cpu() for n, v in model.confidences(embedding).items()})
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return from_arrays(kind, joined), {n: torch.cat([part[n] for part in confidences]) for n in confidences[0]}

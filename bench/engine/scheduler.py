@@ -1,0 +1,366 @@
+"""Carrying out plans: studies, seeds and tests over a pool of workers, resumable at every point.
+
+Every step first looks for its record. What is there is not done again, so typing the same command after a kill goes
+on where it stopped, and the order in which workers finish never matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol, TypeVar
+
+from ..errors import LINE, UnitFailed, shortened
+from ..planning.plan import Plan, Specs
+from ..records import StudyRecord, TrainRecord, TrialRecord
+from ..site import Site
+from ..specs import TUNING, Cell, Point, TestSpec, TrainSpec
+from .jobs import Done, Job, ProposeJob, TestJob, TrainJob
+from .pool import JobFailed, SettingFailed
+from .tuning import Told
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """What the scheduler asks of a pool."""
+
+    async def run(self, job: Job, on_epoch: Callable[[int], None] = ..., priority: tuple[int, ...] = ...) -> Done:
+        """Run a job in a worker."""
+
+
+class Display(Protocol):
+    """What the scheduler tells a display; cells are known by their names."""
+
+    def advance(self, cell: Cell, epochs: int) -> None:
+        """Epochs were trained."""
+
+    def skip(self, cell: Cell, epochs: int) -> None:
+        """Epochs need no training."""
+
+    def note(self, cell: Cell, text: str) -> None:
+        """What there is to say of a cell now."""
+
+    def tested(self, cell: Cell, seed: int) -> None:
+        """A seed is trained and tested."""
+
+    def log(self, text: str) -> None:
+        """Something happened."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What failed, and why.
+
+    Attributes:
+        what: Method, data set and seed.
+        unit: Kind and id of the unit; empty if no single unit failed.
+        reason: Why, on one line.
+        place: File and line of the error, if that helps.
+        log: File with the traceback.
+    """
+
+    what: str
+    unit: str
+    reason: str
+    place: str
+    log: str
+
+    def line(self, limit: int = LINE) -> str:
+        """Everything on one line of at most ``limit`` characters."""
+        what = f"{self.what} ({self.unit})" if self.unit else self.what
+        tail = (f" ({self.place})" if self.place else "") + (f"; traceback: {self.log}" if self.log else "")
+        room = max(40, limit - len(what) - 2 - len(tail))
+        return shortened(f"{what}: {shortened(self.reason, room)}{tail}", limit)
+
+
+@dataclass
+class Outcome:
+    """What came of a run: failures, and how much was done or was there already."""
+
+    failures: list[Failure] = field(default_factory=list)
+    trained: int = 0
+    reused: int = 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The setting a study chose, its value, and the trainings of its best trial (none if nothing was tuned)."""
+
+    point: Point
+    value: float = 0.0
+    specs: Specs = field(default_factory=dict)
+
+
+class _Tasks:
+    """One task per key: what several need is done by whoever asks first."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[object, ...], asyncio.Task[object]] = {}
+
+    def once(self, key: tuple[object, ...], work: Callable[[], Coroutine[object, object, T]]) -> asyncio.Task[T]:
+        """The task of a key; the key says what type it gives."""
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(work())
+        return self._tasks[key]  # type: ignore[return-value]
+
+
+class Scheduler:
+    """One execution of some plans.
+
+    Args:
+        plans: Cells, bases included.
+        site: Paths and device.
+        workers: Where jobs run.
+        display: Where progress goes.
+        rerun: Do again, once, what the requested cells have done before.
+    """
+
+    def __init__(
+        self, plans: Iterable[Plan], site: Site, workers: Workers, display: Display, rerun: bool = False
+    ) -> None:
+        self.plans = tuple(plans)
+        self.site = site
+        self.store = site.store
+        self.workers = workers
+        self.display = display
+        self.rerun = frozenset(plan.cell for plan in self.plans if rerun and plan.requested)
+        self.outcome = Outcome()
+        self._tasks = _Tasks()
+        self._done_here: set[str] = set()
+        self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
+
+    def _tested(self, plan: Plan, seed: int) -> asyncio.Task[None]:
+        return self._tasks.once(("test", plan.cell, seed), lambda: self._test(plan, seed))
+
+    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
+        return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
+
+    async def execute(self) -> Outcome:
+        """Run everything; failures are collected, not raised."""
+        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.seeds)]
+        results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
+        reported: set[tuple[str, str]] = set()
+        for (plan, seed, _), result in zip(jobs, results):
+            if isinstance(result, UnitFailed):
+                failure = self._failure(result, f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}")
+                if (failure.what, failure.reason) not in reported:
+                    reported.add((failure.what, failure.reason))
+                    self.outcome.failures.append(failure)
+            elif isinstance(result, BaseException):
+                raise result
+        return self.outcome
+
+    def _failure(self, error: UnitFailed, what: str) -> Failure:
+        if not isinstance(error, JobFailed):
+            return Failure(error.what or what, "", str(error), "", "")
+        log = error.log
+        for start in (Path.cwd(), self.store.root):
+            if len(log) > LINE // 3 or start == Path.cwd():
+                log = log.removeprefix(f"{start}/")
+        return Failure(error.what or what, error.unit, str(error), error.place, log)
+
+    async def _run(
+        self, job: TrainJob | TestJob, priority: int, on_epoch: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Run a job; a failure says which unit failed."""
+        cell, kind, unit = job.unit
+        try:
+            await self.workers.run(job, on_epoch, (priority, self._order[cell]))
+        except JobFailed as error:
+            error.unit = f"{kind} {unit}"
+            raise
+
+    def _study(self, plan: Plan) -> Awaitable[Best]:
+        return self._tasks.once(("study", plan.cell), lambda: self._tune(plan))
+
+    async def _tune(self, plan: Plan) -> Best:
+        """Best setting of a cell: batches of trials, each asked before any of it is told."""
+        if plan.trials == 0:
+            return Best({})
+        below = plan.base
+        bases = None
+        if below is not None:
+            bases = await self._tasks.once(("tuning base", below.cell), lambda: self._tuning_bases(below))
+        spec = plan.study_spec(bases)
+        if plan.cell in self.rerun:
+            self.store.remove(plan.cell, "study", spec.id)
+        self.store.write_study(StudyRecord(unit=spec.id, cell=plan.cell, spec=spec))
+        trials: list[TrialRecord] = []
+        best = None
+        for start in range(0, plan.trials, plan.trial_batch):
+            numbers = range(start, min(start + plan.trial_batch, plan.trials))
+            trials += await self._batch(plan, spec.id, numbers, trials, bases)
+            best = _best(plan, trials, bases)
+            self.display.note(plan.cell, _tuning_note(plan, trials, best))
+            self._prune(plan, trials, best)
+        if best is None:
+            raise UnitFailed(
+                f"all {len(trials)} trials failed; first reason: {trials[0].reason}",
+                f"study of {plan.cell.method} on {plan.cell.dataset}",
+            )
+        return best
+
+    async def _batch(
+        self, plan: Plan, study: str, numbers: Iterable[int], earlier: list[TrialRecord], bases: Specs | None
+    ) -> list[TrialRecord]:
+        """Records of a batch of trials; those that are missing are proposed and trained."""
+        known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
+        if all(record is not None for record in known.values()):
+            self.display.skip(plan.cell, len(known) * plan.models * plan.epochs)
+            return [record for record in known.values() if record is not None]
+        fixed = {n: record.params for n, record in known.items() if record is not None}
+        fixed.setdefault(0, plan.defaults())
+        job = ProposeJob(
+            axes=plan.sampler_axes,
+            space=dict(plan.space),
+            sampler=plan.sampler,
+            numbers=tuple(known),
+            told=tuple(Told(params=trial.params, value=trial.value) for trial in earlier),
+            fixed=fixed,
+        )
+        proposed = await self.workers.run(job, priority=(0, self._order[plan.cell]))
+        # All of the batch is waited for, so that a crash of one does not lose the others' work.
+        missing = [(n, point) for n, point in zip(known, proposed.points) if known[n] is None]
+        results = await asyncio.gather(
+            *(self._trial(plan, study, n, point, bases) for n, point in missing), return_exceptions=True
+        )
+        for (n, _), result in zip(missing, results):
+            if isinstance(result, BaseException):
+                raise result
+            known[n] = result
+        return [record for record in known.values() if record is not None]
+
+    async def _trial(self, plan: Plan, study: str, number: int, point: Point, bases: Specs | None) -> TrialRecord:
+        specs = plan.train_specs(point, TUNING, bases)
+        record = TrialRecord(
+            study=study,
+            number=number,
+            params=point,
+            units=tuple(spec.id for spec in specs.values()),
+            state="failed",
+            value=None,
+        )
+        try:
+            trained = await self._all_trained(plan, specs, weights=False)
+            record = record.model_copy(
+                update={
+                    "state": "complete",
+                    "value": fmean(model.selection_value for model in trained),
+                    "val_map_at_r": fmean(model.val_map_at_r for model in trained),
+                    "best_epochs": tuple(model.best_epoch for model in trained),
+                }
+            )
+        except SettingFailed as error:  # a crash or a dead worker is not a result
+            record = record.model_copy(update={"reason": str(error)})
+            self.display.skip(plan.cell, plan.models * plan.epochs)
+            self.display.log(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}")
+        self.store.write_trial(plan.cell, record)
+        return record
+
+    def _prune(self, plan: Plan, trials: list[TrialRecord], best: Best | None) -> None:
+        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
+        keep = {spec.id for spec in best.specs.values()} if best else set()
+        for unit in {unit for trial in trials for unit in trial.units} - keep:
+            for path in self.store.unit_dir(plan.cell, "train", unit).glob("*.safetensors"):
+                path.unlink(missing_ok=True)
+
+    async def _tuning_bases(self, base: Plan) -> Specs:
+        """The bases that heads are tuned on: the best trial of the base's study."""
+        best = await self._study(base)
+        specs = best.specs or base.train_specs(best.point, TUNING, None)
+        await self._all_trained(base, specs)
+        return specs
+
+    def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
+        return self._tasks.once(("train", plan.cell, seed), lambda: self._train(plan, seed))
+
+    async def _train(self, plan: Plan, seed: int) -> Specs:
+        """Train one seed at the best setting, after its base; returns the specifications."""
+        # The base's seed is asked for before the study ends: both can be trained at the same time.
+        base = None if plan.base is None else self._seed(plan.base, seed)
+        best = await self._study(plan)
+        specs = plan.train_specs(best.point, seed, None if base is None else await base)
+        await self._all_trained(plan, specs)
+        return specs
+
+    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[TrainRecord]:
+        """Records of all models of a replicate.
+
+        Raises:
+            UnitFailed: If one failed, once the others have ended too.
+        """
+        jobs = [self._trained(plan, spec, weights) for spec in specs.values()]
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        # A crash comes before a bad setting: the replicate must not be booked as failed for its setting then.
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in sorted(errors, key=lambda error: isinstance(error, SettingFailed)):
+            raise error
+        return [result for result in results if not isinstance(result, BaseException)]
+
+    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> TrainRecord:
+        cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
+        if cell in self.rerun and unit not in self._done_here:
+            self.store.remove(cell, "train", unit)
+        record = self.store.trained(cell, unit)
+        if record is not None and (not weights or self.store.weights(cell, unit).exists()):
+            self.outcome.reused += 1
+            self.display.skip(cell, epochs)
+            return record
+        seen = 0
+
+        def on_epoch(epoch: int) -> None:
+            nonlocal seen
+            self.display.advance(cell, epoch - seen)
+            seen = epoch
+
+        self._done_here.add(unit)
+        await self._run(TrainJob(spec=spec, site=self.site), 1, on_epoch)
+        record = self.store.trained(cell, unit)
+        if record is None:
+            raise UnitFailed(f"the record of train {unit} is not there after its training")
+        self.outcome.trained += 1
+        self.display.advance(cell, epochs - seen)
+        return record
+
+    async def _test(self, plan: Plan, seed: int) -> None:
+        specs = plan.test_specs(await self._seed(plan, seed))
+        if plan.cell in self.rerun:
+            for spec in specs:
+                self.store.remove(plan.cell, "test", spec.id)
+        missing = tuple(spec for spec in specs if not self._touched(plan.cell, spec))
+        if missing:
+            # Tests go first: a seed's numbers appear as soon as it is trained.
+            await self._run(TestJob(specs=missing, cell=plan.cell, site=self.site), 0)
+        self.display.tested(plan.cell, seed)
+
+    def _touched(self, cell: Cell, spec: TestSpec) -> bool:
+        """Whether a test is done; it then counts as the latest one of its setting.
+
+        Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
+        """
+        record = self.store.tested(cell, spec.id)
+        if record is not None:
+            self.store.write(record.model_copy(update={"finished": time.time()}))
+        return record is not None
+
+
+def _best(plan: Plan, trials: list[TrialRecord], bases: Specs | None) -> Best | None:
+    values = {trial.number: (trial.value, -trial.number, trial) for trial in trials if trial.value is not None}
+    if not values:
+        return None
+    value, _, top = max(values.values(), key=lambda item: item[:2])
+    return Best(top.params, value, plan.train_specs(top.params, TUNING, bases))
+
+
+def _tuning_note(plan: Plan, trials: list[TrialRecord], best: Best | None) -> str:
+    failed = sum(trial.value is None for trial in trials)
+    text = f"{len(trials)}/{plan.trials} trials"
+    if best:
+        by_loss = plan.template.selection.metric == "stage_loss"
+        text += f", best val loss {-best.value:.4f}" if by_loss else f", best val MAP@R {best.value:.4f}"
+    return text + (f", {failed} failed" if failed else "")

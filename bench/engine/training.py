@@ -1,0 +1,282 @@
+"""Training one unit: epochs with checkpoints, selection on validation classes, one record."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ..datasets.batches import class_balanced_batches
+from ..datasets.dataset import TrainVal
+from ..errors import UnitFailed
+from ..files import sha256, write_atomic
+from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..protocols.query_metrics import map_at_r
+from ..records import Epoch, TrainRecord
+from ..seeds import seed_for
+from ..site import Site
+from ..specs import Cell, TrainSpec
+from ..store import CHECKPOINT, WEIGHTS
+from .environment import environment
+from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
+from .networks import build_model, load_base
+from .optim import Optimisation
+
+EpochDone = Callable[[int], None]
+
+
+def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
+    """Train a unit, or go on from its last checkpoint, and write its record.
+
+    Args:
+        spec: What determines the result.
+        site: Paths and device.
+        done: Called with the number of finished epochs after each.
+
+    Raises:
+        UnitFailed: If the loss or the value of the selection becomes non-finite.
+    """
+    trainer = Trainer(spec, site)
+    trainer.resume_or_start()
+    for epoch in trainer.remaining_epochs():
+        trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
+        trainer.save_checkpoint()
+        done(epoch + 1)
+    return trainer.finish()
+
+
+@dataclass
+class Progress:
+    """How far a training is, and the best epoch so far."""
+
+    epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_value: float | None = None
+    best_epoch: int = 0
+    best_state: dict[str, Tensor] = field(default_factory=dict)
+    improved_value: float | None = None
+    improved_epoch: int = 0
+    stopped: bool = False
+
+    def book(self, row: Epoch, value: float, state: dict[str, Tensor], patience: int, min_improvement: float) -> None:
+        """Keep an epoch if it is the best (ties go to the later); stop when patience is used up.
+
+        Args:
+            row: The epoch.
+            value: What selects, higher = better.
+            state: The network.
+            patience: Epochs without improvement after which training stops.
+            min_improvement: What counts as one.
+        """
+        self.history.append(row.model_dump())
+        self.epoch = row.epoch
+        if self.best_value is None or value >= self.best_value:
+            self.best_value, self.best_epoch = value, row.epoch
+            self.best_state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
+        if self.improved_value is None or value >= self.improved_value + min_improvement:
+            self.improved_value, self.improved_epoch = value, row.epoch
+        self.stopped = row.epoch - self.improved_epoch >= patience
+
+
+class Trainer:
+    """One training: the network, its inputs, its optimiser and how far it is.
+
+    Args:
+        spec: What determines the result.
+        site: Paths and device.
+    """
+
+    def __init__(self, spec: TrainSpec, site: Site) -> None:
+        self.spec, self.site = spec, site
+        self._started = time.perf_counter()
+        self.folder = site.store.unit_dir(spec.cell, "train", spec.id)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        dataset = site.dataset(spec.dataset, spec.view)
+        self.channels = dataset.input_channels
+        self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
+        self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
+        self.inputs = self._inputs(dataset.augmentation_type(**spec.augmentation))
+        self.optimisation = Optimisation(self.model, spec.optim, site.device)
+        self.model.precision = getattr(torch, spec.optim.precision)
+        if spec.optim.compile:
+            self.model.backbone.compile()
+        self.progress = Progress()
+
+    def _inputs(self, augmentation: object) -> Inputs:
+        """Inputs of the stage; the trained base, if there is one, is loaded first."""
+        spec = self.spec
+        if spec.base is None:
+            return AugmentedImages(self.data, augmentation, self.site.device)
+        base = Cell(spec.protocol, spec.dataset, spec.base.method)
+        load_base(self.model, self.site.store.weights(base, spec.base.unit))
+        if not self.model.backbone_frozen:
+            return AugmentedImages(self.data, augmentation, self.site.device)
+        folder = self.site.store.unit_dir(base, "train", spec.base.unit)
+        return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return steps_per_epoch(self.spec, len(self.data.train))
+
+    def resume_or_start(self) -> None:
+        """Go on from the checkpoint; without one, set what depends on the data before the first step."""
+        self._load_checkpoint()
+        if self.progress.epoch:
+            return
+        spec, labels = self.spec, self.data.train.labels
+        calibrate = getattr(self.model.backbone, "calibrate", None)
+        if calibrate is not None and spec.base is None:
+            gen = generator("calibrate", spec.dataset, spec.replicate)
+            calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
+        if self.model.method.warm_start:
+            self._warm_start()
+
+    @torch.no_grad()
+    def _warm_start(self) -> None:
+        """Show the method the raw embeddings of one pass of training batches, then forget that they were computed."""
+        # Batch statistics, as in the first training step; running ones are at their initial values or frozen.
+        before = {key: value.clone() for key, value in self.model.state_dict().items()}
+        self.model.train()
+        raw, labels = [], []
+        for rows, batch in self._batches("warm start", self.spec.dataset, self.spec.replicate):
+            raw.append(self.inputs.embed_batch(self.model, batch).raw)
+            labels.append(self.data.train.labels[rows])
+        self.model.load_state_dict(before)
+        self.model.method.initialise(self.model, torch.cat(raw), torch.cat(labels).to(self.site.device))
+
+    def _batches(self, *axes: str | int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows and inputs of the batches of an epoch, drawn by named axes."""
+        sizes, labels = self.spec.batches, self.data.train.labels
+        order, augment = generator("order", *axes), generator("augment", *axes)
+        batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
+        return in_turn(self.inputs, batches, augment)
+
+    def remaining_epochs(self) -> Iterator[int]:
+        """Epochs that are still to be trained, until patience is used up."""
+        while self.progress.epoch < self.spec.optim.epochs and not self.progress.stopped:
+            yield self.progress.epoch
+
+    def train_epoch(self, epoch: int) -> float:
+        """Train for one epoch; returns the mean loss.
+
+        Raises:
+            UnitFailed: If a loss is not finite.
+        """
+        axes = (self.spec.dataset, self.spec.replicate, epoch)
+        heads_only = epoch < self.spec.optim.head_epochs
+        torch.manual_seed(seed_for("noise", *axes))
+        self.model.train()
+        if heads_only:
+            self.model.backbone.eval()  # its batch statistics do not move either
+        total = torch.zeros((), dtype=torch.float64)
+        for number, (rows, batch) in enumerate(self._batches(*axes)):
+            self.optimisation.set_rate(epoch * self.steps + number, self.steps)
+            loss = self.loss(rows, batch)
+            if not torch.isfinite(loss):
+                raise UnitFailed(f"loss became {loss.item()} in epoch {epoch + 1}, batch {number + 1}")
+            self.optimisation.step(loss, heads_only=heads_only)
+            total += loss.detach().double().cpu()
+        return float(total) / self.steps
+
+    def loss(self, rows: Tensor, batch: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        embedding = self.inputs.embed_batch(self.model, batch)
+        labels = self.data.train.labels[rows].to(self.site.device)
+        loss: Tensor = self.model.objective(embedding.distribution, labels)
+        return loss
+
+    def validate(self, epoch: int, loss: float) -> Epoch:
+        """Measure an epoch on the validation classes.
+
+        Raises:
+            UnitFailed: If the embeddings cannot be ranked.
+        """
+        model, labels = self.model, self.data.val.labels
+        distribution = self.inputs.validation(model)
+        try:
+            scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options(), self.site.device)
+            val = map_at_r(scorer, labels)
+        except ValueError as error:
+            raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
+        val_loss = self.inputs.validation_loss(model, labels.to(self.site.device))
+        return Epoch(epoch=epoch + 1, loss=loss, val_map_at_r=val, val_loss=val_loss)
+
+    def book(self, row: Epoch) -> None:
+        """Keep an epoch if it is the best by what selects.
+
+        Raises:
+            UnitFailed: If that is not finite.
+        """
+        selection = self.spec.selection
+        value = row.val_map_at_r
+        if selection.metric == "last":
+            value = float(row.epoch - 1)
+        elif selection.metric == "stage_loss":
+            if row.val_loss is None:
+                raise UnitFailed("the stage has no validation loss to select by")
+            value = -row.val_loss
+        if not math.isfinite(value):
+            raise UnitFailed(f"selection value became {value} in epoch {row.epoch}")
+        self.progress.book(row, value, self.model.state_dict(), selection.patience, selection.min_improvement)
+
+    def save_checkpoint(self) -> None:
+        """Replace the checkpoint by the present state."""
+        # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
+        path = self.folder / CHECKPOINT
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        progress = {item: getattr(self.progress, item) for item in self.progress.__dataclass_fields__}
+        states = {"model": self.model.state_dict(), **self.optimisation.state_dict()}
+        torch.save({"progress": progress, **states}, part)
+        os.replace(part, path)
+
+    def _load_checkpoint(self) -> None:
+        path: Path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # a torn file after a power cut; torch raises many kinds
+            return
+        self.model.load_state_dict(state["model"])
+        self.optimisation.load_state_dict(state)
+        self.progress = Progress(**state["progress"])
+
+    def finish(self) -> TrainRecord:
+        """Write the best weights and the record."""
+        progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
+        assert progress.best_value is not None
+        weights = save({key: value.contiguous() for key, value in progress.best_state.items()})
+        write_atomic(self.folder / WEIGHTS, weights)
+        record = TrainRecord(
+            unit=self.spec.id,
+            cell=self.spec.cell,
+            spec=self.spec,
+            files={WEIGHTS: sha256(weights)},
+            num_classes=self.data.train.num_classes,
+            channels=self.channels,
+            manifests={"train": self.data.train.manifest_sha256(), "val": self.data.val.manifest_sha256()},
+            history=tuple(Epoch(**row) for row in progress.history),
+            best_epoch=progress.best_epoch,
+            selection_value=progress.best_value,
+            val_map_at_r=best["val_map_at_r"],
+            environment=environment(self.site, self._started),
+        )
+        self.site.store.write(record)
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        return record
+
+
+def steps_per_epoch(spec: TrainSpec, images: int) -> int:
+    """Batches of an epoch over a number of training images, at least one."""
+    sizes = spec.batches
+    return max(1, int(sizes.epoch_repeats * images) // (sizes.classes_per_batch * sizes.images_per_class))

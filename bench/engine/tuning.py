@@ -1,0 +1,77 @@
+"""The search space of a study, and its next proposal: a pure function of what the trial records say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from ..protocols.recipes._base import Range
+from ..seeds import seed_for
+from ..specs import Point
+
+
+class Told(BaseModel):
+    """A finished trial of an earlier batch; its value is None if it failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    params: Point
+    value: float | None
+
+
+def propose(
+    axes: Sequence[str],
+    space: Mapping[str, Range],
+    sampler: str,
+    number: int,
+    told: Sequence[Told],
+    asked: Sequence[Point],
+) -> Point:
+    """Parameters of trial ``number``.
+
+    The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
+    answer is the same after any kill, with any number of workers and after an edit of the code.
+
+    Args:
+        axes: Protocol, data set, method and base (empty if none) of the study.
+        space: What is tuned.
+        sampler: ``gp`` or ``tpe``.
+        number: Number of the trial that is asked for.
+        told: Finished trials of earlier batches.
+        asked: Parameters of the trials of the same batch that were asked before this one.
+    """
+    import optuna
+    from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+    from optuna.trial import TrialState, create_trial
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    distributions: dict[str, BaseDistribution] = {
+        name: IntDistribution(int(r.low), int(r.high), log=r.log)
+        if r.type == "int"
+        else FloatDistribution(r.low, r.high, log=r.log)
+        for name, r in sorted(space.items())
+    }
+    seed = seed_for("sampler", *axes, number) % 2**32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+        chosen: optuna.samplers.BaseSampler
+        if sampler == "gp":
+            chosen = optuna.samplers.GPSampler(seed=seed)
+        else:
+            chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+        rebuilt = optuna.create_study(direction="maximize", sampler=chosen)
+        for trial in told:
+            failed = trial.value is None
+            rebuilt.add_trial(
+                create_trial(
+                    state=TrialState.FAIL if failed else TrialState.COMPLETE,
+                    value=trial.value,
+                    params=dict(trial.params),
+                    distributions=distributions,
+                )
+            )
+        for params in asked:
+            rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
+        return dict(rebuilt.ask(distributions).params)

@@ -1,0 +1,1 @@
+"""From a request to plans: layers of settings, merged once, give specifications with ids."""

@@ -1,0 +1,165 @@
+"""What would stop a training, found before any is started."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from ..errors import UnknownName, UserError, first_line
+from ..protocols.recipes._base import Optimizer, Precision, Schedule
+from ..seeds import content_id
+from ..site import Site
+from .request import Experiment, Request
+from .setting import Setting
+
+if TYPE_CHECKING:
+    from ..datasets.dataset import Dataset
+    from ..methods._base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What the checks of a setting found.
+
+    Attributes:
+        partial: What the data set lacks, if that is allowed.
+        files: Identity of its image files; empty for data sets that come with the installation.
+        soft_labels: SHA-256 of people's label distributions of its test images, if there are some.
+        weights: SHA-256 of the starting weights of the backbone; None for random ones.
+        scorers: The scorers asked for that are defined for the method's distributions.
+    """
+
+    partial: str
+    files: str
+    soft_labels: str
+    weights: str | None
+    scorers: tuple[str, ...]
+
+
+def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
+    """Find what would stop a training.
+
+    Raises:
+        UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.
+    """
+    dataset, view = request.cell.dataset, dict(setting.view)
+    _check_names(setting, site.datasets.dataset(dataset))
+    try:
+        data = site.dataset(dataset, view)
+    except ValueError as error:
+        raise UserError(f"--set data.*: {error}") from None
+    try:
+        classes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
+    except ValueError as error:
+        raise UserError(f"data set {dataset!r}: {error}") from None
+    wanted = setting.batches["classes_per_batch"]
+    if wanted > classes:
+        raise UserError(
+            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
+            f" use --set data.classes_per_batch={classes} or less"
+        )
+    backbone = setting.network["backbone"]
+    if view:
+        _try_backbone(backbone, view["image_size"])
+    return Checked(
+        partial=data.partial if view else "",
+        files=files,
+        soft_labels=data.soft_labels_sha256,
+        weights=_weights_hash(backbone, site.weights),
+        scorers=_fitting_scorers(experiment.scorers, method, setting.network["dim"]),
+    )
+
+
+def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
+    from ..methods.backbones.registry import FREEZE_NORM, check_backbone
+
+    try:
+        check_backbone(setting.network["backbone"])
+    except ValueError as error:
+        raise UserError(f"--backbone: {error}") from None
+    for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
+        if setting.optim[key] not in get_args(known):
+            raise UnknownName(f"value of optim.{key}:", setting.optim[key], get_args(known))
+    if setting.batches["freeze_norm"] not in FREEZE_NORM:
+        raise UnknownName("value of data.freeze_norm:", setting.batches["freeze_norm"], FREEZE_NORM)
+    try:
+        dataset.augmentation_type(**setting.augmentation)
+    except ValueError as error:
+        raise UserError(f"--set augment.*: {error}") from None
+
+
+@cache
+def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_disk: bool) -> tuple[int, str]:
+    """Training classes, and for image files the identity of all of them: computed once for all methods."""
+    splits = [data.train_val(fold, folds) for fold in validate]
+    parts = (splits[0].train, splits[0].val, data.test()) if on_disk else ()
+    files = content_id([part.manifest_sha256() for part in parts]) if parts else ""
+    return min(split.train.num_classes for split in splits), files
+
+
+@cache
+def _try_backbone(name: str, side: int) -> None:
+    """Send one image through a backbone at random weights: some networks read one size only."""
+    import torch
+
+    from ..methods.backbones.registry import build_backbone
+
+    if name == "convnet":
+        return
+    try:
+        with torch.no_grad():
+            shape = tuple(build_backbone(name, 3).eval()(torch.rand(1, 3, side, side)).shape)
+    except Exception as error:  # whatever a network of timm raises on an image it was not made for
+        raise UserError(
+            f"--backbone {name} cannot read images of {side} x {side} ({first_line(error)}); try another"
+            " --set data.image_size"
+        ) from None
+    if len(shape) != 2:
+        raise UserError(f"--backbone {name} gives features of shape {list(shape)}, not one vector per image")
+
+
+def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
+    """The scorers that are defined for the distributions of a method."""
+    import torch
+
+    from ..methods.scorers.registry import paired_score
+
+    if not names:
+        return ()
+    head = method.spread_head(8, dim)
+    spread = None if head is None else head(torch.zeros(1, 8))
+    distribution = method.distribution(torch.ones(1, dim), spread)
+    fitting = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            paired_score(name, distribution, distribution)
+            fitting.append(name)
+    return tuple(fitting)
+
+
+def _weights_hash(backbone: str, asked: str | None) -> str | None:
+    """SHA-256 of the file that a backbone starts from; None for random weights.
+
+    Raises:
+        UserError: If there is no such file, or none is cached.
+    """
+    from ..methods.backbones.registry import find_weights
+
+    try:
+        path = find_weights(backbone, asked)
+        return None if path is None else _file_hash(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+@cache
+def _file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"--weights {path}: {error.strerror}") from error

@@ -1,0 +1,39 @@
+"""Results that a plan has already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import UserError
+from ..records import Columns
+from ..store import Store
+from .plan import Plan
+
+
+def check_none(plans: Iterable[Plan], store: Store) -> None:
+    """Refuse plans whose cell and setting have results; for ``--on-existing error``.
+
+    Raises:
+        UserError: If one has.
+    """
+    tested = [(record.cell, record.columns) for record in store.tests()]
+    for plan in plans:
+        if any(cell == plan.cell and _same(plan, columns) for cell, columns in tested):
+            raise UserError(
+                f"{plan.cell.method} on {plan.cell.dataset} has results in {store.root} already;"
+                " use --on-existing skip (reuse them) or rerun (do them again)"
+            )
+
+
+def _same(plan: Plan, columns: Columns) -> bool:
+    template = plan.template
+    mine = (plan.preset, plan.hparams, plan.trials, plan.pinned, template.fidelity, template.backbone)
+    theirs = (
+        columns.preset,
+        columns.hparams,
+        columns.trials,
+        columns.pinned,
+        columns.fidelity,
+        columns.backbone,
+    )
+    return mine == theirs and columns.dim in (template.dim, template.dim * plan.models)

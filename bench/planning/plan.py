@@ -1,0 +1,286 @@
+"""Plans: one (protocol, data set, method) cell with the specifications of its units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import get_args
+
+from ..code_id import code_id
+from ..datasets.corruptions.registry import corruption_module
+from ..methods.backbones.registry import backbone_module
+from ..methods.scorers.registry import scorer_module
+from ..protocols._base import Tests
+from ..protocols.known_tests import modules_of
+from ..protocols.recipes._base import Optim, Range
+from ..site import Site
+from ..specs import (
+    TUNING,
+    BaseReference,
+    Batches,
+    Cell,
+    Ensemble,
+    Point,
+    StageSelection,
+    StudySpec,
+    TestSpec,
+    TrainSpec,
+)
+from .cell import CellSetting
+from .request import Experiment
+
+Specs = dict[int, TrainSpec]
+"""Training specifications of one replicate, by the block of classes that validates: one model each."""
+
+ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestPlan:
+    """What is tested, and by which code.
+
+    Attributes:
+        code: Id of the code of the tests.
+        tests: What the preset measures.
+        scorers: Scorers in addition to the method's own and the cosine.
+        soft_labels: SHA-256 of people's label distributions, if there are some.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    code: str
+    tests: Tests
+    scorers: tuple[str, ...]
+    soft_labels: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One cell: how its units are specified.
+
+    Attributes:
+        template: Training at the default setting on the first block that validates, as a trial and without a base
+            unit.
+        validate_folds: The blocks of classes that validate; a replicate is one model for each.
+        space: What is tuned.
+        trials: Budget; 0 if nothing is tuned.
+        seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
+        hparams: Label of where the setting comes from.
+        sampler: Optuna sampler.
+        trial_batch: Trials asked before any is told.
+        base: Plan of the base method, for two-stage methods.
+        testing: What the tests measure.
+        preset: Name of the protocol's preset.
+        pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
+        pins_used: Keys of the pinned values that this plan has, its base's included.
+        requested: Whether the method was asked for by name, rather than as a base.
+    """
+
+    template: TrainSpec
+    validate_folds: tuple[int, ...]
+    space: Mapping[str, Range]
+    trials: int
+    seeds: int
+    hparams: str
+    sampler: str
+    trial_batch: int
+    base: Plan | None
+    testing: TestPlan
+    preset: str
+    pinned: str
+    pins_used: frozenset[str]
+    requested: bool
+
+    @property
+    def cell(self) -> Cell:
+        """Folder of the units."""
+        return self.template.cell
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of one training, at most."""
+        return self.template.optim.epochs
+
+    @property
+    def sampler_axes(self) -> tuple[str, ...]:
+        """What the tuner's draws depend on, in addition to the number of the trial."""
+        return (*self.cell, self.base.cell.method if self.base else "")
+
+    def defaults(self) -> Point:
+        """The default of the tuned parameters, moved into their ranges: the first trial of every study."""
+        values = {f"method.{key}": value for key, value in self.template.params.items()}
+        values |= {f"optim.{key}": value for key, value in asdict(self.template.optim).items()}
+        return {name: min(max(values[name], r.low), r.high) for name, r in self.space.items()}
+
+    @property
+    def models(self) -> int:
+        """Models of one replicate: trainings that a trial, or a seed, takes."""
+        return len(self.validate_folds)
+
+    @property
+    def trainings(self) -> int:
+        """Trainings of the study and of all seeds."""
+        return (self.trials + self.seeds) * self.models
+
+    @property
+    def tuning_trainings(self) -> int:
+        """Trainings that the setting has cost, those of the base included."""
+        return (self.trials + (self.base.trials if self.base else 0)) * self.models
+
+    def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
+        """Specifications of the trainings of one replicate.
+
+        Args:
+            point: Tuned values.
+            replicate: Seed number, or :data:`~bench.specs.TUNING`.
+            bases: Specifications of the trained bases, for two-stage methods.
+        """
+        params, optim = dict(self.template.params), asdict(self.template.optim)
+        for name, value in point.items():
+            group, _, key = name.partition(".")
+            {"method": params, "optim": optim}[group][key] = value
+        specs = {}
+        for fold in self.validate_folds:
+            base: BaseReference | None = bases[fold].as_base() if bases else None
+            specs[fold] = self.template.replaced(params=params, optim=optim, replicate=replicate, fold=fold, base=base)
+        return specs
+
+    def study_spec(self, bases: Specs | None) -> StudySpec:
+        """Specification of the study on some trained bases."""
+        return StudySpec(
+            template=self.template,
+            validate_folds=self.validate_folds,
+            space=dict(self.space),
+            sampler=self.sampler,
+            trial_batch=self.trial_batch,
+            bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
+        )
+
+    def test_specs(self, trained: Specs) -> list[TestSpec]:
+        """Specifications of the tests of one replicate: of its one model, or of its models taken together."""
+        return [
+            TestSpec(
+                code=self.testing.code,
+                protocol=self.cell.protocol,
+                version=self.template.version,
+                preset=self.preset,
+                train=tuple(trained[fold].id for fold in self.validate_folds),
+                ensemble=ensemble,
+                hparams=self.hparams,
+                trials=self.trials,
+                tuning_trainings=self.tuning_trainings,
+                pinned=self.pinned,
+                tests=self.testing.tests,
+                scorers=self.testing.scorers,
+                soft_labels=self.testing.soft_labels,
+            )
+            for ensemble in (ENSEMBLES if self.models > 1 else ("",))
+        ]
+
+
+def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
+    """Plan of a cell.
+
+    Args:
+        experiment: What was asked for.
+        cell: The cell with its setting.
+        base: Plan of its base.
+        site: Plug-ins.
+    """
+    preset = experiment.preset
+    template = _template(experiment, cell, site)
+    # With nothing to tune, one trial is the study.
+    single = experiment.hparams == "tuned" and not cell.space
+    return Plan(
+        template=template,
+        validate_folds=preset.validate,
+        space=cell.space,
+        trials=1 if single else experiment.trials,
+        seeds=experiment.seeds,
+        hparams=experiment.hparams,
+        sampler=experiment.sampler,
+        trial_batch=preset.trial_batch,
+        base=base,
+        testing=TestPlan(
+            code=_testing_code(cell, preset.tests),
+            tests=preset.tests,
+            scorers=cell.checked.scorers,
+            soft_labels=cell.checked.soft_labels,
+        ),
+        preset=experiment.preset_name,
+        pinned=_pinned(experiment, cell, template, site),
+        pins_used=cell.pinned.keys,
+        requested=cell.request.requested,
+    )
+
+
+def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpec:
+    setting, preset, selection = cell.setting, experiment.preset, experiment.preset.selection
+    method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
+    return TrainSpec(
+        code=_training_code(cell, site),
+        protocol=cell.request.cell.protocol,
+        version=experiment.protocol.version,
+        dataset=cell.request.cell.dataset,
+        folds=preset.folds,
+        fold=preset.validate[0],
+        replicate=TUNING,
+        method=cell.request.cell.method,
+        fidelity=cell.fidelity,
+        params=cell.params,
+        backbone=setting.network["backbone"],
+        weights=cell.checked.weights,
+        dim=setting.network["dim"],
+        optim=Optim(**setting.optim),
+        batches=Batches(**setting.batches),
+        view=dict(setting.view),
+        augmentation=dict(setting.augmentation),
+        selection=StageSelection(
+            metric=selection.frozen_metric if method.means_frozen else selection.metric,
+            patience=selection.patience,
+            min_improvement=selection.min_improvement,
+        ),
+        partial=cell.checked.partial,
+        files=cell.checked.files,
+        base=None,
+    )
+
+
+def _training_code(cell: CellSetting, site: Site) -> str:
+    """Id of what a training runs: the engine's loop and the entries of the registries that it uses."""
+    return code_id(
+        "bench.engine.training",
+        site.methods.get(cell.request.cell.method).code,
+        site.datasets.get(cell.request.cell.dataset).code,
+        backbone_module(cell.setting.network["backbone"]),
+        scorer_module(cell.method.scorer),
+    )
+
+
+def _testing_code(cell: CellSetting, tests: Tests) -> str:
+    """Id of what a test runs; the ids of the trained models cover the rest."""
+    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers} | ({"l2"} if cell.fidelity == "released" else set())
+    return code_id(
+        "bench.engine.testing",
+        *modules_of(tests.groups),
+        *map(scorer_module, sorted(ranked)),
+        *map(corruption_module, sorted(tests.corruptions)),
+    )
+
+
+def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site: Site) -> str:
+    """What sets this run apart from one with the same method, data set and budget."""
+    parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
+    parts += cell.pinned.texts()
+    if experiment.unusual_corruptions:
+        parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
+    if experiment.sampler != "gp" and experiment.hparams == "tuned":
+        parts.append(f"sampler={experiment.sampler}")
+    if template.partial:
+        parts.append(f"partial release: {template.partial}")
+    if template.weights:
+        parts.append(f"weights={template.weights[:8]}")
+    entry = site.methods.get(template.method)
+    if entry.plugin:
+        parts.append(f"plugin={code_id(entry.code)[:8]}")
+    return "; ".join(parts)

@@ -1,0 +1,60 @@
+"""Tables of everything that was measured: every scorer, every confidence, every corruption."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from .contender import CONTENDER_KEYS
+from .seeds import SeedGroup, SeedStatistics, seed_groups
+
+
+def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Mean, SD and number of seeds of every contender by these columns."""
+    grouped = rows.groupby([*CONTENDER_KEYS, *columns], sort=True, dropna=False)["value"]
+    return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()
+
+
+def scorers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Retrieval and verification of every contender under every scorer it was tested with."""
+    rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
+    return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
+
+
+def confidences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Metrics of every confidence of every contender."""
+    rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
+    return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
+
+
+def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+    """Every contender under every corruption; empty if there is only the crop.
+
+    Values are those of its own scorer and the quoted confidence. Clean images have a row too, without a correlation:
+    their severity is constant.
+    """
+    names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
+    if not set(names) - {"crop"}:
+        return pd.DataFrame()
+    lines = []
+    for group in seed_groups(frame.merge(roles, on="unit")):
+        splits = set(group.rows["split"])
+        for corruption in ("clean", *names):
+            split = "test" if corruption == "clean" else f"test_{corruption}"
+            if split in splits:
+                lines.append(_corrupted(group, corruption, split))
+    return pd.DataFrame(lines)
+
+
+def _corrupted(group: SeedGroup, corruption: str, split: str) -> dict[str, object]:
+    own = group.confidence
+    measured = {
+        "spearman": group.per_seed(f"spearman_{corruption}", split, confidence=own),
+        "paired": group.per_seed(f"paired_{corruption}", split, confidence=own),
+        "aurc": group.per_seed("aurc", split, "recall_at_1", own),
+        "map_at_r": group.per_seed("map_at_r", split),
+    }
+    line: dict[str, object] = {**group.contender._asdict(), "corruption": corruption, "confidence": own}
+    for name, values in measured.items():
+        statistics = SeedStatistics.of(values)
+        line |= {f"{name}_mean": statistics.mean, f"{name}_sd": statistics.sd, f"{name}_n": statistics.defined}
+    return line

@@ -1,0 +1,156 @@
+"""The comparison: one row per contender, the best values marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from .contender import Contender
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
+
+CONTROLS = ("random", "oracle")
+"""Confidences that show how the measures behave; no method has to beat them."""
+HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence")
+"""Headings of the labels of a row."""
+_MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Emphasis of a value in the comparison.
+
+    Attributes:
+        best: Whether no mean in its column is better.
+        beats_deterministic: Whether it is of a probabilistic method and better than every deterministic one.
+    """
+
+    best: bool = False
+    beats_deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A row of the comparison.
+
+    Attributes:
+        contender: The method at one setting.
+        seeds: Number of seeds.
+        trainings: Trainings that tuning has cost, those of the base included.
+        confidence: The confidence that is quoted.
+        values: Statistics for each column of :data:`~bench.report.seeds.COMPARED`.
+        marks: Marks of the values.
+    """
+
+    contender: Contender
+    seeds: int
+    trainings: int
+    confidence: str
+    values: tuple[SeedStatistics, ...]
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Method, with its base."""
+        return self.contender.label
+
+    @property
+    def labels(self) -> list[str]:
+        """Texts under :data:`HEAD`."""
+        contender = self.contender
+        return [
+            contender.label,
+            contender.network,
+            contender.tuning,
+            contender.pinned,
+            str(self.trainings),
+            str(self.seeds),
+            self.confidence,
+        ]
+
+
+Comparison = Mapping[str, Sequence[ComparisonRow]]
+"""Rows by data set."""
+
+
+def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
+    """Rows of the comparison by data set, methods in the order of their MAP@R.
+
+    The best mean of each column is marked. A value of a probabilistic method is also marked if its mean beats that of
+    every deterministic method; in columns about confidence, it has to beat every confidence of a deterministic method.
+    """
+    merged = frame.merge(roles, on="unit")
+    return {str(dataset): _compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
+
+
+def _compare(groups: list[SeedGroup]) -> list[ComparisonRow]:
+    rows = [_row(group) for group in groups]
+    by_column = [
+        _marks(
+            column,
+            [row.values[index] for row in rows],
+            [group.probabilistic for group in groups],
+            [mean for group in groups if not group.probabilistic for mean in _rival_means(group, column)],
+        )
+        for index, column in enumerate(COMPARED)
+    ]
+    marked = [replace(row, marks=marks) for row, marks in zip(rows, zip(*by_column))]
+    return sorted(marked, key=_order)
+
+
+def _row(group: SeedGroup) -> ComparisonRow:
+    values = tuple(SeedStatistics.of(group.column(column)) for column in COMPARED)
+    return ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, values)
+
+
+def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
+    """Means of a deterministic method that a probabilistic one has to beat."""
+    names = {group.confidence}
+    if column.of_confidence:
+        names |= set(group.rows["confidence"]) - {"", *CONTROLS}
+    means = [SeedStatistics.of(group.column(column, name)).mean for name in sorted(names)]
+    return [mean for mean in means if mean == mean]
+
+
+def _marks(
+    column: ComparedColumn, values: list[SeedStatistics], probabilistic: list[bool], rivals: list[float]
+) -> list[Mark]:
+    """Marks of one column."""
+    # A mean over the seeds that happen to have a value is shown, but it does not compete.
+    means = [column.sign * value.mean for value in values if value.complete]
+    # A single row is not the best of anything.
+    top = max(means) if means and len(values) > 1 else None
+    bar = max((column.sign * rival for rival in rivals), default=None)
+    return [
+        Mark(
+            best=value.complete and column.sign * value.mean == top,
+            beats_deterministic=value.complete and own and bar is not None and column.sign * value.mean > bar,
+        )
+        for value, own in zip(values, probabilistic)
+    ]
+
+
+def _order(row: ComparisonRow) -> tuple[float, str]:
+    mean = row.values[_MAP_AT_R].mean
+    return -mean if mean == mean else 0.0, row.label
+
+
+def comparison_frame(rows: Comparison) -> pd.DataFrame:
+    """The comparison as a table of numbers: mean, SD and number of defined seeds of every column."""
+    return pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
+
+
+def _numbers(row: ComparisonRow) -> dict[str, object]:
+    contender = row.contender._asdict()
+    line: dict[str, object] = {
+        "dataset": contender.pop("dataset"),
+        **contender,
+        "trainings": row.trainings,
+        "seeds": row.seeds,
+        "confidence": row.confidence,
+    }
+    for column, value in zip(COMPARED, row.values):
+        name = "_".join(filter(None, [column.split, column.metric, column.variant]))
+        line |= {f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_n": value.defined}
+    return line

@@ -1,0 +1,95 @@
+"""Paired differences between contenders, seed by seed.
+
+Seeds pair up because initialisation and order depend on (data set, replicate), not on the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import TypedDict
+
+import pandas as pd
+
+from ..protocols.statistics import paired_difference
+from .contender import by_contender
+from .seeds import COMPARED, SeedGroup, defined_values, seed_groups
+
+COMMON = ("protocol", "preset", "dataset", "ensemble")
+"""Columns in which two contenders agree if they are compared."""
+SIDES = ("first", "first_tuning", "other", "other_tuning")
+"""Columns that name the two sides of a difference."""
+
+
+class PairedDifference(TypedDict):
+    """Mean difference of a metric over the seeds that both sides have, with its 95 % t-interval."""
+
+    metric: str
+    split: str
+    variant: str
+    difference_mean: float
+    difference_sd: float
+    ci95_low: float
+    ci95_high: float
+    seeds: int
+
+
+def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDifference]:
+    """``minuend - subtrahend`` in every column of the comparison, each with its own scorer and confidence."""
+    for column in COMPARED:
+        left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
+        if not set(left) & set(right):
+            continue
+        difference = paired_difference(left, right)
+        yield {
+            "metric": column.metric,
+            "split": column.split,
+            "variant": column.variant,
+            "difference_mean": difference.mean,
+            "difference_sd": difference.sd,
+            "ci95_low": difference.ci_low,
+            "ci95_high": difference.ci_high,
+            "seeds": difference.n,
+        }
+
+
+def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Differences ``other - first`` between every two contenders of one protocol, preset and data set.
+
+    Args:
+        frame: Tidy table.
+        roles: Roles of its units.
+        names: Methods to compare, the first of them with all others; if empty, every two.
+    """
+    lines: list[dict[str, object]] = []
+    for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
+        for first, other in _pairs(seed_groups(rows), names):
+            line: dict[str, object] = {key: getattr(first.contender, key) for key in COMMON}
+            sides = (first.contender.label, first.contender.tuning, other.contender.label, other.contender.tuning)
+            line |= dict(zip(SIDES, sides))
+            lines += [{**line, **difference} for difference in _differences(other, first)]
+    return pd.DataFrame(lines)
+
+
+def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:
+    if not names:
+        yield from combinations(groups, 2)
+        return
+    chosen = [group for name in names for group in groups if group.contender.method == name]
+    for first, other in combinations(chosen, 2):
+        if first.contender.method == names[0]:
+            yield first, other
+
+
+def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+    """Differences between each two-stage method and its own base."""
+    merged = frame.merge(roles, on="unit")
+    lines: list[dict[str, object]] = []
+    for rows in by_contender(merged[merged["base"] != ""]):
+        # The very networks that the heads were trained on: budgets and pinned values of head and base may differ.
+        base = merged[merged["train"].isin(set(rows["base_train"]))]
+        if base.empty:
+            continue
+        head = SeedGroup.of(rows)
+        lines += [{**head.contender._asdict(), **line} for line in _differences(head, SeedGroup.of(base))]
+    return pd.DataFrame(lines)

@@ -1,0 +1,188 @@
+"""Values of a contender seed by seed, and their mean and standard deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import pandas as pd
+
+from ..protocols.metrics import Metric, find_metric, title_of
+from ..protocols.statistics import summarise
+from .contender import Contender, by_contender
+
+
+@dataclass(frozen=True)
+class ComparedColumn:
+    """A column of the comparison. Heading, direction and unit are those of its metric.
+
+    Attributes:
+        metric: Metric of the tidy table.
+        split: Its split.
+        variant: Its variant.
+        brief: Whether a terminal shows it; the files show every column.
+        wide: Whether only a terminal of 100 columns shows it.
+    """
+
+    metric: str
+    split: str = "test"
+    variant: str = ""
+    brief: bool = True
+    wide: bool = False
+
+    @property
+    def declared(self) -> Metric:
+        """Entry of the metric in the table of metrics.
+
+        Raises:
+            LookupError: If there is none.
+        """
+        metric = find_metric(self.metric)
+        if metric is None:
+            raise LookupError(f"the comparison shows {self.metric!r}, which protocols/metrics.py does not declare")
+        return metric
+
+    @property
+    def title(self) -> str:
+        """Heading: the short title, capitalised."""
+        title = title_of(self.metric, short=True)
+        return title[:1].upper() + title[1:]
+
+    @property
+    def of_confidence(self) -> bool:
+        """Whether it measures a confidence (then the method's own one counts)."""
+        return self.declared.of == "confidence"
+
+    @property
+    def sign(self) -> int:
+        """1 if higher is better, -1 if lower is."""
+        return self.declared.sign
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is printed in percent."""
+        return self.declared.unit == "share"
+
+
+COMPARED = (
+    ComparedColumn("recall_at_1"),
+    ComparedColumn("map_at_r"),
+    ComparedColumn("r_precision", brief=False),
+    ComparedColumn("verification_accuracy", variant="threshold_val", wide=True),
+    ComparedColumn("verification_auc", brief=False),
+    ComparedColumn("spearman_crop", split="test_crop"),
+    ComparedColumn("paired_crop", split="test_crop", brief=False),
+    ComparedColumn("aurc", split="test_crop", variant="recall_at_1"),
+)
+"""Columns of the comparison."""
+
+
+@dataclass(frozen=True)
+class SeedStatistics:
+    """Mean and standard deviation over seeds.
+
+    Attributes:
+        mean: Mean over the seeds that have a value; nan if none has.
+        sd: Standard deviation (ddof 1); nan for a single value.
+        defined: Number of seeds that have a value: a rank correlation with a constant confidence has none.
+        seeds: Number of seeds.
+    """
+
+    mean: float
+    sd: float
+    defined: int = 0
+    seeds: int = 0
+
+    @classmethod
+    def of(cls, values: Mapping[int, float]) -> Self:
+        """Statistics of values by seed; nan is no value."""
+        defined = defined_values(values)
+        if not defined:
+            return cls(float("nan"), float("nan"), 0, len(values))
+        summary = summarise(list(defined.values()))
+        return cls(summary.mean, summary.sd, len(defined), len(values))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has a value."""
+        return 0 < self.defined == self.seeds
+
+    def text(self, percent: bool, brief: bool = False) -> str:
+        """``mean ± SD``, in percent on request, with ``[defined/seeds]`` if some seeds have no value."""
+        if self.mean != self.mean:
+            return "-"
+        factor, digits = (100.0, 2) if percent else (1.0, 3)
+        digits -= brief
+        plus_minus = "±" if brief else " ± "
+        sd = f"{plus_minus}{self.sd * factor:.{digits}f}" if self.sd == self.sd else ""
+        missing = f" [{self.defined}/{self.seeds}]" if self.defined < self.seeds else ""
+        return f"{self.mean * factor:.{digits}f}{sd}{missing}"
+
+
+def defined_values(values: Mapping[int, float]) -> dict[int, float]:
+    """The values that are not nan."""
+    return {seed: value for seed, value in values.items() if value == value}
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """All seeds of a contender, and its role in comparisons.
+
+    Attributes:
+        contender: The method at one setting.
+        rows: Its rows of the tidy table, joined with the roles of their units.
+        scorer: The method's own scorer.
+        confidence: The confidence that is quoted.
+        probabilistic: Whether the embedding is a distribution.
+        trainings: Trainings that tuning has cost, those of the base included.
+    """
+
+    contender: Contender
+    rows: pd.DataFrame
+    scorer: str
+    confidence: str
+    probabilistic: bool
+    trainings: int
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> Self:
+        """Group of rows that share a setting and a role."""
+        first = rows.iloc[0]
+        return cls(
+            Contender.of(rows),
+            rows,
+            str(first["primary_scorer"]),
+            str(first["default_confidence"]),
+            bool(first["probabilistic"]),
+            int(first["trainings"]),
+        )
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return int(self.rows["seed"].nunique())
+
+    def per_seed(self, metric: str, split: str = "test", variant: str = "", confidence: str = "") -> dict[int, float]:
+        """Values of a metric by seed, with the method's own scorer if the metric depends on a scorer."""
+        rows = self.rows
+        chosen = rows[
+            (rows["metric"] == metric)
+            & (rows["split"] == split)
+            & (rows["variant"] == variant)
+            & (rows["confidence"] == confidence)
+            & rows["fraction"].isna()
+        ]
+        if (chosen["scorer"] != "").any():
+            chosen = chosen[chosen["scorer"] == self.scorer]
+        return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
+
+    def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
+        """Values of a column of the comparison by seed, of the quoted confidence or of another one."""
+        name = (confidence or self.confidence) if column.of_confidence else ""
+        return self.per_seed(column.metric, column.split, column.variant, name)
+
+
+def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
+    """Groups of the tidy table joined with the roles, in the order of their settings."""
+    return [SeedGroup.of(rows) for rows in by_contender(merged)]

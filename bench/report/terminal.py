@@ -1,0 +1,136 @@
+"""Tables on the terminal: the comparison, the scorers, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .comparison import HEAD, Comparison, ComparisonRow, comparison
+from .contender import Contender, by_contender, split_pinned
+from .pairing import COMMON, SIDES
+from .seeds import COMPARED, ComparedColumn, SeedStatistics
+
+NARROW = 100
+"""Width of a terminal, in columns, below which wide columns are left out."""
+
+
+def new_table(title: str | Text) -> Table:
+    """An empty table in the style of all others."""
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """Print the tables of a run or report: the comparison, and the scorers if more were asked for."""
+    print_comparison(comparison(frame, roles), console)
+    print_scorers(frame, roles, console)
+
+
+def print_comparison(rows: Comparison, console: Console) -> None:
+    """Print the main columns of the comparison, a table per data set."""
+    columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
+    for dataset, group in rows.items():
+        console.print(_comparison_table(dataset, group, columns))
+
+
+def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn]) -> Table:
+    # What all rows share is said once, in the title: the table has to fit 80 columns.
+    common = {name: texts[0] for name, *texts in zip(HEAD, *(row.labels for row in rows)) if len(set(texts)) == 1}
+    shared, own = split_pinned([row.contender.pinned for row in rows])
+    optional = ("network", "tuning", "pinned", "seeds", "confidence")
+    shown = ["method", *(name for name in optional if name not in common)]
+    table = new_table(_comparison_title(dataset, common, shared))
+    for name in shown:
+        table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
+    for column in columns:
+        arrow = "" if column.sign > 0 else " \N{DOWNWARDS ARROW}"
+        table.add_column(column.title + arrow, justify="right", no_wrap=True)
+    for row, pinned in zip(rows, own):
+        labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
+        # As text: rich would take "[released]" for markup.
+        table.add_row(*(Text(labels[name]) for name in shown), *_marked_values(row, columns))
+    return table
+
+
+def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
+    title = f"{dataset}: mean ± SD" + (f" over {common['seeds']} seeds" if "seeds" in common else " over seeds")
+    title += f", {common['tuning']}" if "tuning" in common else ""
+    title += f"\n{pinned}" if pinned else ""
+    return Text(title)
+
+
+def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Iterable[Text]:
+    for column, value, mark in zip(COMPARED, row.values, row.marks):
+        if column in columns:
+            style = " ".join(["bold"] * mark.best + ["underline"] * mark.beats_deterministic)
+            yield Text(value.text(column.percent, brief=True), style=style)
+
+
+def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """Print MAP@R by scorer for data sets tested with more scorers than the methods' own and the cosine."""
+    rows = frame[
+        (frame["metric"] == "map_at_r")
+        & (frame["split"] == "test")
+        & (frame["variant"] == "")
+        & frame["fraction"].isna()
+    ]
+    for dataset, tested in rows.merge(roles, on="unit").groupby("dataset", sort=True):
+        names = sorted(set(tested["scorer"]))
+        if not set(names) - {"cosine", *tested["primary_scorer"]}:
+            continue
+        table = new_table(f"{dataset}: mean MAP@R by scorer (own scorer in bold)")
+        table.add_column("method", no_wrap=True)
+        for name in names:
+            table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+        for group in by_contender(tested):
+            table.add_row(Text(Contender.of(group).label), *(_scorer_mean(group, name) for name in names))
+        console.print(table)
+
+
+def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
+    """Mean without the SD, which scorers.csv has: all scorers have to fit 80 columns."""
+    own = rows[rows["scorer"] == scorer]
+    values = SeedStatistics.of(dict(zip(own["seed"], own["value"])))
+    style = "bold" if scorer == rows["primary_scorer"].iloc[0] else ""
+    return Text(f"{100 * values.mean:.1f}" if values.defined else "-", style=style)
+
+
+def print_paired(differences: pd.DataFrame, console: Console) -> None:
+    """Print the differences of :func:`~bench.report.pairing.paired_methods`, a table per data set."""
+    columns = [column for column in COMPARED if column.brief and not column.wide]
+    for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
+        place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
+        table = new_table(f"{dataset} ({place}): other - first, mean over paired seeds [95 % t-interval]")
+        # One above the other, so that both names fit next to the numbers.
+        table.add_column("other\n- first", no_wrap=True)
+        for heading in (*(column.title for column in columns), "seeds"):
+            table.add_column(heading, justify="right")
+        for _, pair in rows.groupby(list(SIDES), sort=False):
+            names = [_side(pair, rows, side) for side in ("other", "first")]
+            values = [_difference(pair, column) for column in columns]
+            table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
+        console.print(table)
+
+
+def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
+    """Name of a side, with its tuning if the table has the method at several."""
+    name, tuning = pair[side].iloc[0], pair[f"{side}_tuning"].iloc[0]
+    several = rows[rows[side] == name][f"{side}_tuning"].nunique() > 1
+    return Text(f"{name}, {tuning}" if several else str(name))
+
+
+def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
+    chosen = pair[
+        (pair["metric"] == column.metric) & (pair["split"] == column.split) & (pair["variant"] == column.variant)
+    ]
+    if chosen.empty:
+        return "-"
+    factor, digits = (100.0, 1) if column.percent else (1.0, 2)
+    line = chosen.iloc[0]
+    mean, low, high = (float(line[key]) * factor for key in ("difference_mean", "ci95_low", "ci95_high"))
+    interval = f"\n[{low:+.{digits}f}, {high:+.{digits}f}]" if low == low else ""
+    return f"{mean:+.{digits}f}{interval}"

@@ -1,0 +1,86 @@
+"""Small images of one size that are kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from .augmentation import Augmentation, TrainingAugmentation, augment, centre_crop
+from .image_set import ImageSet
+
+
+class ArrayImages(ImageSet):
+    """Small images of one size, in memory.
+
+    Attributes:
+        pixels: uint8 ``[N, C, H, W]``, background 0.
+        mean: Mean of each channel in [0, 1], subtracted.
+        std: Standard deviation of each channel, divided by.
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        ids: Iterable[str],
+        class_names: Iterable[str],
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        """Check and store images.
+
+        Raises:
+            ValueError: If pixels, labels, identities or normalisation do not fit together.
+        """
+        super().__init__(labels, ids, class_names)
+        if pixels.dim() != 4 or pixels.dtype != torch.uint8 or len(pixels) != len(self):
+            raise ValueError(f"pixels must be uint8 [{len(self)}, C, H, W], not {pixels.dtype} {list(pixels.shape)}")
+        if not len(mean) == len(std) == pixels.shape[1]:
+            raise ValueError(f"mean and std need {pixels.shape[1]} values, one per channel")
+        if min(std) <= 0:
+            raise ValueError(f"std must be positive, not {min(std)}")
+        self.pixels = pixels
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+
+    def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
+        """Pixels of the images."""
+        return (self.pixels[i].numpy().tobytes() for i in order)
+
+    def _unit(self, index: Tensor) -> Tensor:
+        return self.pixels[index].to(torch.float32).div_(255)
+
+    def pixels_of(self, index: Tensor) -> Tensor:
+        """Pixels of the images as they are: uint8 ``[B, C, H, W]``."""
+        return self.pixels[index]
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Scale to [0, 1], subtract the mean and divide by the standard deviation: float32 ``[B, C, H, W]``."""
+        return self._normalise(pixels.to(torch.float32).div_(255))
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        mean, std = (torch.tensor(v, dtype=images.dtype)[:, None, None] for v in (self.mean, self.std))
+        return (images - mean) / std
+
+    def training(
+        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
+        """Normalised images after :func:`augment`, float32 ``[B, C, H, W]``."""
+        if not isinstance(augmentation, Augmentation):
+            raise TypeError(f"images in memory are augmented by an Augmentation, not {type(augmentation).__name__}")
+        return self._normalise(augment(self._unit(index), augmentation, generator))
+
+    def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
+        """Normalised images after :func:`centre_crop`, float32 ``[B, C, H, W]``."""
+        return self._normalise(centre_crop(self._unit(index), fraction))
+
+    def select(self, index: Tensor) -> ArrayImages:
+        """Subset of the images, in the given order, with pixels of its own."""
+        labels, ids, class_names = self.selected_names(index)
+        return ArrayImages(self.pixels[index], labels, ids, class_names, mean=self.mean, std=self.std)
+
+
+__all__ = ["ArrayImages"]

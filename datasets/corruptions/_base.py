@@ -1,0 +1,82 @@
+"""The description of a corruption, and the random numbers that belong to an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CROP = "crop"
+"""Name of the centre crop, whose severity is 1 - side of the crop: it needs the original image, not pixels."""
+
+Draw = Callable[[int], NDArray[np.float64]]
+"""Function that returns the first n of an image's own uniform random numbers in (0, 1)."""
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One kind of corruption.
+
+    Attributes:
+        name: Its name in ``--corruptions`` and after ``test_`` in the tables.
+        summary: One line for ``bench list corruptions``.
+        low: Smallest severity if none is asked for.
+        high: Largest severity if none is asked for.
+        apply: ``(image uint8 [C, H, W], severity in (0, 1], draw) -> image``; None for the crop.
+    """
+
+    name: str
+    summary: str
+    low: float
+    high: float
+    apply: Callable[[Tensor, float, Draw], Tensor] | None
+
+
+def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
+    """One number from U[0, 1) per identity, which depends on it and the seed alone.
+
+    Args:
+        ids: Identities of N images.
+        seed: Seed of the corruption.
+
+    Returns:
+        float64 ``[N]``.
+    """
+    # 53 bits: as many as a float64 in [0, 1) resolves.
+    bits = [int.from_bytes(blake2b(_key(i, seed), digest_size=8).digest(), "little") >> 11 for i in ids]
+    return torch.tensor(bits, dtype=torch.float64) * 2.0**-53
+
+
+def identity_draw(identity: str, seed: int) -> Draw:
+    """Stream of random numbers that depends on an image's identity and the seed alone.
+
+    Args:
+        identity: Permanent name of the image.
+        seed: Seed of the corruption.
+
+    Returns:
+        Function of n that returns the first n numbers, float64 ``[n]`` in (0, 1).
+    """
+
+    def draw(count: int) -> NDArray[np.float64]:
+        # Raw bits of a bit generator have a stable stream (NEP 19); torch's and numpy's distributions have not.
+        key = int.from_bytes(blake2b(_key(identity, seed), digest_size=16).digest(), "little")
+        raw = np.random.PCG64(key).random_raw(count)
+        # Centres of 2^52 intervals: never 0 or 1, for which the normal quantile is infinite.
+        uniform: NDArray[np.float64] = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        return uniform
+
+    return draw
+
+
+def _key(identity: str, seed: int) -> bytes:
+    # File names that are not UTF-8 reach Python as lone surrogates.
+    return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
+
+
+__all__ = ["CROP", "Corruption", "Draw", "identity_draw", "identity_uniform"]

@@ -1,0 +1,74 @@
+"""Applying a corruption to the images of a set, or to the pixels of one image."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..image_set import ImageSet
+from ._base import CROP, identity_draw
+
+
+def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
+    """Normalised images of a set under a corruption.
+
+    Args:
+        images: The set.
+        name: Name of a corruption; the crop is :meth:`ImageSet.cropped`.
+        index: int64 ``[B]``, positions in the set.
+        quality: ``[B]``, what is left of each image: 1 - severity, in [0, 1].
+        seed: Seed of what the corruption draws; a draw depends on the seed and the image's identity alone.
+
+    Returns:
+        float32 ``[B, C, H, W]``; an image of quality 1 is the clean image, bit for bit.
+
+    Raises:
+        ValueError: If the name is unknown, or a quality is out of range.
+    """
+    if name == CROP:
+        return images.cropped(index, quality)
+
+    def one(item: tuple[Tensor, float, int]) -> Tensor:
+        pixels, severity, place = item
+        return corrupt(name, pixels, severity, images.ids[place], seed)
+
+    items = list(zip(images.pixels_of(index), (1 - quality).tolist(), index.tolist()))
+    return images.normalised(torch.stack(list(images.map(one, items))))
+
+
+def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int) -> Tensor:
+    """Corrupt the pixels of one image.
+
+    Args:
+        name: Name of a corruption, any but the crop.
+        image: uint8 ``[C, H, W]``.
+        severity: In [0, 1]; 0 gives the image itself.
+        identity: Permanent name of the image.
+        seed: Seed of what the corruption draws.
+
+    Returns:
+        uint8 ``[C, H, W]``.
+
+    Raises:
+        ValueError: If the name is unknown or the crop's, the image is not 8-bit, or the severity is not in [0, 1].
+
+    Example:
+        >>> image = torch.tensor([[[0, 40], [80, 120]]], dtype=torch.uint8)
+        >>> corrupt("occlusion", image, 1.0, "a.png", seed=0).unique().tolist()
+        [60]
+    """
+    from .registry import CORRUPTIONS
+
+    kind = CORRUPTIONS.get(name)
+    if kind is None or kind.apply is None:
+        raise ValueError(f"no corruption of pixels is called {name!r}")
+    if image.dtype != torch.uint8 or image.dim() != 3:
+        raise ValueError(f"an image is uint8 [C, H, W], not {image.dtype} {list(image.shape)}")
+    if not 0 <= severity <= 1:
+        raise ValueError(f"severity must be in [0, 1], not {severity}")
+    if severity == 0:
+        return image
+    return kind.apply(image, severity, identity_draw(identity, seed))
+
+
+__all__ = ["corrupt", "corrupted"]

@@ -1,0 +1,9 @@
+"""Centre crop, which every image set makes itself from the original image (:meth:`ImageSet.cropped`)."""
+
+from __future__ import annotations
+
+from ._base import CROP, Corruption
+
+CORRUPTION = Corruption(CROP, "centre crop of side 1 - severity, enlarged to the full size", 0.0, 0.5, None)
+
+__all__ = ["CORRUPTION"]

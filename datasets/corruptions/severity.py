@@ -1,0 +1,78 @@
+"""The severity of a corruption: its range, the draw of each image, and a manifest of the draws."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ._base import CROP, identity_uniform
+
+LEVELS = 5
+"""Level k of a corruption is severity k / 5."""
+
+
+def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: float) -> Tensor:
+    """Draw what a corruption leaves of each image, 1 - severity, evenly over the range.
+
+    A draw depends on the seed and the image's identity alone: not on the order of the list, nor on its other members.
+    For the crop it is the side as a fraction of the image's.
+
+    Args:
+        name: Kind of corruption.
+        ids: Identities of the images.
+        seed: Seed of the corruption.
+        low: Smallest severity.
+        high: Largest severity, ``0 <= low <= high <= 1``.
+
+    Returns:
+        float64 ``[N]`` in [1 - high, 1 - low].
+
+    Raises:
+        ValueError: If the range is not within [0, 1], or includes an empty crop.
+
+    Example:
+        >>> draw_quality("blur", ["a.png", "b.png"], 0, 0.6, 0.6).tolist()
+        [0.4, 0.4]
+    """
+    check_range(name, low, high)
+    least, most = round(1 - high, 12), round(1 - low, 12)
+    return least + (most - least) * identity_uniform(ids, seed)
+
+
+def check_range(name: str, low: float, high: float) -> None:
+    """Check a range of severities.
+
+    Args:
+        name: Kind of corruption.
+        low: Smallest severity.
+        high: Largest severity.
+
+    Raises:
+        ValueError: If it is not within [0, 1], or includes an empty crop.
+    """
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"severities are from 0 to 1, the smaller first, not {low:g} to {high:g}")
+    if name == CROP and high == 1:
+        raise ValueError("a crop of severity 1 is empty; its side is 1 - severity")
+
+
+def manifest_sha256(ids: Sequence[str], quality: Tensor, seed: int) -> str:
+    """SHA-256 (hexadecimal) of how each image was corrupted, which does not depend on their order.
+
+    It covers the seed, then a line ``["id", severity]`` (JSON) per image in the order of the identities.
+
+    Args:
+        ids: Identities of N images.
+        quality: ``[N]``, what the corruption leaves of each image, 1 - severity.
+        seed: Seed of what the corruption draws.
+    """
+    digest = hashlib.sha256(f"{seed}\n".encode())
+    for identity, value in sorted(zip(ids, quality.tolist())):
+        digest.update(json.dumps([identity, 1 - value]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+__all__ = ["LEVELS", "check_range", "draw_quality", "manifest_sha256"]

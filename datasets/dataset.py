@@ -1,0 +1,107 @@
+"""The interface of a data set: images split by class into training, validation and test."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from .augmentation import Augmentation, TrainingAugmentation
+from .image_set import ImageSet
+
+
+@dataclass(frozen=True)
+class TrainVal:
+    """Training and validation images of one fold: everything that training code receives.
+
+    No reference leads from here to test images.
+
+    Attributes:
+        train: Images of the training classes.
+        val: Images of the validation classes.
+        fold: Index of the block of development classes that validates.
+        folds: Number of blocks.
+    """
+
+    train: ImageSet
+    val: ImageSet
+    fold: int
+    folds: int
+
+
+class Dataset(ABC):
+    """A data set that can be benchmarked: subclass it and decorate the class with :func:`register_dataset`.
+
+    Attributes:
+        name: Name on the command line and in the tables.
+        summary: One line for ``bench list``.
+        recipe: Name of the training recipe (``bench.protocols.recipes``); several data sets may share one.
+        embedded: Whether the data come with the installation; others need ``--data-root``.
+        input_channels: Channels of the images that a network sees.
+        image_size: Height and width of these images in pixels.
+        augmentation_type: Type of the settings that its images take in :meth:`ImageSet.training`.
+        partial: Description of what is missing from it, if that was allowed; else empty.
+        soft_labels_sha256: SHA-256 (hexadecimal) of the file of people's label distributions; empty if there is none.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    recipe: ClassVar[str] = "default"
+    embedded: ClassVar[bool] = False
+    input_channels: ClassVar[int]
+    image_size: ClassVar[tuple[int, int]]
+    augmentation_type: ClassVar[type[TrainingAugmentation]] = Augmentation
+    partial: str = ""
+    soft_labels_sha256: str = ""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Open the data set.
+
+        Args:
+            root: Folder of the raw files; embedded data sets need none.
+        """
+        self.root = root
+
+    @abstractmethod
+    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
+        """Training and validation images: disjoint classes of the development half.
+
+        Args:
+            fold: Index of the contiguous block of development classes that validates, 0 <= fold < folds.
+            folds: Number of blocks.
+
+        Raises:
+            ValueError: If the fold or the number of folds is out of range.
+        """
+
+    @abstractmethod
+    def test(self) -> ImageSet:
+        """Images of all test classes."""
+
+
+DatasetClass = TypeVar("DatasetClass", bound=type[Dataset])
+
+
+def register_dataset(cls: DatasetClass) -> DatasetClass:
+    """Mark a class as a data set of the registry.
+
+    Listings read the source without importing it: the class must be at the top level of its file, with ``name`` and
+    ``summary`` as plain strings.
+
+    Raises:
+        TypeError: If the class is not a Dataset, or its name or summary are missing.
+    """
+    if not issubclass(cls, Dataset):
+        raise TypeError(f"{cls.__name__} must subclass Dataset")
+    for field in ("name", "summary"):
+        value = cls.__dict__.get(field)
+        if not isinstance(value, str) or not value or "\n" in value:
+            raise TypeError(f"{cls.__name__}.{field} must be a non-empty string of one line in the class body")
+    return cls
+
+
+register = register_dataset
+"""Former name of :func:`register_dataset`, which clashes with the decorator of methods in a file that defines both."""
+
+__all__ = ["Dataset", "TrainVal", "register", "register_dataset"]

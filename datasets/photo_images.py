@@ -1,0 +1,280 @@
+"""Labelled photographs on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from .augmentation import TrainingAugmentation
+from .decode import decode
+from .errors import DataError
+from .image_set import ImageSet
+from .photo_augmentation import PhotoAugmentation, colour_jitter, crop_boxes
+from .pixel_cache import PixelCache, cache_folder
+from .view import View, cropped_view, evaluation_view, resize
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Purpose = Literal["training", "evaluation"]
+"""What decoded pixels are for: random crops of whole images, or the evaluation view."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a task, the number of images done and their total."""
+
+
+class PhotoImages(ImageSet):
+    """Labelled image files, which are decoded once and then read from a cache.
+
+    Attributes:
+        paths: N files.
+        view: How they are read.
+        threads: Number of threads that decode and crop.
+        within: The set that this is a subset of, and the rows there. Subsets share its decoded training images, so
+            that every fold of a cross-validation reads the same file.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Tensor,
+        ids: Iterable[str],
+        class_names: Iterable[str],
+        *,
+        view: View,
+        threads: int = 1,
+        within: tuple[PhotoImages, Tensor] | None = None,
+    ) -> None:
+        super().__init__(labels, ids, class_names)
+        self.paths = tuple(paths)
+        self.view = view
+        self.threads = threads
+        self.within = within
+        self._caches: dict[Purpose, PixelCache] = {}
+
+    def prepare(self, purposes: Sequence[Purpose], progress: Progress | None = None) -> None:
+        """Decode every image once, so that damaged files are found before any training.
+
+        Args:
+            purposes: What the images will be read for.
+            progress: Called after each image.
+
+        Raises:
+            DataError: If images are damaged, with their names.
+        """
+        for purpose in purposes:
+            if purpose == "training" and self.within:
+                self.within[0].prepare([purpose], progress)
+                continue
+            path = self._cache_path(purpose)
+            if PixelCache.exists(path):
+                continue
+            if self.view.cache:
+                PixelCache.build(path, self._decoded(purpose, progress))
+            else:
+                for _ in self._decoded(purpose, progress):
+                    pass
+
+    def estimated_cache_bytes(self, purposes: Sequence[Purpose]) -> int:
+        """Bytes on disk that :meth:`prepare` will add to the cache, estimated from a sample of 32 image headers.
+
+        Args:
+            purposes: What the images will be read for; ``training`` counts the whole set that this is a subset of.
+        """
+        if "training" in purposes and self.within:
+            rest = [purpose for purpose in purposes if purpose != "training"]
+            return self.within[0].estimated_cache_bytes(["training"]) + self.estimated_cache_bytes(rest)
+        from PIL import Image
+
+        total = 0.0
+        if "evaluation" in purposes and not PixelCache.exists(self._cache_path("evaluation")):
+            total += 3.0 * self.view.image_size**2 * len(self)
+        if "training" in purposes and not PixelCache.exists(self._cache_path("training")):
+            sizes = []
+            for path in self.paths[:: max(1, len(self) // 32)]:
+                try:
+                    with Image.open(path) as image:
+                        sizes.append(image.size)
+                except OSError:
+                    continue
+            shrink = [min(1.0, self.view.cache_side / min(size)) for size in sizes]
+            total += sum(3 * w * h * s * s for (w, h), s in zip(sizes, shrink)) / max(1, len(sizes)) * len(self)
+        return int(total) if self.view.cache else 0
+
+    def _decoded(self, purpose: Purpose, progress: Progress | None) -> Iterator[Tensor]:
+        damaged: list[str] = []
+        for number, image in enumerate(self.map(lambda path: self._try(path, purpose, damaged), self.paths)):
+            if progress is not None:
+                progress(f"decoding {purpose} images", number + 1, len(self))
+            if not damaged:
+                yield image
+        if damaged:
+            shown = "; ".join(sorted(damaged)[:5]) + ("; ..." if len(damaged) > 5 else "")
+            raise DataError(f"{len(damaged)} of {len(self)} images cannot be used: {shown}")
+
+    def _try(self, path: Path, purpose: Purpose, damaged: list[str]) -> Tensor:
+        try:
+            return self.read(path, purpose)
+        except DataError as error:
+            damaged.append(str(error))
+            return torch.zeros(3, 2, 2, dtype=torch.uint8)
+
+    def read(self, path: Path, purpose: Purpose) -> Tensor:
+        """Decode a file to the pixels that are cached, without using the cache.
+
+        Args:
+            path: The file.
+            purpose: ``evaluation`` for the evaluation view; ``training`` for the whole image, reduced if it is large.
+
+        Returns:
+            uint8 ``[3, H, W]``.
+
+        Raises:
+            DataError: If the file is damaged.
+        """
+        image = decode(path)
+        if purpose == "evaluation":
+            return evaluation_view(image, self.view)
+        side = self.view.cache_side
+        return resize(image, [side]) if min(image.shape[1:]) > side else image
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Apply a function to each item in threads, in order, with a bounded number of results waiting."""
+        if self.threads == 1:
+            yield from map(function, items)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            for start in range(0, len(items), 256):
+                yield from pool.map(function, items[start : start + 256])
+
+    def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
+        """Sizes of the files: a different image under an old name makes a different data set."""
+        for i in order:
+            try:
+                yield f"{self.paths[i].stat().st_size}\n".encode()
+            except OSError:
+                yield b"missing\n"
+
+    def _cache_path(self, purpose: Purpose) -> Path:
+        import PIL
+        import torchvision
+
+        view = asdict(self.view)
+        used = ("cache_side",) if purpose == "training" else ("image_size", "resize", "fit", "antialias")
+        digest = hashlib.sha256(json.dumps([purpose, {k: view[k] for k in used}]).encode())
+        digest.update(f"{torchvision.__version__} {PIL.__version__}".encode())
+        for path, name in zip(self.paths, self.ids):
+            try:
+                file = path.stat()
+                digest.update(f"{name}|{file.st_size}|{file.st_mtime_ns}\n".encode())
+            except OSError:
+                digest.update(f"{name}|missing\n".encode())
+        return cache_folder() / "pixels" / f"{purpose}-{digest.hexdigest()[:16]}"
+
+    def _image(self, i: int, purpose: Purpose) -> Tensor:
+        if not self.view.cache:
+            return self.read(self.paths[i], purpose)
+        if purpose not in self._caches:
+            self.prepare([purpose])
+            self._caches[purpose] = PixelCache(self._cache_path(purpose))
+        return self._caches[purpose][i]
+
+    def _training_cache(self, index: Tensor) -> tuple[PixelCache, list[int]]:
+        """Cache of decoded training images, and the positions of the given images in it."""
+        if self.within:
+            whole, rows = self.within
+            return whole._training_cache(rows[index])
+        self._open("training")
+        return self._caches["training"], index.tolist()
+
+    def pixels_of(self, index: Tensor) -> Tensor:
+        """Pixels of the evaluation view: RGB, uint8 ``[B, 3, S, S]``."""
+        self._open("evaluation")
+        # The copy is what reads the file: in the threads, not one after the other in `stack`.
+        return torch.stack(list(self.map(lambda i: self._image(i, "evaluation").contiguous(), index.tolist())))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Scale RGB to [0, 1], float32 ``[B, 3, S, S]``; the network normalises further."""
+        return pixels.float() / 255
+
+    def training(
+        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
+        """Random resized crops, flipped and with colour jitter: RGB in [0, 1], float32 ``[B, 3, S, S]``."""
+        if not isinstance(augmentation, PhotoAugmentation):
+            raise TypeError(f"photographs are augmented by a PhotoAugmentation, not {type(augmentation).__name__}")
+        u = torch.rand(len(index), 26, generator=generator, dtype=torch.float64)
+        order = torch.randperm(3, generator=generator).tolist()
+        flip = (u[:, 22] < augmentation.flip).tolist()
+        size = [self.view.image_size] * 2
+
+        ranges = torch.tensor([augmentation.brightness, augmentation.contrast, augmentation.saturation])
+        factors = (1 + ranges * (2 * u[:, 23:] - 1)).tolist()
+        shape = (len(index), 3, *size)
+        batch = torch.empty(shape) if out is None or out.shape != shape else out
+        targets = batch.unbind(0)
+
+        if self.view.cache:
+            cache, rows = self._training_cache(index)
+            sizes = torch.from_numpy(cache.heights[rows]), torch.from_numpy(cache.widths[rows])
+            boxes = crop_boxes(*sizes, augmentation, u[:, :22]).tolist()
+
+        def box(place: int) -> Tensor:
+            if self.view.cache:
+                return cache.box(rows[place], *boxes[place])
+            image = self._image(int(index[place]), "training")
+            top, left, h, w = self._box(image, augmentation, u[place])
+            return image[:, top : top + h, left : left + w]
+
+        def crop(places: Sequence[int]) -> None:
+            # An image is changed in memory that stays in the processor's cache, then written to the batch once.
+            scratch = torch.empty(shape[1:])
+            for place in places:
+                # torchvision's resized_crop without its checks, which block the other threads.
+                made = interpolate(box(place)[None], size, mode="bilinear", antialias=True)[0]
+                torch.div(made.flip(2) if flip[place] else made, 255, out=scratch)
+                targets[place].copy_(colour_jitter(scratch, factors[place], order))
+
+        # Threads wait less for the interpreter lock if they take many images at a time.
+        share = max(1, -(-len(index) // (2 * self.threads)))
+        for _ in self.map(crop, [range(len(index))[at : at + share] for at in range(0, len(index), share)]):
+            pass
+        return batch
+
+    @staticmethod
+    def _box(image: Tensor, augmentation: PhotoAugmentation, u: Tensor) -> list[int]:
+        """Random box of one image, whose size is known only once it is decoded."""
+        height, width = (torch.tensor([side]) for side in image.shape[1:])
+        box: list[int] = crop_boxes(height, width, augmentation, u[None, :22])[0].tolist()
+        return box
+
+    def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
+        """Centre crops of the originals at the evaluation size, float32 ``[B, 3, S, S]``."""
+        crops: list[tuple[int, float]] = list(zip(index.tolist(), fraction.tolist()))
+        views = self.map(lambda crop: cropped_view(decode(self.paths[crop[0]]), crop[1], self.view), crops)
+        return self.normalised(torch.stack(list(views)))
+
+    def _open(self, purpose: Purpose) -> None:
+        if self.view.cache and purpose not in self._caches and len(self):
+            self._image(0, purpose)
+
+    def select(self, index: Tensor) -> PhotoImages:
+        """Subset of the images, in the given order, that shares the decoded training images of this set."""
+        labels, ids, class_names = self.selected_names(index)
+        paths = [self.paths[i] for i in index.tolist()]
+        whole, rows = self.within or (self, torch.arange(len(self)))
+        return PhotoImages(
+            paths, labels, ids, class_names, view=self.view, threads=self.threads, within=(whole, rows[index])
+        )
+
+
+__all__ = ["PhotoImages", "Progress", "Purpose"]

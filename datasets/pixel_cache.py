@@ -1,0 +1,103 @@
+"""Decoded images in a memory-mapped file, so that every image is decoded once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import DataError
+
+
+def cache_folder() -> Path:
+    """Folder in which decoded pixels are kept: ``$BENCH_CACHE``, or ``~/.cache/bench``."""
+    if os.environ.get("BENCH_CACHE"):
+        return Path(os.environ["BENCH_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bench"
+
+
+class PixelCache:
+    """Decoded images, one after the other in a memory-mapped file, with an index of where each one starts.
+
+    Args:
+        path: Stem of the two files, ``.pixels`` and ``.index.npz``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path.with_suffix(".index.npz")) as index:
+            self.offsets, self.heights, self.widths = (index[k] for k in ("offsets", "heights", "widths"))
+        pixels = np.memmap(path.with_suffix(".pixels"), dtype=np.uint8, mode="r")
+        with warnings.catch_warnings():
+            # A mapping that could be written to would count as memory, all of it at once.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            self._pixels = torch.from_numpy(pixels)
+
+    def __getitem__(self, i: int) -> Tensor:
+        """Pixels of image ``i``: uint8 ``[3, H, W]``, channels last.
+
+        They are the mapped file itself, so that a crop reads no more than it needs. Writing to them ends the process.
+        """
+        return self.box(i, 0, 0, int(self.heights[i]), int(self.widths[i]))
+
+    def box(self, i: int, top: int, left: int, height: int, width: int) -> Tensor:
+        """Pixels of a box of image ``i``: uint8 ``[3, height, width]``, likewise the mapped file itself."""
+        row = 3 * int(self.widths[i])
+        start = int(self.offsets[i]) + top * row + 3 * left
+        return self._pixels.as_strided((3, height, width), (1, row, 3), start)
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether both files exist and are complete; the index is written last."""
+        try:
+            with np.load(path.with_suffix(".index.npz")) as index:
+                size = int((index["heights"] * index["widths"] * 3).sum())
+            return path.with_suffix(".pixels").stat().st_size == size
+        except (OSError, ValueError, KeyError):
+            return False
+
+    @staticmethod
+    def build(path: Path, images: Iterable[Tensor]) -> None:
+        """Write the two files, completely or not at all.
+
+        Args:
+            path: Stem of the two files.
+            images: uint8 ``[3, H, W]`` each.
+
+        Raises:
+            DataError: If they cannot be written, with how to move the cache.
+        """
+        shapes = []
+        unfinished = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A random name: process numbers repeat between containers that share a folder.
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            unfinished = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                for image in images:
+                    file.write(image.permute(1, 2, 0).contiguous().numpy().tobytes())
+                    shapes.append(image.shape[1:])
+            heights, widths = (np.array([s[k] for s in shapes], dtype=np.int64) for k in (0, 1))
+            offsets = np.concatenate([[0], np.cumsum(heights * widths * 3)[:-1]]).astype(np.int64)
+            os.replace(unfinished, path.with_suffix(".pixels"))
+            unfinished = unfinished.with_suffix(".index")
+            with unfinished.open("wb") as file:
+                np.savez(file, offsets=offsets, heights=heights, widths=widths)
+            os.replace(unfinished, path.with_suffix(".index.npz"))
+        except OSError as error:
+            raise DataError(
+                f"cannot keep decoded images in {path.parent}: {error.strerror}; set BENCH_CACHE to a folder on a disk"
+                " with room, or --set data.cache=false to decode originals every time"
+            ) from error
+        finally:
+            if unfinished != path:
+                unfinished.unlink(missing_ok=True)
+
+
+__all__ = ["PixelCache", "cache_folder"]

@@ -1,0 +1,93 @@
+"""How a photograph becomes the square that a network sees in evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """Settings of how photographs are read; recorded with every result.
+
+    Attributes:
+        image_size: Side S of the network's input, pixels.
+        resize: Shorter side of an image before its centre crop in evaluation, pixels.
+        fit: ``crop`` evaluates the centre square; ``squash`` the whole image, its sides made equal (``resize`` is then
+            not used): for long objects whose ends a crop would cut off.
+        antialias: Whether evaluation resizes with antialiasing; PER did not (torchvision 0.11 on tensors).
+        cache_side: Shorter side to which larger training images are reduced once, pixels.
+        cache: Whether decoded pixels are kept in files; if not, originals are decoded every time.
+
+    Raises:
+        ValueError: If the sides contradict each other, or the fit is unknown.
+    """
+
+    image_size: int = 224
+    resize: int = 256
+    fit: str = "crop"
+    antialias: bool = True
+    cache_side: int = 512
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.resize < self.image_size:
+            raise ValueError(f"resize ({self.resize}) must not be below image_size ({self.image_size})")
+        if self.fit not in ("crop", "squash"):
+            raise ValueError(f"fit must be crop or squash, not {self.fit!r}")
+
+
+def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
+    """Bilinear resizing of one image.
+
+    Args:
+        image: uint8 ``[3, H, W]``.
+        size: Height and width, or the length of the shorter side alone.
+        antialias: Whether to average over the pixels that become one.
+
+    Returns:
+        uint8 ``[3, H', W']``.
+    """
+    from torchvision.transforms.v2 import functional as F
+
+    out: Tensor = F.resize(image, size, antialias=antialias)
+    return out
+
+
+def evaluation_view(image: Tensor, view: View) -> Tensor:
+    """Resize the shorter side to ``view.resize``, then cut out the centre square, or squash the whole image.
+
+    Args:
+        image: uint8 ``[3, H, W]``.
+        view: Sizes, and which of the two.
+
+    Returns:
+        uint8 ``[3, S, S]``.
+    """
+    from torchvision.transforms.v2 import functional as F
+
+    if view.fit == "squash":
+        return resize(image, [view.image_size] * 2, view.antialias)
+    out: Tensor = F.center_crop(resize(image, [view.resize], view.antialias), [view.image_size])
+    return out
+
+
+def cropped_view(image: Tensor, fraction: float, view: View) -> Tensor:
+    """Evaluation view of a centred square of the original, as in PER: less context, more blur.
+
+    Args:
+        image: uint8 ``[3, H, W]``.
+        fraction: Side of the square as a fraction of the shorter side, in (0, 1].
+        view: How the square is read.
+
+    Returns:
+        uint8 ``[3, S, S]``.
+    """
+    from torchvision.transforms.v2 import functional as F
+
+    side = max(1, round(fraction * min(image.shape[1:])))
+    return evaluation_view(F.center_crop(image, [side]), view)
+
+
+__all__ = ["View", "cropped_view", "evaluation_view", "resize"]

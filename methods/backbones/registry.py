@@ -1,0 +1,109 @@
+"""Table of the backbones: the module that builds each, and building by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODULES = {
+    "convnet": "convnet",
+    "bn_inception": "bn_inception",
+    "googlenet": "pretrained",
+    "squeezenet1_0": "pretrained",
+}
+"""Modules of this folder by backbone; every other name is a model of timm."""
+
+OTHERS = "pretrained"
+"""Module of all models of timm."""
+
+FREEZE_NORM = ("no", "statistics", "all")
+
+
+def known_backbones() -> list[str]:
+    """Every name that :func:`build_backbone` takes."""
+    import timm
+
+    return [*MODULES, *timm.list_models()]
+
+
+def check_backbone(name: str) -> None:
+    """Refuse a backbone that does not exist.
+
+    Raises:
+        ValueError: With the nearest name.
+    """
+    if name in MODULES:
+        return
+    known = known_backbones()
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown backbone {name!r}{hint} (known: {', '.join(MODULES)}, any model of timm)")
+
+
+def backbone_module(name: str) -> str:
+    """Dotted name of the module that builds a backbone, such as ``bench.methods.backbones.convnet``, without import.
+
+    The name is not checked: every name that is not in :data:`MODULES` counts as a model of timm.
+
+    Example:
+        >>> [backbone_module(name).rpartition(".")[2] for name in ("bn_inception", "resnet50")]
+        ['bn_inception', 'pretrained']
+    """
+    return f"{__package__}.{MODULES.get(name, OTHERS)}"
+
+
+def find_weights(name: str, asked: str | None) -> Path | None:
+    """File of starting weights: what was asked for, else what is cached on this machine; None for random weights.
+
+    Args:
+        name: Backbone.
+        asked: A file, ``none`` for random weights, or None for the default.
+
+    Raises:
+        ValueError: If ImageNet weights are the default and there are none here, with what to do.
+    """
+    if asked is not None:
+        return None if asked == "none" else Path(asked)
+    module = import_module(backbone_module(name))
+    if not hasattr(module, "cached_weights"):
+        return None
+    path: Path | None = module.cached_weights(name)
+    if path is None:
+        raise ValueError(
+            f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: give"
+            " --weights FILE (.safetensors or .pth), or --weights none to start at random"
+        )
+    return path
+
+
+def build_backbone(name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no") -> nn.Module:
+    """Backbone by name, randomly initialised or from a file.
+
+    Args:
+        name: One of :func:`known_backbones`.
+        in_channels: Channels of the images.
+        weights: Checkpoint, ``.safetensors`` or ``.pth``.
+        freeze_norm: ``no``, ``statistics`` or ``all`` (see :class:`.pretrained.Photographs`).
+
+    Raises:
+        ValueError: If the name is unknown or the file does not fit the architecture.
+    """
+    check_backbone(name)
+    module = import_module(backbone_module(name))
+    try:
+        backbone: nn.Module = module.build(name, in_channels, freeze_norm)
+        if weights is not None:
+            module.load_weights(backbone, weights)
+    except Exception as error:
+        if weights is None:
+            raise
+        # Whatever a file that is no checkpoint makes the loaders raise.
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{weights} does not hold weights of {name!r}: {' '.join(first[:2])}") from error
+    return backbone

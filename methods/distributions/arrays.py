@@ -1,0 +1,130 @@
+"""Conversion of distributions to named arrays and back, which stores embeddings without pickles.
+
+A distribution class declares its array form where it is defined::
+
+    @array_form("isotropic_normal", "loc", "variance")
+    class IsotropicNormal(Distribution): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+D = TypeVar("D", bound=type[Distribution])
+
+_CLASSES: dict[str, type[Distribution]] = {}
+"""Classes that declared an array form, by kind; a module adds its classes when it is imported."""
+
+
+def array_form(kind: str, *names: str) -> Callable[[D], D]:
+    """Declare that a distribution class is made of named tensors: a class decorator.
+
+    The class gets the attributes ``array_kind`` and ``array_names``. Its constructor must take each name and
+    ``validate_args`` as keywords, and an instance must have an attribute of each name, ``[*B, ...]``. A subclass does
+    not inherit the declaration, because it may have more parameters than these.
+
+    Args:
+        kind: Name of the kind in files.
+        names: Names of the parameters.
+
+    Raises:
+        ValueError: If another class declared this kind.
+
+    Example:
+        >>> @array_form("halved_point", "loc")
+        ... class HalvedPoint(Distribution):
+        ...     def __init__(self, loc, validate_args=None):
+        ...         self.loc = loc
+        ...         super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=validate_args)
+        >>> kind, arrays = to_arrays(HalvedPoint(torch.ones(2, 3), validate_args=False))
+        >>> kind, type(from_arrays(kind, arrays)).__name__
+        ('halved_point', 'HalvedPoint')
+    """
+
+    def declare(cls: D) -> D:
+        known = _CLASSES.get(kind)
+        # A module that is imported again defines the same class anew.
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"array form {kind!r} of {cls.__name__} is already that of {known.__module__}.{known.__qualname__};"
+                " choose another name"
+            )
+        attributes: Any = cls
+        attributes.array_kind, attributes.array_names = kind, names
+        _CLASSES[kind] = cls
+        return cls
+
+    return declare
+
+
+def to_arrays(distribution: Distribution) -> tuple[str, dict[str, Tensor]]:
+    """Kind and parameters of a batch of distributions.
+
+    Returns:
+        Name of the kind, and its parameters ``{name: [N, ...]}``.
+
+    Raises:
+        TypeError: If the class of the distribution declares no array form, with what to add.
+    """
+    cls = type(distribution)
+    declared = vars(cls)
+    if "array_kind" not in declared or "array_names" not in declared:
+        raise TypeError(
+            f"no array form for {cls.__name__}: decorate the class with @array_form({cls.__name__.lower()!r}, ...) of"
+            " bench.methods.distributions, followed by the names of its parameters"
+        )
+    return declared["array_kind"], {name: getattr(distribution, name) for name in declared["array_names"]}
+
+
+def from_arrays(kind: str, arrays: Mapping[str, Tensor]) -> Distribution:
+    """Inverse of :func:`to_arrays`.
+
+    Raises:
+        TypeError: If no class declares this kind, with what to add.
+        KeyError: If a parameter is missing.
+    """
+    cls: Any = _class_of(kind)
+    return cls(**{name: arrays[name] for name in cls.array_names}, validate_args=False)  # type: ignore[no-any-return]
+
+
+def _class_of(kind: str) -> type[Distribution]:
+    if kind not in _CLASSES:
+        from .registry import MODULES
+
+        if kind not in MODULES:
+            known = ", ".join(sorted({*MODULES, *_CLASSES}))
+            raise TypeError(
+                f"no distribution has the array form {kind!r} (known: {known}): import the module that defines its"
+                f" class, which must be decorated with @array_form({kind!r}, ...)"
+            )
+        import_module(f".{MODULES[kind]}", __package__)
+    return _CLASSES[kind]
+
+
+def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
+    """Some members of a batch of distributions.
+
+    Args:
+        distribution: Batch shape ``[N]``.
+        index: Rows ``[B]``, or a mask ``[N]``.
+    """
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
+
+
+def in_float64(distribution: Distribution) -> Distribution:
+    """A distribution with parameters in float64."""
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value.double() for name, value in arrays.items()})
+
+
+def on_device(distribution: Distribution, device: str | torch.device) -> Distribution:
+    """A distribution with parameters on a device."""
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})

@@ -1,0 +1,269 @@
+"""Normaliser of the von Mises-Fisher distribution and its derivatives: any dimension, any device, no SciPy.
+
+With nu = dim/2 - 1, the density C(k) exp(k mu.z) on the unit sphere has
+
+    log C(k) = log C(0) - L_nu(k),   L_nu(k) = log[ Gamma(nu + 1) (2/k)^nu I_nu(k) ],   d L_nu / dk = A(k),
+
+where A = I_{nu+1}/I_nu is the mean resultant length. Both come from the uniform (Debye) expansion at an order N >= nu
+high enough for it to be exact to rounding (DLMF 10.41.3 with 10.41.9), then down by the recurrence of the ratio:
+
+    a_j = 1 / (2 (j + 1) + k^2 a_{j+1}),   L_j = L_{j+1} + log1p(k^2 a_{j+1} / (2 (j + 1))),   a_j = A_j / k.
+
+Every term is a sum of positive parts or a difference taken before rounding, so L and A keep their *relative* accuracy
+as k goes to 0, where mutual likelihood scores live.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_LEAST_ORDER = {torch.float64: 30.0, torch.float32: 12.0}
+_LOST = {torch.float64: 1 / 8, torch.float32: 2.0}
+"""A term of the expansion below this many roundings is left out."""
+_CHUNK = 1 << 15
+"""Elements worked on at a time: the intermediates of one chunk stay in the processor's cache."""
+
+
+@lru_cache(maxsize=1)
+def _debye_polynomials(count: int) -> list[list[Fraction]]:
+    """Coefficients (lowest power first) of u_0 .. u_count of the Debye expansion (DLMF 10.41.9)."""
+    polynomials = [[Fraction(1)]]
+    for _ in range(count):
+        u = polynomials[-1]
+        grown = [Fraction(0)] * (len(u) + 3)
+        for power, c in enumerate(u):
+            if power:
+                grown[power + 1] += Fraction(power, 2) * c
+                grown[power + 3] -= Fraction(power, 2) * c
+            grown[power + 1] += c / (8 * (power + 1))
+            grown[power + 3] -= 5 * c / (8 * (power + 3))
+        polynomials.append(grown)
+    return polynomials
+
+
+class _Expansion(NamedTuple):
+    """Constants of a dimension: the order N, S(1), and the coefficients of (S(1) - S(t))/(1 - t) and S'."""
+
+    order: float
+    steps: int
+    at_one: float
+    quotient: tuple[float, ...]
+    slope: tuple[float, ...]
+
+
+@lru_cache(maxsize=256)
+def _expansion(dim: int, dtype: torch.dtype) -> _Expansion:
+    nu = dim / 2 - 1
+    steps = max(0, math.ceil(_LEAST_ORDER[dtype] - nu))
+    order = nu + steps
+    # u_j is at most about (j - 1)! / (2 pi 2^j) on [0, 1]: stop where the next one is lost in rounding.
+    count = 1
+    while (
+        math.gamma(count + 1) / (2 * math.pi * 2 ** (count + 1)) / order ** (count + 1)
+        > torch.finfo(dtype).eps * _LOST[dtype]
+    ):
+        count += 1
+    total: list[Fraction] = [Fraction(0)] * (3 * count + 1)
+    exact_order = Fraction(dim, 2) - 1 + steps
+    for j, u in enumerate(_debye_polynomials(16)[: count + 1]):
+        for power, c in enumerate(u):
+            total[power] += c / exact_order**j
+    # (S(t) - S(1)) / (t - 1) by synthetic division: no cancellation is left for t near 1, that is for small k.
+    quotient: list[Fraction] = []
+    carry = Fraction(0)
+    for c in reversed(total[1:]):
+        carry += c
+        quotient.append(carry)
+    slope = [power * c for power, c in enumerate(total)][1:]
+    return _Expansion(
+        order,
+        steps,
+        float(sum(total)),
+        tuple(float(c) for c in quotient),
+        tuple(float(c) for c in reversed(slope)),
+    )
+
+
+def _horner(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
+    """Polynomial with the highest power first."""
+    value = torch.full_like(t, coefficients[0])
+    for c in coefficients[1:]:
+        value.mul_(t).add_(c)
+    return value
+
+
+def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor | None, Tensor]:
+    """L(k) (if wanted) and A(k)/k of a float32 or float64 chunk of squared concentrations."""
+    e = _expansion(dim, squared.dtype)
+    n = e.order
+    radius = (squared + n * n).sqrt_()
+    inverse = radius.reciprocal()
+    t = inverse * n
+    gap = squared / radius.add_(n)  # sqrt(k^2 + n^2) - n without its cancellation
+    series = _horner(e.quotient, t).mul_(gap).mul_(inverse).div_(-e.at_one)  # S(t)/S(1) - 1
+    slope = _horner(e.slope, t).div_(series + 1.0).mul_(t).div_(e.at_one).add_(0.5)  # t S'(t)/S(t) + 1/2
+    ratio = radius.reciprocal_() - inverse.square_().mul_(slope)
+    log = None
+    if want_log:
+        log = torch.log1p(gap / (2 * n)).mul_(-n).add_(gap)
+        log.sub_(gap.div_(n).log1p_(), alpha=0.5).add_(series.log1p_())
+    for step in range(e.steps):
+        twice = 2.0 * (n - step)  # 2 (j + 1) with j = n - step - 1
+        shift = squared * ratio
+        if log is not None:
+            log += torch.log1p(shift / twice)
+        ratio = (shift + twice).reciprocal_()
+    return log, ratio
+
+
+def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Log C(0) - log C(k) and A(k)/k from k^2 in one pass, without a gradient, for losses that write their own.
+
+    Args:
+        squared: Any shape, k^2 >= 0, float32 or float64.
+        dim: Dimension D >= 2.
+    """
+    log, ratio = _evaluate_squared(squared, _check_dim(dim), True)
+    assert log is not None
+    return log, ratio
+
+
+def _evaluate(k: Tensor, dim: int, want_log: bool) -> tuple[Tensor, Tensor]:
+    """L(k) and A(k) in the dtype of ``k`` (half precisions are computed in float32)."""
+    work = k.detach() if k.dtype in _LEAST_ORDER else k.detach().float()
+    flat = work.reshape(-1)
+    # Beyond this the square overflows; A is 1 and L is k to rounding long before.
+    flat = flat.clamp(max=1e18 if flat.dtype == torch.float32 else 1e150)
+    mean = torch.empty_like(flat)
+    log = torch.empty_like(flat) if want_log else mean
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        value, ratio = _evaluate_squared(chunk.square(), dim, want_log)
+        torch.mul(ratio, chunk, out=mean[start : start + _CHUNK])
+        if value is not None:
+            log[start : start + _CHUNK] = value
+    return log.reshape(k.shape).to(k.dtype), mean.clamp_(max=1.0).reshape(k.shape).to(k.dtype)
+
+
+def _mean_derivative(k: Tensor, dim: int) -> Tensor:
+    """A'(k) = a_nu (1 - k^2 (a_nu - a_{nu+1})), in float64 because the bracket cancels as k grows."""
+    work = k.detach().double()
+    flat = work.reshape(-1).clamp(max=1e150)
+    out = torch.empty_like(flat)
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        _, low = _evaluate_squared(chunk.square(), dim, False)
+        _, high = _evaluate_squared(chunk.square(), dim + 2, False)
+        exact = low * (1.0 - chunk.square() * (low - high))
+        # Where nothing is left of the bracket the asymptote (d-1)/(2 k^2) is exact to rounding.
+        large = chunk > 1e4 * dim + 1e6
+        out[start : start + _CHUNK] = torch.where(large, (dim - 1) / (2 * chunk.square().clamp_min(1.0)), exact)
+    return out.reshape(k.shape).to(k.dtype)
+
+
+class _LogRatio(torch.autograd.Function):
+    """k -> -L(k) = log C(k) - log C(0), with gradient -A(k)."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
+        log, mean = _evaluate(k, dim, True)
+        ctx.dim = dim
+        ctx.save_for_backward(k, mean)
+        return -log
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        k, mean = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            mean = vmf_mean_resultant_length(k, ctx.dim)
+        return -grads[0] * mean, None
+
+
+class _MeanResultantLength(torch.autograd.Function):
+    """k -> A(k), with gradient A'(k)."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
+        _, mean = _evaluate(k, dim, False)
+        ctx.dim = dim
+        ctx.save_for_backward(k)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (k,) = ctx.saved_tensors
+        return grads[0] * _mean_derivative(k, ctx.dim), None
+
+
+def _check_dim(dim: int) -> int:
+    if int(dim) != dim or dim < 2:
+        raise ValueError(f"dim must be an integer of at least 2, not {dim}")
+    return int(dim)
+
+
+def vmf_log_uniform(dim: int) -> float:
+    """Log C(0) = log[Gamma(dim/2) / (2 pi^{dim/2})]: log density of the uniform distribution on the unit sphere."""
+    half = _check_dim(dim) / 2
+    return math.lgamma(half) - math.log(2.0) - half * math.log(math.pi)
+
+
+def vmf_log_normalizer_ratio(concentration: Tensor, dim: int) -> Tensor:
+    """Log C(k) - log C(0), accurate *relative to itself* down to k = 0, where log C(0) would swallow it.
+
+    Args:
+        concentration: Any shape, k >= 0.
+        dim: Dimension D >= 2 of the space around the sphere.
+
+    Returns:
+        Same shape and dtype, <= 0. Its gradient is minus the mean resultant length.
+    """
+    result: Tensor = _LogRatio.apply(concentration, _check_dim(dim))
+    return result
+
+
+def vmf_log_normalizer(concentration: Tensor, dim: int) -> Tensor:
+    """Log normaliser of the von Mises-Fisher distribution on the unit sphere of R^dim.
+
+    log C(k) = (dim/2 - 1) log k - (dim/2) log 2 pi - log I_{dim/2-1}(k) (Mardia and Jupp 2000, Eq. 9.3.4).
+
+    Args:
+        concentration: Any shape, k >= 0; 0 gives the uniform distribution.
+        dim: Dimension D >= 2.
+
+    Returns:
+        Same shape and dtype; twice differentiable.
+
+    Raises:
+        ValueError: If ``dim`` is no integer of at least 2.
+
+    Example:
+        >>> round(vmf_log_normalizer(torch.tensor(1.0, dtype=torch.float64), 3).item(), 9)  # log 1 / (4 pi sinh 1)
+        -2.692463609
+    """
+    return vmf_log_normalizer_ratio(concentration, dim) + vmf_log_uniform(dim)
+
+
+def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
+    """Mean resultant length A(k) = I_{dim/2}(k) / I_{dim/2-1}(k) = |E z|, in [0, 1) (Mardia and Jupp 2000, Eq. 9.3.9).
+
+    Args:
+        concentration: Any shape, k >= 0.
+        dim: Dimension D >= 2.
+
+    Returns:
+        Same shape and dtype; differentiable once.
+
+    Example:
+        >>> round(vmf_mean_resultant_length(torch.tensor(1.0, dtype=torch.float64), 3).item(), 9)  # coth 1 - 1
+        0.313035285
+    """
+    result: Tensor = _MeanResultantLength.apply(concentration, _check_dim(dim))
+    return result

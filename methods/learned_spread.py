@@ -1,0 +1,63 @@
+"""Base of methods with one learned spread per image: head, distribution and confidence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams
+from .distributions.normal import IsotropicNormal
+from .distributions.von_mises_fisher import VonMisesFisher
+from .heads import SpreadHead, positive_from_raw, variance_from_raw
+
+RELEASED_SPREAD = 4.54e-5
+"""Constant exp(-10) that PER's code adds to the positive map."""
+
+RERANKED = "tests also rank only the nearest means by the score, as PER's code does (variant=reranked)"
+
+
+class SpreadParams(MethodParams):
+    """Choice of the distribution: as in PER's Table 3, any of these methods can have either."""
+
+    distribution: Literal["normal", "vmf"] = "normal"
+
+
+class SpreadMethod(Method):
+    """Base of methods whose embedding is N(mu, s2 I) or vMF(mu, k), mu on the unit sphere and s2 or 1/k from a head.
+
+    Corrected: s2 = 2/D and k = D at the start, so that a draw still points in the direction of its mean (cosine 0.58
+    and 0.62). Released (PER's code): s2 = 1 and k = 1, and a head without activations, that is a linear one.
+    """
+
+    default_confidence = "method"
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """Head with one raw number per image."""
+        return SpreadHead(in_features, linear=self.released)
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
+        """N(raw/|raw|, s2 I) or vMF(raw/|raw|, k)."""
+        assert spread is not None
+        dim = raw.shape[-1]
+        value = spread.squeeze(-1)
+        # One positive number, the variance up to a constant: 1/k behaves like a variance.
+        phi = positive_from_raw(value) + RELEASED_SPREAD if self.released else variance_from_raw(value, dim)
+        if self.params.distribution == "vmf":
+            return VonMisesFisher(raw, (1.0 if self.released else 2.0) / phi, validate_args=False)
+        return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Negative log variance or log concentration, both monotone in the negative entropy."""
+        return spread_confidence(distribution)
+
+
+def spread_confidence(distribution: Distribution) -> Tensor:
+    """Confidence ``[B]`` from the spread: -log s2 of an isotropic normal, log k of a vMF."""
+    if isinstance(distribution, IsotropicNormal):
+        return -torch.log(distribution.variance)
+    assert isinstance(distribution, VonMisesFisher)
+    return torch.log(distribution.concentration.clamp_min(torch.finfo(distribution.concentration.dtype).tiny))

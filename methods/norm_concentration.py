@@ -1,0 +1,180 @@
+"""Base of methods whose concentration is the norm of the raw embedding, and the proxies they are compared with.
+
+An image is vMF(z/|z|, alpha |z|) of its raw embedding z. The size of raw embeddings depends on the network, so the
+constant alpha is set from the data before training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, tuned
+from .distributions.von_mises_fisher import VonMisesFisher
+from .learned_spread import spread_confidence
+
+if TYPE_CHECKING:
+    from ._model import EmbeddingModel
+
+PROXY_DEVIATIONS = (
+    "alpha scales the norms once at the start (the paper multiplies the weights of the last layer)",
+    "concentrations and temperature are exponentials, so neither can die or change sign",
+    "proxies start at random directions, not at class means of the untrained network, unless norm_multiplier is set",
+)
+"""Deviations of all methods with :class:`DistributionProxies`."""
+
+
+class ScaledNorm(nn.Module):
+    """Constant factor alpha from the norm of a raw embedding to its concentration; it ignores the features."""
+
+    alpha: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("alpha", torch.ones(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """alpha, ``[B, 1]``."""
+        return self.alpha.expand(len(features), 1)
+
+
+class NormConcentrationMethod(Method):
+    """Base of methods whose images are vMF(z/|z|, alpha |z|) of their raw embeddings z.
+
+    The constant alpha is set once, before training, by :meth:`initialise`.
+    """
+
+    default_confidence = "method"
+    warm_start = True
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """Module that gives the constant alpha."""
+        return ScaledNorm()
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
+        """vMF(raw/|raw|, alpha |raw|)."""
+        assert spread is not None
+        k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
+        return VonMisesFisher(raw, k, validate_args=False)
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Log concentration."""
+        return spread_confidence(distribution)
+
+
+class NormConcentrationParams(MethodParams):
+    """Initial concentrations and temperature, their rates over ``lr_objective``, and the public code's multiplier."""
+
+    image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
+    concentration: float = tuned(8.0, 1.0, 64.0, log=True, gt=0)
+    temperature: float = tuned(1.0, 0.02, 2.0, log=True, gt=0)
+    concentration_rate: float = Field(1.0, gt=0)
+    temperature_rate: float = Field(0.1, gt=0)
+    norm_multiplier: float = Field(0.0, ge=0)
+
+
+class DistributionProxies(nn.Module):
+    """Proxies with a direction, a concentration (one or one per dimension) and a common temperature.
+
+    Corrected: concentration and temperature are exponentials. Released: raw numbers, a concentration below 0.1 counts
+    as 0.1 and has no gradient, a temperature may cross zero.
+
+    Args:
+        num_classes: C.
+        dim: D.
+        params: Initial values, and rates over that of the directions.
+        vector: One concentration per class and dimension, not one per class.
+        released: As in the public code.
+    """
+
+    def __init__(
+        self, num_classes: int, dim: int, params: NormConcentrationParams, *, vector: bool, released: bool
+    ) -> None:
+        super().__init__()
+        self.released = released
+        self.weight = nn.Parameter(torch.empty(num_classes, dim))
+        nn.init.xavier_normal_(self.weight)
+        shape = (num_classes, dim) if vector else (num_classes,)
+        start, temperature = params.concentration, params.temperature
+        self.raw_concentration = nn.Parameter(torch.full(shape, start if released else math.log(start)))
+        self.raw_temperature = nn.Parameter(torch.tensor(temperature if released else math.log(temperature)))
+        self.learning_rates = {
+            "raw_concentration": ("lr_objective", params.concentration_rate),
+            "raw_temperature": ("lr_objective", params.temperature_rate),
+        }
+
+    def directions(self) -> Tensor:
+        """Unit proxies ``[C, D]``."""
+        return F.normalize(self.weight, dim=-1)
+
+    def concentration(self) -> Tensor:
+        """``[C]`` or ``[C, D]``, positive."""
+        return self.raw_concentration.clamp_min(0.1) if self.released else self.raw_concentration.exp()
+
+    def temperature(self) -> Tensor:
+        """t, scalar."""
+        return self.raw_temperature if self.released else self.raw_temperature.exp()
+
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
+        """Cosines of the modes to the proxies, and an inverse temperature: the mean concentration over t."""
+        mode = distribution.loc if isinstance(distribution, VonMisesFisher) else F.normalize(distribution.mean, dim=-1)
+        scale = float((self.concentration().mean() / self.temperature()).detach())
+        return mode @ self.directions().mT, scale
+
+
+class DistributionProxyMethod(NormConcentrationMethod):
+    """Base of methods that compare such images with :class:`DistributionProxies`."""
+
+    @torch.no_grad()
+    def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
+        """Set alpha so that the mean concentration of an image is ``image_concentration`` times D.
+
+        With ``norm_multiplier``, do as the public code does instead: multiply the weight of the last layer, and start
+        the proxies at the class means, scaled to the length of the concentration.
+        """
+        assert isinstance(model.spread, ScaledNorm)
+        p = self.params
+        if not p.norm_multiplier:
+            model.spread.alpha.fill_(p.image_concentration * raw.shape[-1] / raw.square().sum(-1).sqrt().mean())
+            return
+        proxies = model.objective
+        assert isinstance(proxies, DistributionProxies)
+        sums = torch.zeros_like(proxies.weight).index_add_(0, labels, raw.to(proxies.weight.dtype))
+        seen = torch.bincount(labels, minlength=len(sums)) > 0
+        proxies.weight[seen] = p.concentration * F.normalize(sums[seen], dim=-1)
+        model.mean.weight.mul_(p.norm_multiplier)
+
+
+def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and learning rates of distribution proxies from a row of the EL-nivMF and NIR scripts.
+
+    Their rates are those of raw concentrations and temperatures, so they suit the released form only.
+
+    Args:
+        values: Options of the row.
+        fields: Names of the method's parameters; options without a counterpart are left out.
+    """
+    rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
+    params: dict[str, Any] = {
+        "concentration": float(values["loss_proxyvmf_concentration"]),
+        "temperature": float(values["loss_proxyvmf_temp"]),
+        # The scripts set it for every loss; their code heeds it for those of this name.
+        "norm_multiplier": float(values["loss_proxyvmf_init_norm_multiplier"]) if "proxyvmf" in values["loss"] else 0.0,
+        "concentration_rate": rate["conc"] / rate["proxy"],
+        "temperature_rate": rate["temp"] / rate["proxy"],
+    }
+    others: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "samples": ("n_samples", int),
+        "omega": ("guidance_w", float),
+    }
+    for ours, (theirs, convert) in others.items():
+        if ours in fields and f"loss_proxyvmf_{theirs}" in values:
+            params[ours] = convert(values[f"loss_proxyvmf_{theirs}"])
+    return params, {"lr_objective": 1e-5 * rate["proxy"]}

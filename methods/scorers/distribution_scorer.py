@@ -1,0 +1,60 @@
+"""A scorer bound to the embeddings of a data set: the form in which rankings and verification use scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..distributions.arrays import in_float64, on_device, rows_of
+from .bounds import Bound
+from .registry import get_scorer
+
+
+class DistributionScorer:
+    """A scorer on rows of a batch of distributions, in float64.
+
+    Args:
+        name: Name of the scorer.
+        distribution: All embeddings, batch shape ``[N]``.
+        options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
+        device: Where matrices of scores are computed: for scores without a bound and for small sets. Searches by bounds
+            and aligned pairs stay on the CPU.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        distribution: Distribution,
+        options: Mapping[str, float] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.name = name
+        self.device = device
+        self._spec = get_scorer(name)
+        self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
+        if self._spec.prepare_once:
+            distribution = self._spec.prepare(in_float64(distribution))
+        self._distribution = distribution
+        self._gallery: tuple[Tensor, Distribution] | None = None
+
+    def _rows(self, index: Tensor) -> Distribution:
+        """Some embeddings, prepared in float64; all of them at once would take twice the memory of what was given."""
+        rows = in_float64(rows_of(self._distribution, index))
+        return rows if self._spec.prepare_once else self._spec.prepare(rows)
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]`` between two lists of rows, on the scorer's device."""
+        # Rankings ask block after block for the same gallery.
+        if self._gallery is None or self._gallery[0] is not gallery:
+            self._gallery = (gallery, on_device(self._rows(gallery), self.device))
+        return self._spec.matrix(on_device(self._rows(queries), self.device), self._gallery[1], **self._options)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows."""
+        return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
+
+    def bound(self) -> Bound | None:
+        """The score as a function of one inner product, for searches by bounds; None if it is no such function."""
+        return self._spec.bound(self._rows, self._distribution.batch_shape[0])

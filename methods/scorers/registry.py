@@ -1,0 +1,112 @@
+"""Table of all scorers: the module of this folder that defines each, and scores by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributions import Distribution
+
+    from .spec import ScorerSpec
+
+MODULES = {
+    "cosine": "inner_products",
+    "l2": "inner_products",
+    "mls": "likelihood",
+    "expected_cosine": "expectation",
+    "sampled_cosine": "expectation",
+    "expected_l2": "expectation",
+    "match": "match",
+}
+
+
+class _Scorers(Mapping[str, "ScorerSpec"]):
+    """All scorers by name; the module of a scorer is imported when the scorer is asked for."""
+
+    def __getitem__(self, name: str) -> ScorerSpec:
+        module = import_module(f".{MODULES[name]}", __package__)
+        specs: tuple[ScorerSpec, ...] = module.SPECS
+        return next(spec for spec in specs if spec.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+    # Mapping's own would import the module.
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+
+SCORERS: Mapping[str, ScorerSpec] = _Scorers()
+"""Every scorer by name."""
+
+
+def _known(name: str) -> str:
+    """A scorer's name, if there is one of that name."""
+    if name in MODULES:
+        return name
+    near = get_close_matches(name, MODULES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown scorer {name!r}{hint} (known: {', '.join(sorted(MODULES))})")
+
+
+def get_scorer(name: str) -> ScorerSpec:
+    """Scorer by name.
+
+    Raises:
+        ValueError: If there is none of that name, with the nearest known one.
+    """
+    return SCORERS[_known(name)]
+
+
+def scorer_module(name: str) -> str:
+    """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``, without import.
+
+    Raises:
+        ValueError: If there is none of that name, with the nearest known one.
+
+    Example:
+        >>> scorer_module("mls").rpartition(".")[2]
+        'likelihood'
+    """
+    return f"{__package__}.{MODULES[_known(name)]}"
+
+
+def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
+    """Scores between two batches of distributions.
+
+    Args:
+        name: One of :data:`SCORERS`.
+        a: Batch shape ``[Na]``, event shape ``[D]``.
+        b: Batch shape ``[Nb]``, event shape ``[D]``.
+        options: ``scale`` and ``bias`` of ``match``.
+
+    Returns:
+        ``[Na, Nb]``, higher = more similar.
+
+    Raises:
+        ValueError: If the scorer is unknown or does not fit the distributions.
+
+    Example:
+        >>> import torch
+        >>> from bench.methods.distributions import IsotropicNormal
+        >>> mu = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> x = IsotropicNormal(mu, torch.tensor([0.5, 0.5]))
+        >>> pairwise_score("cosine", x, x)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    spec = get_scorer(name)
+    return spec.matrix(spec.prepare(a), spec.prepare(b, seed=1), **options)
+
+
+def paired_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
+    """Scores of aligned pairs: the diagonal of :func:`pairwise_score`, ``[N]``, without the matrix."""
+    spec = get_scorer(name)
+    return spec.pairs(spec.prepare(a), spec.prepare(b, seed=1), **options)

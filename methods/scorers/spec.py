@@ -1,0 +1,56 @@
+"""Description of a scorer: its score, the preparation of an embedding, and a bound for fast searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .bounds import Bound, Rows
+from .layout import Matrix, Pairs
+
+
+def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
+    """Preparation of a scorer that needs none."""
+    return distribution
+
+
+def no_bound(rows_at: Rows, count: int) -> None:
+    """Bound of a scorer that has none."""
+    return None
+
+
+@dataclass(frozen=True)
+class ScorerSpec:
+    """A scorer by name.
+
+    Attributes:
+        name: Name on the command line and in the tables.
+        formula: What it computes.
+        score: ``(a, b, layout, **options) -> scores`` of prepared distributions.
+        prepare: Work that concerns one image only, done once per image and not once per pair; ``seed`` keeps the
+            draws of two batches apart.
+        prepare_once: Whether preparation is expensive or random, so that it must be done once for a whole set.
+        options: Names of the keyword options of ``score`` (trained parameters of a scorer).
+        bound: ``(rows_at, count) -> bound``, where ``rows_at`` gives prepared distributions of some of
+            ``count`` images. A bound is the score as a function of one inner product and one number per image, with
+            which an exact search skips most of a gallery; None if the score is no such function.
+    """
+
+    name: str
+    formula: str
+    score: Callable[..., Tensor]
+    prepare: Callable[..., Distribution] = as_is
+    options: tuple[str, ...] = ()
+    prepare_once: bool = False
+    bound: Callable[[Rows, int], Bound | None] = no_bound
+
+    def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
+        """Scores ``[Na, Nb]`` of prepared distributions."""
+        return self.score(a, b, Matrix, **options)
+
+    def pairs(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
+        """Scores ``[N]`` of prepared, aligned distributions."""
+        return self.score(a, b, Pairs, **options)

@@ -1,0 +1,77 @@
+"""The tidy table has the latest result of every setting, and reads each record once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench.protocols.embeddings import row
+from bench.records import COLUMNS, KEYS, Columns, Role, TestRecord
+from bench.report.contender import CONTENDER_KEYS
+from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
+
+
+def _record(unit, seed, finished, value):
+    columns = dict.fromkeys(KEYS, "") | {"dataset": "d", "method": "m", "trials": 0, "dim": 2, "seed": seed}
+    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3}
+    rows = ({**row("map_at_r", value, scorer="cosine"), "split": "test"},)
+    return TestRecord.model_construct(
+        unit=unit,
+        columns=Columns.model_validate(columns),
+        role=Role.model_validate(role),
+        rows=rows,
+        curves={},
+        finished=finished,
+    )
+
+
+class _Store:
+    def __init__(self, *records):
+        self.records, self.reads = records, 0
+
+    def tests(self):
+        self.reads += 1
+        yield from self.records
+
+
+@pytest.fixture
+def store():
+    return _Store(_record("a", 1, 5.0, 0.1), _record("b", 0, 1.0, None), _record("c", 1, 9.0, 0.3))
+
+
+def test_of_two_results_of_a_setting_the_later_one_counts(store):
+    results = collect(store)
+    assert results.superseded == 1
+    assert [record.unit for record in results.tests] == ["c", "b"]
+    assert results.frame["unit"].tolist() == ["b", "c"]
+    assert tuple(results.frame.columns) == COLUMNS
+    assert tuple(results.roles.columns) == ROLE_COLUMNS
+    assert results.roles["trainings"].tolist() == [3, 3]
+    assert store.reads == 1
+
+
+def test_an_empty_folder_gives_empty_tables_and_no_file(tmp_path):
+    results = collect(_Store())
+    assert results.frame.empty
+    assert tuple(results.frame.columns) == COLUMNS
+    assert write_metrics(results, tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_csv_is_the_tidy_table(store, tmp_path):
+    path = write_metrics(collect(store), tmp_path)
+    head, first, _ = path.read_text().splitlines()
+    assert path == tmp_path / "metrics.csv"
+    assert head == ",".join(COLUMNS)
+    assert first.endswith(",map_at_r,,,0,0,b")
+
+
+def test_rows_for_json_have_null_for_what_does_not_exist(store):
+    rows = plain_rows(collect(store).frame)
+    assert rows[0]["value"] is None
+    assert rows[1]["value"] == 0.3
+    assert json.loads(json.dumps(rows)) == rows
+
+
+def test_a_contender_is_what_its_seeds_share():
+    assert tuple(key for key in KEYS if key != "seed") == CONTENDER_KEYS
