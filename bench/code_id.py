@@ -23,24 +23,28 @@ OUTSIDE = frozenset(
     for name in (
         "_version",
         "code_id",
-        "errors",
-        "files",
-        "progress",
-        "records",
-        "registry",
-        "resources",
-        "specs",
-        "store",
         "datasets.corruptions.registry",
+        "engine.environment",
+        "errors",
         "methods.backbones.registry",
         "methods.distributions.registry",
+        "methods.published",
         "methods.scorers.registry",
+        "progress",
         "protocols.known_tests",
         "protocols.metrics",
         "protocols.recipes",
+        "registry",
+        "resources",
+        "site",
+        "store.files",
+        "store.folder",
+        "store.records",
+        "store.specs",
     )
 )
-"""Modules that compute no value: registries, of which a unit uses some entries, and what moves values about."""
+"""Modules that compute no value of a unit: registries, of which it uses some entries, and what only moves values about
+or puts them into the specification, which is hashed itself."""
 
 
 class Module(NamedTuple):

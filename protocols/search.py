@@ -166,7 +166,7 @@ def group_size(count: int, depth: int) -> int:
 
 
 def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
-    """Check that a search by bounds is right and worth its preparation.
+    """Whether a search by bounds is right and worth its preparation.
 
     Right: float32 products have their full precision, and nothing that bounds are made of overflows.
     """

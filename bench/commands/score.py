@@ -13,7 +13,7 @@ from ..protocols.metrics import default_requests, metric_help
 from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..store.folder import Store
 
 
 class Draw(StrEnum):
@@ -71,7 +71,7 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ..scoring.score_files import score_files
+    from .score_files import score_files
 
     scored = score_files(
         files,

@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
-from ..records import StudyRecord, TrainRecord, TrialRecord
 from ..site import Site
-from ..specs import TUNING, Cell, Point, TestSpec, TrainSpec
+from ..store.records import StudyRecord, TrainRecord, TrialRecord
+from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
 from .jobs import Done, Job, ProposeJob, TestJob, TrainJob
 from .pool import JobFailed, SettingFailed
 from .tuning import Told

@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable
 
 from ..errors import UnitFailed, UserError, first_line, place_of
-from ..files import write_atomic
-from ..specs import Point
+from ..store.files import write_atomic
+from ..store.specs import Point
 from .jobs import JOBS, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
 
 LOG = "error.txt"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..protocols.recipes._base import Range
 from ..site import Site
-from ..specs import Parameters
+from ..store.specs import Parameters
 from .checks import Checked, check_setting
 from .pins import Pinned, from_pins
 from .published import find_published

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..protocols.recipes._base import Recipe
-from ..specs import Parameters
+from ..store.specs import Parameters
 from .setting import Setting, Values
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..protocols._base import Tests
 from ..protocols.known_tests import modules_of
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
-from ..specs import (
+from ..store.specs import (
     TUNING,
     BaseReference,
     Batches,
@@ -132,7 +132,7 @@ class Plan:
 
         Args:
             point: Tuned values.
-            replicate: Seed number, or :data:`~bench.specs.TUNING`.
+            replicate: Seed number, or :data:`~bench.store.specs.TUNING`.
             bases: Specifications of the trained bases, for two-stage methods.
         """
         params, optim = dict(self.template.params), asdict(self.template.optim)

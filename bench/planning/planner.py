@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..errors import UnknownName, UserError
 from ..protocols.recipes import get_recipe
 from ..site import Site
-from ..specs import Cell
+from ..store.specs import Cell
 from .cell import CellSetting, cell_setting
 from .plan import Plan, make_plan
 from .published import NothingPublished

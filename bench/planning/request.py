@@ -16,7 +16,7 @@ from ..protocols._base import Preset, Protocol
 from ..protocols.recipes import get_recipe
 from ..protocols.recipes._base import Recipe
 from ..site import Site
-from ..specs import Cell
+from ..store.specs import Cell
 from .corruptions import corruption_ranges
 from .pins import Pin
 from .settings_file import SettingsFile, read_settings_file

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ..errors import UnknownName, UserError
-from ..specs import Parameters
+from ..store.specs import Parameters
 
 if TYPE_CHECKING:
     from ..methods._base import Method

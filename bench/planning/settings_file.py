@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UnknownName, UserError
-from ..specs import Parameters
+from ..store.specs import Parameters
 from .pins import convert
 from .setting import Setting, Values
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput
-from ..files import write_atomic
+from ..store.files import write_atomic
 from .embedding_set import KEYS
 
 MOST_DEFLATE = 1032

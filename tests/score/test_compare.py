@@ -9,7 +9,7 @@ from bench.protocols.statistics import paired_bootstrap
 from bench.report.frame import KEYS, ROW_KEYS
 from bench.report.tables import paired_methods
 from bench.scoring.files import write_embeddings
-from bench.store import Store, write_json
+from bench.store.folder import Store, write_json
 from scipy import stats
 
 

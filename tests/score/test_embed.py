@@ -9,7 +9,7 @@ from bench.engine.context import Context
 from bench.engine.model import WEIGHTS, build_model, save_weights
 from bench.methods.backbones import build_backbone
 from bench.scoring.files import read_embeddings
-from bench.store import RECORD, write_json
+from bench.store.folder import RECORD, write_json
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
