@@ -170,6 +170,18 @@ def _find(name: str, importer: Module | None) -> Module | None:
     return _file_of(name)
 
 
+def file_of(name: str) -> Path:
+    """File of a module by its dotted name, without importing it.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    module = _file_of(name)
+    if module is None:
+        raise ValueError(f"no module {name}")
+    return module.path
+
+
 @cache
 def _file_of(name: str) -> Module | None:
     first, *rest = name.split(".")

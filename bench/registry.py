@@ -7,6 +7,7 @@ the class body: ``name`` and ``summary`` must be plain strings there.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .code_id import PLUGINS, plugin_name
+from .code_id import PLUGINS, file_of, plugin_name
 from .errors import UnknownName, UserError
 
 if TYPE_CHECKING:
@@ -182,6 +183,30 @@ def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
         yield root, node.name, literals["name"], literals.get("summary", "")
+
+
+def described(module: str, call: str) -> dict[str, str]:
+    """Names and descriptions of what a module declares by ``call(name, description, ..)``, without importing it.
+
+    Example:
+        >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]
+        'Gaussian,'
+    """
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    constants: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                constants[node.targets[0].id] = ast.literal_eval(node.value)
+    texts = {}
+    for call_node in ast.walk(tree):
+        if isinstance(call_node, ast.Call) and _last_name(call_node) == call and len(call_node.args) > 1:
+            # A description may be an f-string of the module's constants.
+            name, text = (
+                eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in call_node.args[:2]
+            )
+            texts[name] = text
+    return texts
 
 
 def _string_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
