@@ -194,18 +194,17 @@ def described(module: str, call: str) -> dict[str, str]:
     """
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
     constants: dict[str, object] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             with contextlib.suppress(ValueError):
-                constants[node.targets[0].id] = ast.literal_eval(node.value)
+                constants[statement.targets[0].id] = ast.literal_eval(statement.value)
     texts = {}
-    for call_node in ast.walk(tree):
-        if isinstance(call_node, ast.Call) and _last_name(call_node) == call and len(call_node.args) > 1:
-            # A description may be an f-string of the module's constants.
-            name, text = (
-                eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in call_node.args[:2]
-            )
-            texts[name] = text
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=function, args=[name, text, *_]) if _last_name(function) == call:
+                # A description may be an f-string of the module's constants.
+                literal = [eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in (name, text)]
+                texts[literal[0]] = literal[1]
     return texts
 
 
