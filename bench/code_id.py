@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from .errors import PLUGINS
 from .seeds import content_id
 
 OUTSIDE = frozenset(
@@ -57,10 +58,6 @@ class Module(NamedTuple):
     def package(self) -> str:
         """Package that its relative imports start from."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-
-
-PLUGINS = "bench_plugins"
-"""Package name of plug-in files; each folder of plug-ins is a package below it."""
 
 
 def plugin_name(path: Path) -> str:

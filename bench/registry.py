@@ -12,15 +12,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .code_id import PLUGINS, file_of, plugin_name
-from .errors import UnknownName, UserError
+from .code_id import file_of, plugin_name
+from .errors import PLUGINS, UnknownName, UserError, first_line, place_of
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -58,7 +57,7 @@ class Entry:
             module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
-            reason = traceback.format_exception_only(error)[-1].strip()
+            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
             raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
 
     @property
