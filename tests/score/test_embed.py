@@ -5,13 +5,24 @@ import json
 import numpy as np
 import pytest
 import torch
-from bench.engine.context import Context
-from bench.engine.model import WEIGHTS, build_model, save_weights
+from bench.engine.networks import build_model
 from bench.methods.backbones import build_backbone
+from bench.protocols import Tests
+from bench.protocols.recipes._base import Optim
 from bench.scoring.files import read_embeddings
-from bench.store.folder import RECORD, write_json
+from bench.site import Site
+from bench.store.files import sha256, write_atomic
+from bench.store.folder import WEIGHTS
+from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
+from bench.store.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
 from PIL import Image
+from safetensors.torch import save
 from torchvision.transforms.v2 import functional as F
+
+UNIT = "0123456789abcdef"
+ENVIRONMENT = Environment(
+    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +44,53 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, **spec):
+def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=None, backbone="convnet"):
     """A training unit with untrained weights."""
-    folder = root / "runs/reality_check" / dataset / method / "train-0123456789abcdef"
-    full = {"method": method, "params": params or {}, "fidelity": "corrected", "dataset": dataset, "replicate": 0}
-    full |= {"backbone": "convnet", "freeze_norm": "no", "base": base, "dim": 8, "view": None} | spec
-    context = Context(str(root / "runs"), weights="none")
+    site = Site(results=str(root / "runs"), weights="none")
+    spec = TrainSpec(
+        code="",
+        protocol="reality_check",
+        version=1,
+        dataset=dataset,
+        folds=4,
+        fold=0,
+        replicate=0,
+        method=method,
+        fidelity="corrected",
+        params=params or {},
+        backbone=backbone,
+        weights=None,
+        dim=8,
+        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-3),
+        batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
+        view=view or {},
+        augmentation={},
+        selection=StageSelection(metric="map_at_r", patience=1, min_improvement=0.0),
+        partial="",
+        files="",
+        base=base,
+    )
     channels = 1 if dataset == "ndigit_smoke" else 3
-    model = build_model(full, context, 5, channels).eval()
-    save_weights(model.state_dict(), folder / WEIGHTS)
-    write_json(folder / RECORD, {"spec": full, "num_classes": 5, "channels": channels})
-    return model, folder
+    model = build_model(spec, site, 5, channels).eval()
+    weights = site.store.weights(spec.cell, UNIT)
+    data = save({key: value.contiguous() for key, value in model.state_dict().items()})
+    write_atomic(weights, data)
+    record = TrainRecord(
+        unit=UNIT,
+        cell=spec.cell,
+        spec=spec,
+        files={weights.name: sha256(data)},
+        num_classes=5,
+        channels=channels,
+        manifests={},
+        history=(),
+        best_epoch=0,
+        selection_value=0.0,
+        val_map_at_r=0.0,
+        environment=ENVIRONMENT,
+    )
+    site.store.write(record)
+    return model, weights.parent
 
 
 def _grey(path, dataset):
@@ -64,7 +111,7 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     assert found["ids"].tolist() == [f"{name}/{i}.png" for name in "abc" for i in range(3)]
     assert found["labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert found["class_names"].tolist() == ["a", "b", "c"]
-    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
     with torch.no_grad():
         embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
     assert found["embeddings"] == pytest.approx(embedding.distribution.loc.numpy(), abs=1e-5)
@@ -80,7 +127,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
     arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
     assert bench(*arguments)[0] == 0
     found, _ = read_embeddings(tmp_path / "x.safetensors")
-    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
     with torch.no_grad():
         embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
         confidence = model.confidences(embedding)["max_cosine"]
@@ -91,7 +138,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, _ = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
-                     base={"method": "cosface", "params": {}, "fidelity": "corrected"})  # fmt: skip
+                     base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=UNIT))  # fmt: skip
     assert bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.parquet")
     images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]
@@ -103,9 +150,28 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
-    record = {"spec": {"train": [folder.name.removeprefix("train-")]}}
-    write_json(folder.with_name("test-fedcba9876543210") / RECORD, record)
+    _unit(tmp_path, "cosface")
+    cell = Cell("reality_check", "ndigit_smoke", "cosface")
+    spec = {"code": "", "protocol": cell.protocol, "version": 1, "preset": "strict", "train": (UNIT,), "ensemble": ""}
+    spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": "", "soft_labels": ""}
+    columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "dim": 8, "seed": 0}
+    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}
+    record = TestRecord(
+        unit="fedcba9876543210",
+        cell=cell,
+        spec=TestSpec(tests=Tests(), scorers=(), **spec),
+        files={},
+        columns=Columns(**columns),
+        role=Role(**role),
+        setting={},
+        manifests={},
+        corruptions={},
+        rows=(),
+        curves={},
+        environment=ENVIRONMENT,
+        finished=0.0,
+    )
+    Site(results=str(tmp_path / "runs")).store.write(record)
     assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
 
