@@ -6,10 +6,9 @@ trained once. What does not change a result (paths, device, number of workers) i
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from .protocols._base import SelectionMetric, Tests
 from .protocols.recipes._base import Optim, Range
@@ -43,10 +42,14 @@ class _Value(BaseModel):
 
 
 class _Spec(_Value):
-    @cached_property
+    _id: str = PrivateAttr("")
+
+    @property
     def id(self) -> str:
         """16 hexadecimal digits made of the content."""
-        return content_id([type(self).__name__, self.model_dump(mode="json")])
+        if not self._id:
+            self._id = content_id([type(self).__name__, self.model_dump(mode="json")])
+        return self._id
 
     def replaced(self, **changes: Any) -> Self:
         """A copy with other values, checked like the original."""

@@ -1,4 +1,4 @@
-"""Training recipes: modules with a ``RECIPE``; a data set names its own, or ``default`` (small images), or ``folder``."""
+"""Training recipes: modules with a ``RECIPE``; a data set names one of them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,124 @@
+"""What is tested: one trained model, or the models of a cross-validation side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..datasets.corruptions.apply import corrupted
+from ..datasets.image_set import ImageSet
+from ..methods._base import Method
+from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..protocols.scorers import MeanScorer, Scorer
+from ..records import TrainRecord
+from ..site import Site
+from ..specs import Cell
+from .networks import embed, load_model
+
+
+@dataclass(frozen=True)
+class EmbeddedModel:
+    """Embeddings of one model on every split.
+
+    Attributes:
+        method: The method, with its parameters.
+        embeddings: Distributions by split, batch shape ``[N]``.
+        confidence: Confidences by split and name, each ``[N]``.
+        options: Trained parameters of its scorer.
+        trained: Record of the training unit.
+        validation: The images of the split ``val``.
+        device: Where matrices of scores are computed.
+    """
+
+    method: Method
+    embeddings: Mapping[str, Distribution]
+    confidence: Mapping[str, Mapping[str, Tensor]]
+    options: Mapping[str, float]
+    trained: TrainRecord
+    validation: ImageSet
+    device: str
+
+    @classmethod
+    def of(
+        cls, unit: str, cell: Cell, site: Site, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
+    ) -> EmbeddedModel:
+        """Embed the test images, clean and corrupted, and the validation images of a trained unit.
+
+        Args:
+            unit: Id of the training unit.
+            cell: Its folder.
+            site: Paths and device.
+            quality: What each corruption leaves of each test image (for the crop its side), ``[N]`` by kind.
+            seeds: Seed of the draws of each corruption.
+        """
+        model, trained = load_model(cell, unit, site)
+        spec = trained.spec
+        dataset = site.dataset(spec.dataset, spec.view)
+        tests, validation = dataset.test(), dataset.train_val(spec.fold, spec.folds).val
+        loaders: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+            "test": (tests.evaluation, len(tests)),
+            "val": (validation.evaluation, len(validation)),
+        }
+        for kind, left in quality.items():
+            loaders[f"test_{kind}"] = (partial(_corrupted, tests, kind, left, seeds[kind]), len(tests))
+        embedded = {split: embed(model, load, count, site.device) for split, (load, count) in loaders.items()}
+        return cls(
+            model.method,
+            {split: distribution for split, (distribution, _) in embedded.items()},
+            {split: confidence for split, (_, confidence) in embedded.items()},
+            model.scorer_options(),
+            trained,
+            validation,
+            site.device,
+        )
+
+    def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
+        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
+        return DistributionScorer(name, self.embeddings[split], self.options if options else None, self.device)
+
+    def unit_vectors(self, split: str) -> Tensor:
+        """Means on the unit sphere, float64 ``[N, D]``."""
+        means: Tensor = self.embeddings[split].mean
+        return torch.nn.functional.normalize(means.double(), dim=-1)
+
+
+def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:
+    """Corrupted test images at some rows, normalised."""
+    return corrupted(images, kind, index, left[index], seed)
+
+
+class ConcatenatedModels:
+    """Models side by side: the product of their distributions.
+
+    The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
+    does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood
+    the log of a product is a sum. The confidence is the mean too. Every development class has trained all models but
+    one, so there is no validation split.
+    """
+
+    def __init__(self, members: Sequence[EmbeddedModel]) -> None:
+        self.members = tuple(members)
+        self.method = members[0].method
+        self.confidence: Mapping[str, Mapping[str, Tensor]] = {
+            split: {
+                name: torch.stack([m.confidence[split][name].double() for m in members]).mean(0)
+                for name in members[0].confidence[split]
+            }
+            for split in members[0].confidence
+            if split != "val"
+        }
+
+    def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
+        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
+        return MeanScorer([member.scorer(name, split, options) for member in self.members])
+
+    def unit_vectors(self, split: str) -> Tensor:
+        """Concatenated unit vectors, again on the unit sphere, float64 ``[N, M D]``."""
+        vectors = [member.unit_vectors(split) for member in self.members]
+        return torch.cat(vectors, dim=1) / math.sqrt(len(vectors))

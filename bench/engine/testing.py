@@ -1,0 +1,304 @@
+"""Testing what was trained: embed once, then the battery of tests on arrays."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from safetensors.torch import save
+from torch import Tensor
+
+from ..datasets.corruptions.severity import draw_quality, manifest_sha256
+from ..datasets.image_set import ImageSet
+from ..files import sha256, write_atomic
+from ..methods.distributions.arrays import to_arrays
+from ..protocols._base import Tests
+from ..protocols.battery import run_battery
+from ..protocols.controls import random_confidence
+from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.known_tests import load_tests
+from ..protocols.quality import ranks_by_severity
+from ..protocols.rows import SplitRow, row
+from ..records import Columns, Corrupted, Curve, Role, TestRecord
+from ..seeds import seed_for
+from ..site import Site
+from ..specs import Cell, TestSpec, TrainSpec
+from .embedded_model import ConcatenatedModels, EmbeddedModel
+from .environment import environment
+
+Model = EmbeddedModel | ConcatenatedModels
+
+
+@dataclass(frozen=True)
+class TestImages:
+    """What all models of a replicate are tested on.
+
+    Attributes:
+        images: The clean images.
+        severity: Smallest and largest severity by corruption.
+        quality: What each corruption leaves of each image, 1 - severity, ``[N]``.
+        seeds: Seed of the draws of each corruption.
+        noise: The control confidence ``random``, ``[N]``.
+        view: What every split of the images has in common.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    images: ImageSet
+    severity: Mapping[str, tuple[float, float]]
+    quality: Mapping[str, Tensor]
+    seeds: Mapping[str, int]
+    noise: Tensor
+    view: Embeddings
+
+    @classmethod
+    def of(cls, train: TrainSpec, tests: Tests, site: Site) -> TestImages:
+        """Test images of a training's data set, with the corruptions that a plan of tests asks for."""
+        name = train.dataset
+        images: ImageSet = site.dataset(name, train.view).test()
+        severity = tests.corruptions
+        seeds = {kind: seed_for("crops" if kind == "crop" else kind, name) for kind in severity}
+        quality = {kind: draw_quality(kind, images.ids, seeds[kind], *severity[kind]) for kind in severity}
+        view = Embeddings(
+            labels=images.labels,
+            ids=images.ids,
+            queries=images.queries,
+            gallery=images.gallery,
+            soft_labels=images.soft_labels,
+            seed=partial(draw_seed, name),
+            options=Options(
+                recall_ks=tuple(tests.recall_ks),
+                filter_fractions=tuple(tests.filter_fractions),
+                false_positive_rate=tests.false_positive_rate,
+            ),
+        )
+        noise = random_confidence(images.ids, seed_for("random confidence", name, train.replicate))
+        return cls(images, severity, quality, seeds, noise, view)
+
+    def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
+        """Confidences of a model by name, with the random one."""
+        return {**model.confidence[split], "random": self.noise}
+
+
+def draw_seed(dataset: str, purpose: str) -> int:
+    """Seed of a draw of the tests: it depends on the data set alone."""
+    return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
+
+
+def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
+    """Test the trained models of a replicate on clean and on corrupted images; write the records.
+
+    Args:
+        specs: Test units of the same models.
+        cell: Their folder.
+        site: Paths and device.
+    """
+    started = time.perf_counter()
+    units = specs[0].train
+    first = site.store.trained(cell, units[0])
+    if first is None:
+        raise FileNotFoundError(f"training unit {units[0]} has no record")
+    images = TestImages.of(first.spec, specs[0].tests, site)
+    members = [EmbeddedModel.of(unit, cell, site, images.quality, images.seeds) for unit in units]
+    for spec in specs:
+        side_by_side = spec.ensemble == "concatenated"
+        models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
+        folder = site.store.unit_dir(cell, "test", spec.id)
+        files = {} if side_by_side else _keep_arrays(folder, members, images)
+        rows = mean_rows([rows_of_model(model, images, spec) for model in models])
+        record = TestRecord(
+            unit=spec.id,
+            cell=cell,
+            spec=spec,
+            files=files,
+            columns=_columns(spec, cell, members),
+            role=_role(spec, members),
+            setting=_setting(members[0].trained.spec),
+            manifests={"test": images.images.manifest_sha256()} | _manifests(members),
+            corruptions=_corruptions(images),
+            rows=tuple(_without_nan(item) for item in rows),
+            curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.quality},
+            environment=environment(site, started),
+            finished=time.time(),
+        )
+        site.store.write(record)
+
+
+def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
+    """Every value of one model: MAP@R on its validation classes, and the battery on every split of the test images."""
+    tests = load_tests(spec.tests.groups)
+    rows: list[SplitRow] = []
+    validation = None
+    if isinstance(model, EmbeddedModel):
+        validation = _validation_view(model, images, spec)
+        value = model.trained.val_map_at_r
+        val_row = row("map_at_r", value, scorer=model.method.scorer, n_queries=len(validation))
+        rows.append({"split": "val", **val_row})
+    for kind in ("", *images.quality):
+        split = f"test_{kind}" if kind else "test"
+        view = _view(model, kind, images, spec, validation)
+        rows += [{"split": split, **item} for item in run_battery(view, tests)]
+    return rows
+
+
+def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
+    """The method's own scorer first."""
+    return tuple(dict.fromkeys([model.method.scorer, "cosine", *spec.scorers]))
+
+
+def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
+    """Validation classes as the tests see them: they give the verification threshold."""
+    return Embeddings(
+        labels=model.validation.labels,
+        ids=model.validation.ids,
+        scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
+        seed=images.view.seed,
+    )
+
+
+def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validation: Embeddings | None) -> Embeddings:
+    """Test images with a corruption, or clean ones, as the tests see them."""
+    split = f"test_{kind}" if kind else "test"
+    quality = Quality(values=images.quality[kind], kind=kind, clean=model.confidence["test"]) if kind else None
+    return replace(
+        images.view,
+        scorers={name: partial(model.scorer, name, split) for name in _scorer_names(model, spec)},
+        own_scorers=(model.method.scorer,),
+        confidences=images.confidences(model, split),
+        directions=partial(model.unit_vectors, split),
+        quality=quality,
+        validation=validation,
+        candidates=partial(model.scorer, "l2", split, options=False) if model.method.released else None,
+        clean=not kind,
+    )
+
+
+def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
+    """Mean of the rows of several models, row by row; a value that one of them does not have, the mean does not have.
+
+    Example:
+        >>> one, other = ({"split": "test", **row("map_at_r", value)} for value in (0.5, 1.0))
+        >>> mean_rows([[one], [other]])[0]["value"]
+        0.75
+    """
+    if len(of_models) == 1:
+        return of_models[0]
+    return [_mean_row(items) for items in zip(*of_models, strict=True)]
+
+
+def _mean_row(items: Sequence[SplitRow]) -> SplitRow:
+    # Counts differ between models: each has its own validation classes, and filters out its own images.
+    numbers = ("value", "n_queries", "n_lone")
+    keys = [{key: value for key, value in item.items() if key not in numbers} for item in items]
+    if any(key != keys[0] for key in keys):
+        raise ValueError(f"rows of different things: {keys}")
+    values = [math.nan if item["value"] is None else item["value"] for item in items]
+    return {
+        **items[0],
+        "value": fmean(values),
+        "n_queries": round(fmean(item["n_queries"] for item in items)),
+        "n_lone": round(fmean(item["n_lone"] for item in items)),
+    }
+
+
+def _without_nan(item: SplitRow) -> SplitRow:
+    """The row with None, which JSON has, for a value that does not exist (the correlation of a constant, say)."""
+    value = item["value"]
+    return {**item, "value": float(value) if value is not None and math.isfinite(value) else None}
+
+
+def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Columns:
+    train = members[0].trained.spec
+    return Columns(
+        protocol=cell.protocol,
+        preset=spec.preset,
+        dataset=train.dataset,
+        method=train.method,
+        base=train.base.method if train.base else "",
+        fidelity=train.fidelity,
+        hparams=spec.hparams,
+        trials=spec.trials,
+        pinned=spec.pinned,
+        backbone=train.backbone,
+        dim=train.dim * (len(members) if spec.ensemble == "concatenated" else 1),
+        ensemble=spec.ensemble,
+        seed=int(train.replicate),
+    )
+
+
+def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
+    first, method = members[0], members[0].method
+    bases = [member.trained.spec.base.unit if member.trained.spec.base else "" for member in members]
+    # A plug-in's objective need not be a classifier; the norm is what every embedding has.
+    default = method.default_confidence
+    return Role(
+        primary_scorer=method.scorer,
+        default_confidence=default if default in first.confidence["test"] else "norm",
+        probabilistic=method.probabilistic,
+        trainings=spec.tuning_trainings,
+        train=" ".join(filter(None, [spec.ensemble, *spec.train])),
+        base_train=" ".join(filter(None, [spec.ensemble, *bases])) if any(bases) else "",
+    )
+
+
+def _setting(train: TrainSpec) -> dict[str, dict[str, object]]:
+    """The setting of a training: parameters, optimisation and augmentation."""
+    content = train.model_dump(mode="json")
+    return {key: content[key] for key in ("params", "optim", "augmentation")}
+
+
+def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
+    """Manifests of what each model was trained and validated on; of several models, by the fold that validated."""
+    manifests: dict[str, str] = {}
+    for member in members:
+        fold = f"_fold_{member.trained.spec.fold}" if len(members) > 1 else ""
+        manifests |= {f"{name}{fold}": digest for name, digest in member.trained.manifests.items()}
+    return manifests
+
+
+def _corruptions(images: TestImages) -> dict[str, Corrupted]:
+    return {
+        kind: Corrupted(
+            severity=images.severity[kind],
+            seed=images.seeds[kind],
+            sha256=manifest_sha256(images.images.ids, quality, images.seeds[kind]),
+        )
+        for kind, quality in images.quality.items()
+    }
+
+
+def _curve(kind: str, model: Model, images: TestImages) -> Curve:
+    confidences = images.confidences(model, f"test_{kind}")
+    severity, ranks = ranks_by_severity(confidences, images.quality[kind], images.severity[kind])
+    return Curve(severity=tuple(severity), rank={name: tuple(values) for name, values in ranks.items()})
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Mean over several models, bin by bin."""
+    ranks = {
+        name: tuple(fmean(values) for values in zip(*(curve.rank[name] for curve in curves))) for name in curves[0].rank
+    }
+    return Curve(severity=curves[0].severity, rank=ranks)
+
+
+def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestImages) -> dict[str, str]:
+    """Write the embeddings of the test images, of several models one file each; returns SHA-256 by file name."""
+    files = {}
+    for member in members:
+        arrays = {"labels": images.images.labels}
+        arrays |= {f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": q for kind, q in images.quality.items()}
+        distribution = ""
+        for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.quality)):
+            distribution, parameters = to_arrays(member.embeddings[split])
+            arrays |= {f"{name}.{key}": value.contiguous() for key, value in parameters.items()}
+        fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
+        file = f"embeddings{fold}.safetensors"
+        data = save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})
+        write_atomic(folder / file, data)
+        files[file] = sha256(data)
+    return files
