@@ -80,8 +80,8 @@ def test_lower_precision_trains_and_is_part_of_the_result(photo_cli, tmp_path, p
 
 
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
-    from bench.methods.cosface import CosFace
     from bench.conformance import build
+    from bench.methods.cosface import CosFace
 
     model = build(CosFace)
     seen = []

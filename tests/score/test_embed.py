@@ -1,16 +1,24 @@
 """bench embed: files that hold what the network says of the images, ready to be scored."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
 import torch
-from bench.engine.context import Context
-from bench.engine.model import WEIGHTS, build_model, save_weights
+from bench.engine.environment import environment
+from bench.engine.networks import build_model
+from bench.files import sha256
 from bench.methods.backbones import build_backbone
+from bench.protocols import get_protocol
+from bench.protocols.recipes._base import Optim
+from bench.records import Columns, Role, TestRecord, TrainRecord
 from bench.scoring.files import read_embeddings
-from bench.store import RECORD, write_json
+from bench.site import Site
+from bench.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
+from bench.store import WEIGHTS
 from PIL import Image
+from safetensors.torch import save
 from torchvision.transforms.v2 import functional as F
 
 
@@ -33,17 +41,36 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, **spec):
+def _spec(**values):
+    """A training specification whose id starts with 01."""
+    usual = {
+        "code": "", "protocol": "reality_check", "version": 1, "dataset": "ndigit_smoke", "folds": 4, "fold": 0,
+        "replicate": 0, "fidelity": "corrected", "params": {}, "backbone": "convnet", "weights": None, "dim": 8,
+        "optim": Optim(epochs=1, lr=0.1, lr_objective=0.1), "view": {}, "augmentation": {}, "partial": "", "files": "",
+        "batches": Batches(
+            classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0
+        ),
+        "selection": StageSelection(metric="map_at_r", patience=1, min_improvement=0.0), "base": None,
+    }  # fmt: skip
+    spec = TrainSpec(**{**usual, **values})
+    return next(s for s in (spec.replaced(code=str(i)) for i in itertools.count()) if s.id.startswith("01"))
+
+
+def _unit(root, method, **values):
     """A training unit with untrained weights."""
-    folder = root / "runs/reality_check" / dataset / method / "train-0123456789abcdef"
-    full = {"method": method, "params": params or {}, "fidelity": "corrected", "dataset": dataset, "replicate": 0}
-    full |= {"backbone": "convnet", "freeze_norm": "no", "base": base, "dim": 8, "view": None} | spec
-    context = Context(str(root / "runs"), weights="none")
-    channels = 1 if dataset == "ndigit_smoke" else 3
-    model = build_model(full, context, 5, channels).eval()
-    save_weights(model.state_dict(), folder / WEIGHTS)
-    write_json(folder / RECORD, {"spec": full, "num_classes": 5, "channels": channels})
-    return model, folder
+    spec = _spec(method=method, **values)
+    site = Site(results=str(root / "runs"), weights="none")
+    channels = 1 if spec.dataset == "ndigit_smoke" else 3
+    model = build_model(spec, site, 5, channels).eval()
+    weights = save({key: value.contiguous() for key, value in model.state_dict().items()})
+    record = TrainRecord(
+        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=5, channels=channels,
+        manifests={}, history=(), best_epoch=1, selection_value=0.0, val_map_at_r=0.0, environment=environment(site, 0),
+    )  # fmt: skip
+    site.store.write(record)
+    path = site.store.weights(spec.cell, spec.id)
+    path.write_bytes(weights)
+    return model, path.parent
 
 
 def _grey(path, dataset):
@@ -55,8 +82,10 @@ def _grey(path, dataset):
 
 
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
-    model, _ = _unit(tmp_path, "dul_cls")
-    code, out, err = bench("embed", "--run", "0123", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    model, folder = _unit(tmp_path, "dul_cls")
+    code, out, err = bench(
+        "embed", "--run", folder.name[6:10], "--results", "runs", "--images", "photos", "--out", "x.npz"
+    )
     assert (code, err) == (0, "")
     assert "bench score x.npz" in out
     found, others = read_embeddings(tmp_path / "x.npz")
@@ -64,7 +93,7 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     assert found["ids"].tolist() == [f"{name}/{i}.png" for name in "abc" for i in range(3)]
     assert found["labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert found["class_names"].tolist() == ["a", "b", "c"]
-    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
     with torch.no_grad():
         embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
     assert found["embeddings"] == pytest.approx(embedding.distribution.loc.numpy(), abs=1e-5)
@@ -80,7 +109,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
     arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
     assert bench(*arguments)[0] == 0
     found, _ = read_embeddings(tmp_path / "x.safetensors")
-    dataset = Context(str(tmp_path)).dataset("ndigit_smoke")
+    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
     with torch.no_grad():
         embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
         confidence = model.confidences(embedding)["max_cosine"]
@@ -91,7 +120,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, _ = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
-                     base={"method": "cosface", "params": {}, "fidelity": "corrected"})  # fmt: skip
+                     base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=""))  # fmt: skip
     assert bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.parquet")
     images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]
@@ -104,9 +133,27 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
     _, folder = _unit(tmp_path, "cosface")
-    record = {"spec": {"train": [folder.name.removeprefix("train-")]}}
-    write_json(folder.with_name("test-fedcba9876543210") / RECORD, record)
-    assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
+    unit = folder.name.removeprefix("train-")
+    tests = get_protocol("reality_check").presets["strict"].tests
+    spec = TestSpec(
+        code="", protocol="reality_check", version=1, preset="strict", train=(unit,), ensemble="", hparams="default",
+        trials=0, tuning_trainings=0, pinned="", tests=tests, scorers=(), soft_labels="",
+    )  # fmt: skip
+    site = Site(results=str(tmp_path / "runs"))
+    cell = Cell("reality_check", "ndigit_smoke", "cosface")
+    columns = Columns(
+        **cell._asdict(), preset="strict", base="", fidelity="corrected", hparams="default", trials=0, pinned="",
+        backbone="convnet", dim=8, ensemble="", seed=0,
+    )  # fmt: skip
+    role = Role(
+        primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train=unit, base_train=""
+    )
+    record = TestRecord(
+        unit=spec.id, cell=cell, spec=spec, files={}, columns=columns, role=role, setting={}, manifests={},
+        corruptions={}, rows=(), curves={}, environment=environment(site, 0), finished=0.0,
+    )  # fmt: skip
+    site.store.write(record)
+    assert bench("embed", "--run", spec.id[:4], "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
 
 def test_a_backbone_gives_pooled_features(photos, bench, tmp_path):
