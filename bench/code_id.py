@@ -92,12 +92,12 @@ def closure(*roots: str | Path) -> list[Module]:
         module = waiting.pop()
         if module.path not in reached and module.name not in OUTSIDE:
             reached[module.path] = module
-            waiting += _imported(module)
+            waiting += _imported(module, _edited(module.path))
     return sorted(reached.values())
 
 
 @cache
-def _imported(module: Module) -> tuple[Module, ...]:
+def _imported(module: Module, edited: int) -> tuple[Module, ...]:
     """Modules that a module imports, through re-exports to where a name is defined."""
     targets: list[Module | None] = []
     for node in _import_nodes(_tree(module.path)):
@@ -206,15 +206,28 @@ def _folder(package: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin and spec.submodule_search_locations else None
 
 
-@cache
+def _edited(path: Path) -> int:
+    """When a file was edited: what is known of it is known of that version, however long this process lives."""
+    return path.stat().st_mtime_ns
+
+
 def _tree(path: Path) -> ast.Module:
+    return _parsed(path, _edited(path))
+
+
+@cache
+def _parsed(path: Path, edited: int) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-@cache
 def digest(path: Path) -> str:
     """Hash of what a Python file does, equal for every Python version: comments, docstrings and layout do not count."""
-    return hashlib.sha256(_text(_tree(path)).encode()).hexdigest()
+    return _digest(path, _edited(path))
+
+
+@cache
+def _digest(path: Path, edited: int) -> str:
+    return hashlib.sha256(_text(_parsed(path, edited)).encode()).hexdigest()
 
 
 _BODIES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

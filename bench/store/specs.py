@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict
 
 from ..protocols._base import SelectionMetric, Tests
 from ..protocols.recipes._base import Optim, Range
@@ -42,14 +42,10 @@ class _Value(BaseModel):
 
 
 class _Spec(_Value):
-    _id: str = PrivateAttr("")
-
-    @property
+    @property  # not kept: what is kept in a value counts when values are compared
     def id(self) -> str:
         """16 hexadecimal digits made of the content."""
-        if not self._id:
-            self._id = content_id([type(self).__name__, self.model_dump(mode="json")])
-        return self._id
+        return content_id([type(self).__name__, self.model_dump(mode="json")])
 
     def replaced(self, **changes: Any) -> Self:
         """A copy with other values, checked like the original."""

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pytest
 from bench.cli import main
-from bench.engine.context import Context
-from bench.engine.settings import RunSettings
-from bench.engine.units import build_plans
+from bench.code_id import code_id, digest
 from bench.errors import UserError
-from bench.registry import code_digest, shared_digest
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
 
@@ -78,7 +78,7 @@ class Diverges(Method):
         (("run", "--method", "pfe", "--preset", "stric"), "did you mean 'strict'"),
         (("run", "--method", "cosface", "--fidelity", "released"), "one form only"),
         (("run", "--method", "pfe", "--base", "cosfase"), "did you mean 'cosface'"),
-        (("run", "--method", "pfe", "--base", "pfe"), "stands on a base itself"),
+        (("run", "--method", "pfe", "--base", "pfe"), "needs a base itself"),
         (("run", "--method", "pfe", "--sampler", "gpp"), "'gpp'"),
         (("run", "--method", "pfe", "--folds", "5"), "cuts the development classes into 4"),
         (("run", "--method", "pfe", "--set", "optim.milestones=50,25"), "ascending numbers"),
@@ -134,7 +134,7 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
     root.mkdir(parents=True)
     for held, message in (
         ({"schema": 99, "protocols": {"reality_check": 1}}, "schema 99"),
-        ({"schema": 1, "protocols": {"reality_check": 99}}, "version 99"),
+        ({"schema": 2, "protocols": {"reality_check": 99}}, "version 99"),
         ("nonsense", "damaged"),
     ):
         (root / "store.json").write_text(json.dumps(held))
@@ -162,9 +162,9 @@ def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tmp_path):
     assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
 
 
-def _plan(**settings):
-    plugins = settings.pop("plugins", ())
-    return build_plans(RunSettings(datasets=("ndigit_smoke",), **settings), Context("unused", plugins))[0]
+def _plan(*, plugins=(), **asked):
+    request = RunRequest(datasets=("ndigit_smoke",), **asked)
+    return build_plans(request, Site(results="unused", plugins=plugins)).plans[0]
 
 
 def test_an_edited_plug_in_is_another_method_and_reuses_nothing(tmp_path):
@@ -182,15 +182,15 @@ def test_edited_code_reuses_nothing_but_comments_do_not_count(tmp_path):
     paths = [tmp_path / name for name in "abc"]
     for path, text in zip(paths, texts):
         path.write_text(text)
-    same, commented, other = map(code_digest, paths)
+    same, commented, other = map(digest, paths)
     assert same == commented != other
-    assert shared_digest("bench.methods") != shared_digest("bench.datasets")
+    assert code_id("bench.methods.arcface") != code_id("bench.datasets.ndigit")
 
 
 def test_pinned_values_are_the_method_s_own_and_not_its_base_s():
-    sets = (("optim.lr", "0.002"),)
-    base, head = build_plans(RunSettings(methods=("pfe",), datasets=("ndigit_smoke",), sets=sets), Context("unused"))
-    assert (base.method, head.method) == ("cosface", "pfe")
+    request = RunRequest(methods=("pfe",), datasets=("ndigit_smoke",), pins=("optim.lr=0.002",))
+    base, head = build_plans(request, Site(results="unused")).plans
+    assert (base.cell.method, head.cell.method) == ("cosface", "pfe")
     assert "optim.lr" in base.space
     assert "optim.lr" not in head.space
     assert (base.pinned, head.pinned) == ("", "optim.lr=0.002")
@@ -202,7 +202,7 @@ def test_a_settings_file_with_an_unknown_method_is_refused(tmp_path):
     with pytest.raises(UserError, match="did you mean 'cosface'"):
         _plan(methods=("cosface",), hparams=str(path))
     path.write_text('{"cosface": {"method.scale": 50}, "method.margin": 0.5}')
-    params = _plan(methods=("cosface",), hparams=str(path)).template["params"]
+    params = _plan(methods=("cosface",), hparams=str(path)).template.params
     assert (params["scale"], params["margin"]) == (50, 0.5)
 
 
@@ -258,8 +258,8 @@ def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('[cosface]\n"method.scale" = 20.0\n"optim.lr" = 0.01\n')
     plan = _plan(methods=("cosface",), hparams=str(file))
-    assert plan.template["params"]["scale"] == 20.0
-    assert plan.template["optim"]["lr"] == 0.01
+    assert plan.template.params["scale"] == 20.0
+    assert plan.template.optim.lr == 0.01
     assert (plan.trials, plan.space) == (0, {})
     assert plan.hparams.startswith("mine.toml#")
     labels = {plan.hparams}
@@ -298,4 +298,4 @@ def test_a_wrong_value_in_a_file_is_blamed_on_the_file(tmp_path):
     with pytest.raises(UserError, match=r"^--hparams .*mine.json: optim.milestones=.*ascending numbers"):
         _plan(methods=("cosface",), hparams=str(path))
     path.write_text('{"optim.schedule": "multistep", "optim.milestones": [2, 5], "optim.head_epochs": 0}')
-    assert _plan(methods=("cosface",), hparams=str(path)).template["optim"]["milestones"] == [2, 5]
+    assert _plan(methods=("cosface",), hparams=str(path)).template.optim.milestones == (2, 5)

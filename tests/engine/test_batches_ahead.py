@@ -5,13 +5,13 @@ import threading
 import pytest
 import torch
 from bench.datasets import ArrayImages, Augmentation, TrainVal
-from bench.engine.train import _Images, in_turn
+from bench.engine.inputs import AugmentedImages, in_turn
 
 
 def _inputs(ahead):
     pixels = torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     images = ArrayImages(pixels, torch.arange(24) % 4, map(str, range(24)), "abcd", mean=(0.5,), std=(0.2,))
-    inputs = _Images(TrainVal(images, images, 0, 1), Augmentation(), "cpu")
+    inputs = AugmentedImages(TrainVal(images, images, 0, 1), Augmentation(), "cpu")
     inputs.ahead = ahead
     return inputs
 
@@ -73,7 +73,7 @@ class _Overwrites:
 
 def test_memory_is_used_again_only_after_a_copy():
     images = _Overwrites()
-    inputs = _Images(TrainVal(images, images, 0, 1), None, "cpu")
+    inputs = AugmentedImages(TrainVal(images, images, 0, 1), None, "cpu")
     first = inputs.batch(torch.arange(2), None)
     second = inputs.batch(torch.arange(2) + 5, None)
     assert first[:, 0, 0, 0].tolist() == [0.0, 1.0]

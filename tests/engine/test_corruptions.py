@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from bench.cli import main
 from bench.datasets import CORRUPTIONS
-from bench.engine.context import Context
-from bench.engine.settings import RunSettings
-from bench.engine.units import build_plans, unit_id
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 from PIL import Image
 from safetensors import safe_open
 from scipy import stats
@@ -150,25 +150,25 @@ def test_tables_and_figures_name_what_there_is(results):
 
 def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path):
     def ids(corruptions=(), preset="strict"):
-        context = Context(str(tmp_path / "results"), data_root=str(photos), weights="none")
-        settings = RunSettings(
-            methods=("cosface",), datasets=("folder",), weights="none", hparams="default", backbone="convnet",
-            sets=(("data.classes_per_batch", "2"),), corruptions=corruptions, preset=preset,
+        site = Site(results=str(tmp_path / "results"), data_root=str(photos), weights="none")
+        request = RunRequest(
+            methods=("cosface",), datasets=("folder",), hparams="default", backbone="convnet",
+            pins=("data.classes_per_batch=2",), corruptions=corruptions, preset=preset,
         )  # fmt: skip
-        (plan,) = build_plans(settings, context)
+        (plan,) = build_plans(request, site).plans
         trained = plan.train_specs({}, 0, None)
-        return plan, unit_id(trained[0]), unit_id(plan.test_specs(trained)[0])
+        return plan, trained[0].id, plan.test_specs(trained)[0].id
 
     plan, train, test = ids()
-    assert plan.tests["corruptions"] == {"crop": (0.0, 0.5)}
+    assert plan.testing.tests.corruptions == {"crop": (0.0, 0.5)}
     assert (ids(("crop",))[1:], ids(("crop:0.0-0.5",))[1:]) == ((train, test), (train, test))
-    assert ids(("crop",), "per")[0].tests["corruptions"] == {"crop": (0.0, 0.75)}
+    assert ids(("crop",), "per")[0].testing.tests.corruptions == {"crop": (0.0, 0.75)}
     every, same, other = ids(("all",))
-    assert (list(every.tests["corruptions"]), every.pinned, same) == (list(CORRUPTIONS), plan.pinned, train)
+    assert (list(every.testing.tests.corruptions), every.pinned, same) == (list(CORRUPTIONS), plan.pinned, train)
     assert other != test
     one, two = ids(("noise:2,blur:3",)), ids(("blur:3", "noise:2"))
     assert (one[0].pinned, one[2]) == (two[0].pinned, two[2])
-    assert ids(("all,blur:3",))[0].tests["corruptions"] == every.tests["corruptions"] | {"blur": (0.6, 0.6)}
+    assert ids(("all,blur:3",))[0].testing.tests.corruptions == every.testing.tests.corruptions | {"blur": (0.6, 0.6)}
     assert ids(("crop:0.0-0.6,blur",))[0].pinned == f"{plan.pinned}; corruptions=crop:0.0-0.6"
     table = photos / "probabilities.csv"
     before = table.read_text()
@@ -183,7 +183,7 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
 
 def test_a_dry_run_names_the_corruptions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.commands._print_estimate", lambda *arguments: None)
+    monkeypatch.setattr("bench.commands.dry_run._print_estimate", lambda *arguments: None)
     arguments = ["run", "--method", "cosface", "--dataset", "ndigit_smoke", "--dry-run"]
     assert main([*arguments, "--corruptions", "crop,jpeg:1-5", "--corruptions", "noise:0.25"]) == 0
     shown = capsys.readouterr().out

@@ -1,17 +1,19 @@
 """Several validation folds: one model each, tested apart and side by side."""
 
 import json
+from dataclasses import replace
 from statistics import fmean
 
 import pandas as pd
 import pytest
 import torch
 from bench.datasets import PhotoImages
-from bench.engine.context import Context
 from bench.engine.optim import build_optimizer, learning_rate_factor
-from bench.engine.settings import RunSettings
-from bench.engine.units import build_plans
-from bench.report.frame import COLUMNS
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.protocols.recipes._base import Optim
+from bench.site import Site
+from bench.store.records import COLUMNS
 from safetensors.torch import load_file
 
 RUN = ("run", "--dataset", "ndigit_smoke", "--folds", "2", "--seeds", "1", "--workers", "2", "--set", "optim.epochs=1")
@@ -121,22 +123,19 @@ def test_the_full_reality_check_on_photographs(tmp_path):
     for c in range(8):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
-    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    settings = RunSettings(
-        methods=("arcface",), datasets=("folder",), preset="mlrc", weights="none",
-        sets=(("data.classes_per_batch", "2"),),
-    )  # fmt: skip
-    (plan,) = build_plans(settings, context)
-    assert (plan.validate, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
-    optim, view = plan.template["optim"], plan.template["view"]
-    assert (optim["optimizer"], optim["lr"], optim["schedule"]) == ("rmsprop", 1e-6, "constant")
-    assert (view["image_size"], view["resize"], plan.template["images_per_class"]) == (227, 256, 4)
+    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    request = RunRequest(methods=("arcface",), datasets=("folder",), preset="mlrc", pins=("data.classes_per_batch=2",))
+    (plan,) = build_plans(request, site).plans
+    assert (plan.validate_folds, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
+    optim, view = plan.template.optim, plan.template.view
+    assert (optim.optimizer, optim.lr, optim.schedule) == ("rmsprop", 1e-6, "constant")
+    assert (view["image_size"], view["resize"], plan.template.batches.images_per_class) == (227, 256, 4)
     assert set(plan.space) >= {"method.margin", "optim.lr_objective"}
     assert "optim.lr" not in plan.space
     # Each specification holds another block out, and all read the same decoded images.
     specs = plan.train_specs(plan.defaults(), 0, None)
-    assert [spec["fold"] for spec in specs.values()] == [0, 1, 2, 3]
-    folds = [context.dataset("folder", view).train_val(fold, 4) for fold in range(4)]
+    assert [spec.fold for spec in specs.values()] == [0, 1, 2, 3]
+    folds = [site.dataset("folder", view).train_val(fold, 4) for fold in range(4)]
     assert {fold.train.within[0] for fold in folds} == {folds[0].val.within[0]}
     assert isinstance(folds[0].train, PhotoImages)
 
@@ -144,7 +143,7 @@ def test_the_full_reality_check_on_photographs(tmp_path):
 def test_milestones_are_those_of_pytorch():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5], gamma=0.3)
-    optim = {"schedule": "multistep", "epochs": 7, "gamma": 0.3, "milestones": [2, 5]}
+    optim = Optim(lr=1.0, lr_objective=1.0, schedule="multistep", epochs=7, gamma=0.3, milestones=(2, 5))
     for epoch in range(7):
         for step in (0, 3):
             assert learning_rate_factor(4 * epoch + step, 4, optim) == pytest.approx(schedule.get_last_lr()[0])
@@ -154,13 +153,10 @@ def test_milestones_are_those_of_pytorch():
 
 def test_rmsprop_has_momentum():
     model, objective = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    optim = {
-        "optimizer": "rmsprop", "lr": 0.1, "lr_objective": 0.2, "weight_decay": 0.5, "heads_factor": 1.0,
-        "decay_objective": True,
-    }  # fmt: skip
+    optim = Optim(epochs=1, optimizer="rmsprop", lr=0.1, lr_objective=0.2, weight_decay=0.5, decay_objective=True)
     made = build_optimizer(model, objective, optim)
     assert isinstance(made, torch.optim.RMSprop)
     assert [g["weight_decay"] for g in made.param_groups] == [0.5, 0.5]
-    spared = build_optimizer(model, objective, optim | {"decay_objective": False})
+    spared = build_optimizer(model, objective, replace(optim, decay_objective=False))
     assert [g["weight_decay"] for g in spared.param_groups] == [0.5, 0.0]
     assert [(g["lr"], g["momentum"]) for g in made.param_groups] == [(0.1, 0.9), (0.2, 0.9)]

@@ -3,43 +3,42 @@
 import pytest
 import torch
 from bench.datasets.corruptions import draw_quality
-from bench.engine.context import Context
-from bench.engine.model import embed, load_model
-from bench.engine.settings import RunSettings
-from bench.engine.train import run_training
-from bench.engine.units import build_plans, unit_id
+from bench.engine.networks import embed, load_model
+from bench.engine.training import run_training
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
 from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import verification_rows
+from bench.site import Site
 
 
 @pytest.fixture(scope="module")
-def context(tmp_path_factory):
+def site(tmp_path_factory):
     torch.set_num_threads(1)
-    return Context(str(tmp_path_factory.mktemp("results")))
+    return Site(results=str(tmp_path_factory.mktemp("results")))
 
 
-def _train(method, context, base=None):
+def _train(method, site, base=None):
     """A network after two epochs on the smoke data, through the engine."""
-    settings = RunSettings(
-        methods=(method,), datasets=("ndigit_smoke",), hparams="default", sets=(("optim.epochs", "2"),)
-    )
-    plan = next(plan for plan in build_plans(settings, context) if plan.method == method)
+    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), hparams="default", pins=("optim.epochs=2",))
+    plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == method)
     if plan.base is not None:
-        base = {0: _train(plan.base.method, context)}
+        base = {0: _train(plan.base.cell.method, site)}
     spec = plan.train_specs({}, 0, base)[0]
-    run_training(spec, unit_id(spec), plan.cell, context, lambda event: None)
+    run_training(spec, site, lambda epoch: None)
     return spec
 
 
 @pytest.fixture(scope="module", params=["cosface", "pfe", "dul_cls"])
-def trained(request, context):
-    spec = _train(request.param, context)
-    model, record = load_model(("reality_check", "ndigit_smoke", request.param), unit_id(spec), context)
-    assert set(record["manifests"]) == {"train", "val"}
-    return model, context.dataset("ndigit_smoke").test()
+def trained(request, site):
+    spec = _train(request.param, site)
+    model, record = load_model(spec.cell, spec.id, site)
+    assert spec.cell == ("reality_check", "ndigit_smoke", request.param)
+    assert set(record.manifests) == {"train", "val"}
+    return model, site.dataset("ndigit_smoke").test()
 
 
 def _values(model, images, order, chunk=256):

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import torch
 from bench.cli import main
-from bench.engine.context import Context
-from bench.engine.model import build_model
-from bench.engine.settings import RunSettings
-from bench.engine.train import run_training
-from bench.engine.units import build_plans, unit_id
+from bench.engine.networks import build_model
+from bench.engine.training import run_training
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -80,8 +80,8 @@ def test_lower_precision_trains_and_is_part_of_the_result(photo_cli, tmp_path, p
 
 
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
+    from bench.conformance import build
     from bench.methods.cosface import CosFace
-    from bench.testing import build
 
     model = build(CosFace)
     seen = []
@@ -154,19 +154,20 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     """By hand from the scripts: rates are multiples of 1e-5, a milestone at the last epoch changes nothing."""
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
-    context = Context(str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
+    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
     asked = {
-        "datasets": ("cub200",), "protocol": "standardized", "hparams": "published", "weights": "none",
-        "fidelity": "released", "sets": (("data.classes_per_batch", "2"),),
+        "datasets": ("cub200",), "protocol": "standardized", "hparams": "published",
+        "fidelity": "released", "pins": ("data.classes_per_batch=2",),
     }  # fmt: skip
     methods = ("proxy_anchor_el_nivmf", "nir", "proxy_anchor")
-    plans = {plan.method: plan.template for plan in build_plans(RunSettings(methods=methods, **asked), context)}
+    built = build_plans(RunRequest(methods=methods, **asked), site).plans
+    plans = {plan.cell.method: plan.template for plan in built}
     guided = plans["proxy_anchor_el_nivmf"]
     wanted = {
         "concentration": 6.0, "temperature": 0.003, "samples": 5, "omega": 3.0, "norm_multiplier": 30.0,
         "concentration_rate": 4.0, "temperature_rate": 0.04,
     }  # fmt: skip
-    assert {key: guided["params"][key] for key in wanted} == pytest.approx(wanted)
+    assert {key: guided.params[key] for key in wanted} == pytest.approx(wanted)
     optim = {
         "optimizer": "adam",
         "lr": 1e-5,
@@ -175,17 +176,17 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
         "gamma": 0.3,
         "epochs": 250,
     }
-    assert {key: guided["optim"][key] for key in optim} == optim
-    assert guided["optim"]["lr_objective"] == pytest.approx(0.05)
-    assert guided["optim"]["milestones"] == [25, 50]
-    assert not any(t["optim"]["decay_objective"] for t in plans.values())  # only the backbone's group decays there
+    assert {key: getattr(guided.optim, key) for key in optim} == optim
+    assert guided.optim.lr_objective == pytest.approx(0.05)
+    assert guided.optim.milestones == (25, 50)
+    assert not any(t.optim.decay_objective for t in plans.values())  # only the backbone's group decays there
     nir = plans["nir"]
     flow = {"omega": 0.0075, "blocks": 5, "depth": 8, "width": 128, "flow_rate": 50.0}
-    assert {key: nir["params"][key] for key in flow} == flow
-    assert (nir["optim"]["schedule"], nir["optim"]["head_epochs"], nir["optim"]["epochs"]) == ("constant", 1, 100)
-    assert nir["optim"]["lr_objective"] == pytest.approx(0.04)
-    assert plans["proxy_anchor"]["optim"]["lr_objective"] == pytest.approx(0.02)
-    assert {(t["backbone"], t["dim"], t["images_per_class"]) for t in plans.values()} == {("resnet50", 128, 2)}
+    assert {key: nir.params[key] for key in flow} == flow
+    assert (nir.optim.schedule, nir.optim.head_epochs, nir.optim.epochs) == ("constant", 1, 100)
+    assert nir.optim.lr_objective == pytest.approx(0.04)
+    assert plans["proxy_anchor"].optim.lr_objective == pytest.approx(0.02)
+    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50", 128, 2)}
     asked |= {"dim": 512}
     wanted = {
         "cosine": (10.0, 1 / 256, 0.0),
@@ -194,11 +195,9 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
         "": (10.0, 1.0, 150.0),
     }
     for distance, values in wanted.items():
-        pins = (("method.distance", distance),) if distance else ()
-        (plan,) = build_plans(
-            RunSettings(methods=("proxy_distance",), **{**asked, "sets": (*asked["sets"], *pins)}), context
-        )
-        params = plan.template["params"]
+        pins = (*asked["pins"], *([f"method.distance={distance}"] if distance else []))
+        (plan,) = build_plans(RunRequest(methods=("proxy_distance",), **{**asked, "pins": pins}), site).plans
+        params = plan.template.params
         assert params["distance"] == (distance or "el_vmf")
         assert (params["concentration"], params["temperature"], params["norm_multiplier"]) == values
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
@@ -217,18 +216,17 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
 @pytest.mark.slow
 def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
 
-    context = Context(str(tmp_path))
+    site = Site(results=str(tmp_path))
     kept = {}
     for frozen in (0, 1):
-        sets = (("optim.epochs", "1"), *([("optim.head_epochs", "1")] if frozen else []))
-        settings = RunSettings(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", sets=sets)
-        (plan,) = build_plans(settings, context)
+        pins = ("optim.epochs=1", *(["optim.head_epochs=1"] if frozen else []))
+        request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", pins=pins)
+        (plan,) = build_plans(request, site).plans
         spec = plan.train_specs({}, 0, None)[0]
-        record = run_training(spec, unit_id(spec), plan.cell, context, lambda event: None)
-        weights = load_file(context.store.unit_dir(plan.cell, "train", unit_id(spec)) / "weights.safetensors")
-        kept[frozen] = weights
+        record = run_training(spec, site, lambda epoch: None)
+        kept[frozen] = load_file(site.store.unit_dir(plan.cell, "train", spec.id) / "weights.safetensors")
 
-    start = build_model(spec, context, record["num_classes"], record["channels"]).state_dict()
+    start = build_model(spec, site, record.num_classes, record.channels).state_dict()
     same = {f: [k for k, v in kept[f].items() if k in start and torch.equal(v, start[k])] for f in kept}
     backbone = [key for key in start if key.startswith("backbone.")]
     assert any("running" in key for key in backbone)
@@ -250,20 +248,19 @@ def _like_folder(root):
 def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
 
     _photos(tmp_path / "photos", {"": range(4)})
-    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    settings = {"methods": ("pfe", "hib"), "datasets": ("folder",), "weights": "none"}
-    settings |= {"sets": (("data.classes_per_batch", "1"),)}
-    plans = {name: build_plans(RunSettings(preset=name, **settings), context) for name in ("strict", "per")}
+    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    asked = {"methods": ("pfe", "hib"), "datasets": ("folder",), "pins": ("data.classes_per_batch=1",)}
+    plans = {name: build_plans(RunRequest(preset=name, **asked), site).plans for name in ("strict", "per")}
     for preset, metric, low, antialias, pairs in (
         ("strict", "stage_loss", 0.5, True, "all"),
         ("per", "map_at_r", 0.25, False, "balanced"),
     ):
         cosface, pfe, hib = plans[preset]
-        assert pfe.template["selection"]["metric"] == metric
-        assert cosface.template["selection"]["metric"] == "map_at_r"
-        assert pfe.tests["corruptions"] == {"crop": (0.0, 1 - low)}
-        assert pfe.template["view"]["antialias"] is antialias
-        assert hib.template["params"]["pairs"] == pairs
+        assert pfe.template.selection.metric == metric
+        assert cosface.template.selection.metric == "map_at_r"
+        assert pfe.testing.tests.corruptions == {"crop": (0.0, 1 - low)}
+        assert pfe.template.view["antialias"] is antialias
+        assert hib.template.params["pairs"] == pairs
 
 
 def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
@@ -283,13 +280,13 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
         if name == "b":
             for folder in sorted(root.iterdir()):
                 folder.rename(root / f"c{int(folder.name[1:]) - 4}")
-        settings = RunSettings(
-            methods=("cosface",), datasets=("folder",), weights="none", hparams="default", backbone="squeezenet1_0",
-            sets=(("data.classes_per_batch", "1"),),
+        request = RunRequest(
+            methods=("cosface",), datasets=("folder",), hparams="default", backbone="squeezenet1_0",
+            pins=("data.classes_per_batch=1",),
         )  # fmt: skip
-        context = Context(str(tmp_path / "results"), data_root=str(root), weights="none")
-        (plan,) = build_plans(settings, context)
-        ids.append(unit_id(plan.train_specs({}, 0, None)[0]))
+        site = Site(results=str(tmp_path / "results"), data_root=str(root), weights="none")
+        (plan,) = build_plans(request, site).plans
+        ids.append(plan.train_specs({}, 0, None)[0].id)
     assert ids[0] == ids[2] != ids[1]
 
 

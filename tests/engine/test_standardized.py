@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from bench.cli import main
 from bench.datasets.ndigit import NDigitSmoke
-from bench.engine.context import Context
-from bench.engine.settings import RunSettings
-from bench.engine.units import build_plans
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
 
@@ -47,20 +47,20 @@ def test_photographs_get_the_published_set_up(tmp_path):
     for c in range(4):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
-    context = Context(str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    settings = RunSettings(
-        methods=("proxy_anchor",), datasets=("folder",), protocol="standardized", hparams="default", weights="none",
-        sets=(("data.classes_per_batch", "2"),),
+    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
+    request = RunRequest(
+        methods=("proxy_anchor",), datasets=("folder",), protocol="standardized", hparams="default",
+        pins=("data.classes_per_batch=2",),
     )  # fmt: skip
-    (plan,) = build_plans(settings, context)
-    assert plan.template["backbone"] == "resnet50"
-    assert plan.template["freeze_norm"] == "statistics"
-    assert plan.template["images_per_class"] == 2
-    optim = plan.template["optim"]
-    assert (optim["optimizer"], optim["lr"], optim["weight_decay"], optim["schedule"]) == (
+    (plan,) = build_plans(request, site).plans
+    assert plan.template.backbone == "resnet50"
+    assert plan.template.batches.freeze_norm == "statistics"
+    assert plan.template.batches.images_per_class == 2
+    optim = plan.template.optim
+    assert (optim.optimizer, optim.lr, optim.weight_decay, optim.schedule) == (
         "adam",
         1e-5,
         4e-4,
         "constant",
     )
-    assert plan.template["augmentation"]["area_low"] == 0.08
+    assert plan.template.augmentation["area_low"] == 0.08
