@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -181,6 +182,9 @@ def file_of(name: str) -> Path:
 
 @cache
 def _file_of(name: str) -> Module | None:
+    if name.startswith(f"{PLUGINS}."):  # it lies where its file was loaded from
+        loaded = sys.modules.get(name)
+        return None if loaded is None or loaded.__file__ is None else Module(name, Path(loaded.__file__))
     first, *rest = name.split(".")
     folder = _folder(first)
     reached = first
