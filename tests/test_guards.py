@@ -155,3 +155,25 @@ def test_listing_and_help_import_nothing_heavy(tmp_path):
             [sys.executable, "-P", "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("kind", "file"), [("Dataset", "datasets/dataset.py"), ("Method", "methods/_base.py")])
+def test_every_attribute_of_an_interface_is_read_somewhere(kind, file):
+    """What a plug-in may set has a reader: nothing is asked of its author in vain."""
+    names = set(_attributes(ROOT / file, kind))
+    assert len(names) > 5
+    read = set()
+    for path in _our_files():
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    read.add(node.attr)
+    assert names <= read
+
+
+def _attributes(path, kind):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign):
+                    yield statement.target.id

@@ -1,0 +1,124 @@
+"""Records and specifications read themselves back, and notice what was altered."""
+
+import json
+
+import pytest
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
+from bench.store.folder import Store
+from bench.store.records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TrialRecord
+from bench.store.specs import Cell, StudySpec, TestSpec, TrainSpec
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    request = RunRequest(methods=("pfe", "dul_cls", "nir"), datasets=("ndigit_smoke",), corruptions=("all",))
+    return build_plans(request, Site(results=str(tmp_path_factory.mktemp("results")))).plans
+
+
+def _trial(**values):
+    defaults = {"study": "0" * 16, "number": 3, "params": {"optim.lr": 1.0, "method.samples": 5}, "units": ("a", "b")}
+    return TrialRecord(**{**defaults, "state": "complete", "value": 0.5, **values})
+
+
+def test_a_specification_keeps_its_id_on_the_way_through_json(plans):
+    for plan in plans:
+        bases = plan.base and plan.base.train_specs(plan.base.defaults(), 0, None)
+        trained = plan.train_specs(plan.defaults(), 0, bases)
+        specs = [*trained.values(), *plan.test_specs(trained), plan.study_spec(bases)]
+        assert len({spec.id for spec in specs}) == len(specs)
+        for spec in specs:
+            again = type(spec).model_validate_json(spec.model_dump_json())
+            assert again == spec
+            assert again.id == spec.id
+
+
+def test_ids_of_specifications_are_of_their_type_and_of_every_value(plans):
+    template = plans[0].template
+    assert isinstance(template, TrainSpec)
+    changed = {
+        "code": "other",
+        "replicate": 1,
+        "fold": 1,
+        "params": {**template.params, "scale": 17.0},
+        "dim": template.dim + 1,
+        "partial": "half of it",
+    }
+    ids = {template.replaced(**{key: value}).id for key, value in changed.items()}
+    assert len(ids | {template.id}) == len(changed) + 1
+    assert template.replaced().id == template.id
+
+
+def test_whole_numbers_and_their_floats_are_one_value(plans):
+    template = plans[0].template
+    optim = {name: getattr(template.optim, name) for name in template.optim.__dataclass_fields__}
+    assert template.replaced(optim={**optim, "lr": 1}).id == template.replaced(optim={**optim, "lr": 1.0}).id
+
+
+@pytest.mark.parametrize("spec", [TrainSpec, TestSpec, StudySpec])
+def test_a_specification_refuses_what_it_does_not_know(spec, plans):
+    plan = next(plan for plan in plans if plan.base is None)
+    trained = plan.train_specs(plan.defaults(), 0, None)
+    made = {TrainSpec: trained[0], TestSpec: plan.test_specs(trained)[0], StudySpec: plan.study_spec(None)}[spec]
+    with pytest.raises(ValueError, match="surprise"):
+        spec.model_validate({**made.model_dump(), "surprise": 1})
+
+
+def test_a_record_reads_itself():
+    record = _trial(val_map_at_r=0.25, best_epochs=(3,))
+    assert TrialRecord.from_json(record.to_json()) == record
+    stored = json.loads(record.to_json())
+    assert stored["schema"] == SCHEMA_VERSION == 2
+    assert stored["params"] == {"optim.lr": 1.0, "method.samples": 5}
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: "", "not valid JSON"),
+        (lambda text: "[]", "not a JSON object"),
+        (lambda text: "{}", "not a trial record"),
+        (lambda text: text.replace('"number": 3', '"number": 4'), "checksum"),
+        (lambda text: text.replace("0.5", "0.6"), "checksum"),
+        (lambda text: text.replace('"schema": 2', '"schema": 1'), "schema 1"),
+        (lambda text: text.replace('"kind": "trial"', '"kind": "train"'), "a train record"),
+    ],
+)
+def test_a_record_that_was_altered_is_noticed(edit, reason):
+    with pytest.raises(DamagedRecord, match=reason):
+        TrialRecord.from_json(edit(_trial().to_json().decode()))
+
+
+def test_a_record_of_another_type_is_not_read():
+    with pytest.raises(DamagedRecord, match="a trial record"):
+        StudyRecord.from_json(_trial().to_json())
+
+
+def test_every_single_bit_of_a_record_counts():
+    """Flipping any one bit of the file gives an error, or the same content (white space that became other)."""
+    record = _trial()
+    data = record.to_json()
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            try:
+                assert TrialRecord.from_json(bytes(flipped)) == record
+            except DamagedRecord:
+                continue
+
+
+def test_a_value_that_json_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        _trial(value=float("nan")).to_json()
+
+
+def test_a_damaged_trial_is_no_trial(tmp_path):
+    store, cell, record = Store(tmp_path), Cell("reality_check", "ndigit", "cosface"), _trial()
+    store.write_trial(cell, record)
+    assert store.trial(cell, record.study, 3) == record
+    path = store.unit_dir(cell, "study", record.study) / "trial-0003.json"
+    path.write_text(path.read_text().replace("0.5", "0.9"))
+    assert store.trial(cell, record.study, 3) is None
