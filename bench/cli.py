@@ -10,7 +10,7 @@ import typer
 
 from ._version import __version__
 from .commands import catalogue, data, embed, results, run, score, test
-from .errors import UnitFailed, UserError
+from .errors import UnitFailed, UserError, first_line, from_plugin, place_of
 
 app = typer.Typer(
     name="bench",
@@ -74,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, _CLICK_ERROR):
             return _usage_error(error)
+        if from_plugin(error):
+            return _complain(f"{place_of(error)}: {type(error).__name__}: {first_line(error)}", 2)
         raise
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from .errors import PLUGINS
 from .seeds import content_id
 
 OUTSIDE = frozenset(
@@ -23,24 +25,28 @@ OUTSIDE = frozenset(
     for name in (
         "_version",
         "code_id",
-        "errors",
-        "files",
-        "progress",
-        "records",
-        "registry",
-        "resources",
-        "specs",
-        "store",
         "datasets.corruptions.registry",
+        "engine.environment",
+        "errors",
         "methods.backbones.registry",
         "methods.distributions.registry",
+        "methods.published",
         "methods.scorers.registry",
+        "progress",
         "protocols.known_tests",
         "protocols.metrics",
         "protocols.recipes",
+        "registry",
+        "resources",
+        "site",
+        "store.files",
+        "store.folder",
+        "store.records",
+        "store.specs",
     )
 )
-"""Modules that compute no value: registries, of which a unit uses some entries, and what moves values about."""
+"""Modules that compute no value of a unit: registries, of which it uses some entries, and what only moves values about
+or puts them into the specification, which is hashed itself."""
 
 
 class Module(NamedTuple):
@@ -53,10 +59,6 @@ class Module(NamedTuple):
     def package(self) -> str:
         """Package that its relative imports start from."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-
-
-PLUGINS = "bench_plugins"
-"""Package name of plug-in files; each folder of plug-ins is a package below it."""
 
 
 def plugin_name(path: Path) -> str:
@@ -166,8 +168,23 @@ def _find(name: str, importer: Module | None) -> Module | None:
     return _file_of(name)
 
 
+def file_of(name: str) -> Path:
+    """File of a module by its dotted name, without importing it.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    module = _file_of(name)
+    if module is None:
+        raise ValueError(f"no module {name}")
+    return module.path
+
+
 @cache
 def _file_of(name: str) -> Module | None:
+    if name.startswith(f"{PLUGINS}."):  # it lies where its file was loaded from
+        loaded = sys.modules.get(name)
+        return None if loaded is None or loaded.__file__ is None else Module(name, Path(loaded.__file__))
     first, *rest = name.split(".")
     folder = _folder(first)
     reached = first

@@ -6,6 +6,10 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
+
+PLUGINS = "bench_plugins"
+"""Package of plug-in files; each folder with plug-ins is a package below it."""
 
 LINE = 300
 """Longest message of an error, in characters; the whole traceback is kept next to the unit."""
@@ -13,6 +17,22 @@ LINE = 300
 
 class UserError(Exception):
     """An error the user can fix: one line that says what to do. Exit code 2."""
+
+
+class UnknownName(UserError):
+    """A name that does not exist; the message has the nearest one that does.
+
+    Args:
+        what: Kind of name, such as ``method``.
+        name: The name.
+        known: Names that exist.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
 
 
 class BadInput(UserError, ValueError):
@@ -32,14 +52,6 @@ class UnitFailed(Exception):
         self.what = what
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Error for a name that does not exist, with the nearest one that does."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
-
-
 def first_line(error: BaseException, limit: int = LINE) -> str:
     """Message of an error as one line of at most ``limit`` characters.
 
@@ -57,17 +69,19 @@ def shortened(text: str, limit: int = LINE) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def place_of(error: BaseException, plugins: Iterable[str | Path] = ()) -> str:
-    """File and line where an error arose, ``mine.py:12``: the last line of a plug-in if one was on the way.
-
-    Args:
-        error: An error that was raised.
-        plugins: Files of plug-ins; modules in their folders count too.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
+def place_of(error: BaseException) -> str:
+    """File and line where an error arose, ``mine.py:12``: the last line of a plug-in if one was on the way."""
+    frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""
-    folders = {Path(path).resolve().parent for path in plugins}
-    theirs = [frame for frame in frames if Path(frame.filename).parent in folders]
-    frame = (theirs or frames)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
+    frame, line = ([item for item in frames if _of_plugin(item[0])] or frames)[-1]
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
+
+
+def from_plugin(error: BaseException) -> bool:
+    """Whether a line of a plug-in was on the way to an error."""
+    return any(_of_plugin(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _of_plugin(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(f"{PLUGINS}.")

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from .specs import Cell
+    from .store.specs import Cell
 
 
 class Display:

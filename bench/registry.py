@@ -7,19 +7,19 @@ the class body: ``name`` and ``summary`` must be plain strings there.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .code_id import PLUGINS, plugin_name
-from .errors import UserError, unknown
+from .code_id import file_of, plugin_name
+from .errors import PLUGINS, UnknownName, UserError, first_line, place_of
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -57,7 +57,7 @@ class Entry:
             module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
-            reason = traceback.format_exception_only(error)[-1].strip()
+            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
             raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
 
     @property
@@ -130,7 +130,7 @@ class Registry:
             for entry in self.broken:
                 if entry.name == name:
                     entry.load()
-            raise unknown(self.kind[:-1], name, self.entries)
+            raise UnknownName(self.kind[:-1], name, self.entries)
         return self.entries[name]
 
     def method(self, name: str) -> type[Method]:
@@ -182,6 +182,29 @@ def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
         yield root, node.name, literals["name"], literals.get("summary", "")
+
+
+def described(module: str, call: str) -> dict[str, str]:
+    """Names and descriptions of what a module declares by ``call(name, description, ..)``, without importing it.
+
+    Example:
+        >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]
+        'Gaussian,'
+    """
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    constants: dict[str, object] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                constants[statement.targets[0].id] = ast.literal_eval(statement.value)
+    texts = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=function, args=[name, text, *_]) if _last_name(function) == call:
+                # A description may be an f-string of the module's constants.
+                literal = [eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in (name, text)]
+                texts[literal[0]] = literal[1]
+    return texts
 
 
 def _string_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

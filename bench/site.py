@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict
 
 from .errors import UserError
 from .registry import Registry
-from .specs import Parameters
+from .store.specs import Parameters
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
     from .methods._base import Method
-    from .store import Store
+    from .store.folder import Store
 
 
 class Site(BaseModel):
@@ -45,7 +45,7 @@ class Site(BaseModel):
     @cached_property
     def store(self) -> Store:
         """The results folder."""
-        from .store import Store
+        from .store.folder import Store
 
         return Store(Path(self.results))
 

@@ -26,7 +26,9 @@ import torch.nn.functional as F
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.filter_out import filter_out_rows
-from bench.protocols.retrieval import full_depth, per_query, rank, retrieval_rows
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import full_depth, rank
+from bench.protocols.retrieval import retrieval_rows
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from threadpoolctl import threadpool_limits
 from torch import Tensor

@@ -26,8 +26,8 @@ from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.nir import NIR
 from bench.methods.scorers import DistributionScorer
+from bench.protocols.query_metrics import map_at_r
 from bench.protocols.recipes import get_recipe
-from bench.protocols.retrieval import map_at_r
 
 RUNS = {"released": ("released", 0.0075), "corrected": ("corrected", 1.0), "control": ("corrected", 1.0)}
 

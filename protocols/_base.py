@@ -11,7 +11,7 @@ SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which epoch of a training, and which trial of a study, is kept.
+    """Choice of the epoch of a training and of the trial of a study.
 
     Attributes:
         metric: ``map_at_r`` on validation classes with the method's own scorer, or ``last``, the last epoch. A stage
@@ -34,7 +34,7 @@ GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "qualit
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """What is measured on the test classes.
+    """Tests on the test classes.
 
     Attributes:
         groups: Groups of tests (:mod:`bench.protocols.known_tests`).
@@ -44,6 +44,8 @@ class Tests:
         filter_fractions: Shares of the least confident images removed.
         false_positive_rate: Operating point of the verification true positive rate.
     """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     groups: tuple[str, ...] = GROUPS
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)

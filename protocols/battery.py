@@ -10,7 +10,7 @@ from .rows import Row
 
 
 def applies(test: EmbeddingTest, view: Embeddings) -> bool:
-    """Whether embeddings have everything that a test needs."""
+    """Check that embeddings have everything that a test needs."""
     if test.clean_only and not view.clean:
         return False
     values = (getattr(view, name) for name in test.needs)

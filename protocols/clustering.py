@@ -30,8 +30,8 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
         ValueError: If there are more clusters than points.
 
     Example:
-        >>> found = k_means(torch.tensor([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]]), 2)
-        >>> bool(found[0] == found[1]), bool(found[2] == found[3]), bool(found[0] == found[2])
+        >>> cluster = k_means(torch.tensor([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]]), 2)
+        >>> bool(cluster[0] == cluster[1]), bool(cluster[2] == cluster[3]), bool(cluster[0] == cluster[2])
         (True, True, False)
     """
     import faiss

@@ -1,4 +1,4 @@
-"""What a confidence is worth for retrieval: risk-coverage areas and the detection of wrong answers."""
+"""Worth of a confidence for retrieval: risk-coverage areas and the detection of wrong answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
 
     Args:
         confidence: ``[N]``.
-        correct: ``[N]`` in [0, 1]; a fraction under tied scores counts in part as right and in part as wrong.
+        correct: ``[N]`` in [0, 1]; a fraction under tied scores counts partly as right and partly as wrong.
 
     Returns:
         In [0, 1], 0.5 for an uninformative confidence; nan if all are right or all wrong.
@@ -100,8 +100,8 @@ def risk_rows(
         oracle: Add the order by the queries' own values.
 
     Example:
-        >>> found = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
-        >>> rows = risk_rows(found, {"method": torch.tensor([2.0, 1.0])}, oracle=False)
+        >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
+        >>> rows = risk_rows(values, {"method": torch.tensor([2.0, 1.0])}, oracle=False)
         >>> [(r["metric"], r["variant"], r["value"]) for r in rows][:2]
         [('aurc', 'map_at_r', 0.25), ('e_aurc', 'map_at_r', 0.0)]
     """

@@ -82,7 +82,7 @@ def test(
         >>> @test(group="example", per="embeddings")
         ... def count(view):
         ...     yield from ()
-        >>> [found.group for found in declared_tests(count.__module__) if found.run is count]
+        >>> [declared.group for declared in declared_tests(count.__module__) if declared.run is count]
         ['example']
     """
     brought = tuple(metrics)
@@ -103,4 +103,4 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test of ours, whate
 
 def declared_tests(module: str | None = None) -> tuple[EmbeddingTest, ...]:
     """Tests of a module that was imported, or of all such modules, in the order of their declaration."""
-    return tuple(found for (name, _), found in _DECLARED.items() if module in (None, name))
+    return tuple(declared for (name, _), declared in _DECLARED.items() if module in (None, name))

@@ -25,7 +25,7 @@ def seed_of(purpose: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What tests can be told.
+    """Options of the tests.
 
     Attributes:
         recall_ks: k of Recall@k.
@@ -92,7 +92,7 @@ class Embeddings:
             (:class:`~bench.protocols.scorers.Reranked`).
         clean: Whether the images are not corrupted.
         seed: Seed of a draw from its purpose.
-        options: What tests can be told.
+        options: Options of the tests.
         shared: Values that depend on labels and identities alone.
 
     Raises:

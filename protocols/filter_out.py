@@ -40,7 +40,7 @@ def filter_out_rows(
     """Filter-out curves of MAP@R and Recall@1 for some confidences.
 
     The gallery is ranked once, deep enough that most queries find their neighbours again after any removal; the
-    others are ranked anew against what is left, so every value is exact.
+    others are ranked again against the rest, so every value is exact.
 
     Args:
         scorer: Similarity of rows.
@@ -72,31 +72,25 @@ def filter_out_rows(
     """
     count = len(labels)
     roles = _Roles.of(count, queries, gallery)
-    deep = ranking
-    if deep is None:
-        depth = min(filter_depth(labels), len(roles.gallery))
-        deep = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
-    elif not torch.equal(deep.queries, roles.queries):
+    deep = _deep_ranking(scorer, labels, roles) if ranking is None else ranking
+    if not torch.equal(deep.queries, roles.queries):
         raise ValueError("the ranking is not of these queries in ascending order")
     whole = {
         metric: torch.full((count,), math.nan, dtype=torch.float64).index_copy(0, roles.queries, values)
         for metric, values in per_query(deep).items()
     }
-    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
     jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
         (name, confidence, JUDGED_BY) for name, confidence in confidences.items()
     ]
     if oracle:
         jobs += [("oracle", oracle_confidence(whole[metric]), (metric,)) for metric in JUDGED_BY]
+    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
     for name, confidence, metrics in jobs:
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
         for fraction in fractions:
-            queries = order[roles.is_query[order]]
-            kept = queries[: round((1.0 - fraction) * len(queries))].sort().values
-            # In the order of the rows, so that sums do not depend on the confidence.
-            by_variant = {"query_only": {metric: whole[metric][kept] for metric in JUDGED_BY}}
+            by_variant = {"query_only": _of_most_confident(whole, order[roles.is_query[order]], fraction)}
             if name != "oracle" or roles.everything:
                 keep = torch.zeros(count, dtype=torch.bool)
                 keep[order[: round((1.0 - fraction) * count)]] = True
@@ -104,6 +98,17 @@ def filter_out_rows(
             for variant, values in by_variant.items():
                 for metric in metrics:
                     yield _point(metric, values[metric], scorer.name, name, variant, fraction)
+
+
+def _deep_ranking(scorer: Scorer, labels: Tensor, roles: _Roles) -> Ranking:
+    depth = min(filter_depth(labels), len(roles.gallery))
+    return rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
+
+
+def _of_most_confident(values: Mapping[str, Tensor], order: Tensor, fraction: float) -> dict[str, Tensor]:
+    """Values of the queries that are left, in the order of the rows, so that sums do not depend on the confidence."""
+    kept = order[: round((1.0 - fraction) * len(order))].sort().values
+    return {metric: each[kept] for metric, each in values.items() if metric in JUDGED_BY}
 
 
 def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: str, fraction: float) -> Row:
@@ -123,7 +128,7 @@ def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: s
 
 @dataclass(frozen=True)
 class _Roles:
-    """Which rows are queries and which are searched."""
+    """Rows that are queries, and rows that are searched."""
 
     queries: Tensor
     gallery: Tensor
@@ -132,7 +137,7 @@ class _Roles:
     position: Tensor
     """Place of each row among the queries."""
     everything: bool
-    """Whether every row is both."""
+    """True if every row is both."""
 
     @classmethod
     def of(cls, count: int, queries: Tensor | None, gallery: Tensor | None) -> _Roles:
@@ -158,19 +163,19 @@ def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, role
     counts = torch.bincount(labels[searched], minlength=int(labels.max()) + 1)
     positives = counts[labels[queries]] - searched[queries].long()
     width = max(1, int(positives.max()))
-    parts, again = [], []
-    for part in torch.arange(len(queries)).split(max(1, BLOCK_PLACES // deep.depth)):
-        values, good = _compacted(deep, roles.position[queries[part]], keep, positives[part], width)
-        parts.append(values)
-        again.append(part[~good & (positives[part] > 0)])
-    result = {metric: torch.cat([values[metric] for values in parts]) for metric in JUDGED_BY}
-    anew = torch.cat(again)
-    if len(anew):
+    blocks, again = [], []
+    for block in torch.arange(len(queries)).split(max(1, BLOCK_PLACES // deep.depth)):
+        values, good = _compacted(deep, roles.position[queries[block]], keep, positives[block], width)
+        blocks.append(values)
+        again.append(block[~good & (positives[block] > 0)])
+    result = {metric: torch.cat([values[metric] for values in blocks]) for metric in JUDGED_BY}
+    missing = torch.cat(again)
+    if len(missing):
         left = searched.nonzero().squeeze(1)
-        depth = max(1, int(positives[anew].max()))
-        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[anew], gallery=left))
+        depth = max(1, int(positives[missing].max()))
+        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[missing], gallery=left))
         for metric in JUDGED_BY:
-            result[metric][anew] = fresh[metric]
+            result[metric][missing] = fresh[metric]
     return result
 
 

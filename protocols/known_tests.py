@@ -1,4 +1,4 @@
-"""The registry of tests of embeddings: which module holds the tests of a group.
+"""The registry of tests of embeddings: the module of every group of tests.
 
 It is apart from the modules that compute, so that a new test changes no code id of a unit that does not use it.
 """

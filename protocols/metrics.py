@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def family(self) -> bool:
-        """Whether it stands for many metrics."""
+        """True if it stands for many metrics."""
         return "{" in self.name
 
     def values(self, name: str) -> dict[str, str] | None:
@@ -306,7 +306,7 @@ def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:
-    """Names that ``bench score --metrics`` takes in addition to the metrics' own, each with the metrics it stands for.
+    """Names of groups that ``bench score --metrics`` takes, each with its metrics.
 
     Example:
         >>> metric_requests()["recall"], metric_requests()["clustering"]
@@ -321,7 +321,7 @@ def metric_requests() -> dict[str, tuple[str, ...]]:
 
 
 def default_requests() -> tuple[str, ...]:
-    """What ``bench score`` computes without being asked.
+    """Names of the metrics that ``bench score`` computes without being asked.
 
     Example:
         >>> default_requests()
@@ -341,3 +341,28 @@ def metric_help() -> str:
         f"Any of {', '.join(metric_requests())}, all, or single ones such as recall_at_16 or nmi."
         f" Default: {','.join(default_requests())}."
     )
+
+
+def metrics_page() -> str:
+    """The page of the docs that lists every metric, in Markdown."""
+    lines = [
+        "# Metrics",
+        "",
+        "Every metric of the tidy table, made of the table in `protocols/metrics.py` by",
+        "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent where the",
+        "unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a metric's own; metrics of a",
+        "confidence are computed whenever there is one.",
+        "",
+        "| metric | title | of | better | unit | range | asked as | definition |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for metric in METRICS.values():
+        asked_as = "" if metric.of == "confidence" else f"`{metric.asked_as or metric.group}`"
+        bounds = f"[{metric.low:g}, {metric.high:g}]".replace("inf]", "inf)")
+        cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, asked_as]
+        lines.append(f"| {' | '.join([*cells, metric.source])} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(metrics_page(), end="")

@@ -1,4 +1,4 @@
-"""Whether a confidence follows a known quality of the images: rank correlations and comparisons with clean images."""
+"""Agreement of a confidence with a known quality of the images: rank correlations, comparison with clean images."""
 
 from __future__ import annotations
 

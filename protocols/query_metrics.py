@@ -45,7 +45,7 @@ class Places:
             beyond = tail.sum(1) + torch.where(reaches, beyond, 0)
             beyond_relevant = (tail & relevant[:, need:]).sum(1) + torch.where(reaches, beyond_relevant, 0)
             relevant, group, valid = relevant[:, :need], group[:, :need], valid[:, :need]
-        # Group numbers may have gaps, once filtering has removed items: number them anew from 0.
+        # Group numbers may have gaps, once filtering has removed items: number them again from 0.
         new = torch.cat([torch.ones_like(valid[:, :1]), group[:, 1:] != group[:, :-1]], dim=1)
         hits = relevant.double()
         start = torch.arange(need, dtype=torch.float64).repeat(len(hits), 1)
@@ -142,12 +142,12 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
     need = max([int(ranking.positives.max()), *ks])
     if need > ranking.depth and not ranking.exhausted:
         raise ValueError(f"ranking holds {ranking.depth} places, metrics need {need}")
-    parts = []
+    blocks = []
     for block in ranking.blocks():
         valid = block.neighbours >= 0
         places = Places.of(block.relevant, block.group, valid, block.beyond, block.beyond_relevant, need)
-        parts.append(expected_metrics(places, block.positives, ks))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        blocks.append(expected_metrics(places, block.positives, ks))
+    return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
 
 def mean_of_counted(values: Tensor) -> float:

@@ -60,13 +60,13 @@ class Ranking:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no place is missing: the whole gallery is stored."""
+        """True if the whole gallery is stored, so that no place is missing."""
         return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
 
     def blocks(self) -> Iterator[Ranking]:
         """Rankings of parts of the queries, so that what is computed from them stays small."""
-        for part in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
-            rows = slice(int(part[0]), int(part[-1]) + 1)
+        for block in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
+            rows = slice(int(block[0]), int(block[-1]) + 1)
             yield Ranking(
                 self.gallery_size,
                 self.queries[rows],
@@ -96,7 +96,7 @@ def rank(
         depth: Places kept per query, at least 1.
         queries: Rows that are queries; all if not given.
         gallery: Rows that are in the gallery; all if not given.
-        block_bytes: Memory of one block, up to four times as much where the gallery is so large that it would hold
+        block_bytes: Memory of one block, up to four times as much if the gallery is so large that it would contain
             fewer than 64 queries; does not change the result.
 
     Raises:
@@ -121,9 +121,9 @@ def rank(
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
     if bound is not None and tolerance is not None and usable(bound, queries, gallery, tolerance, depth):
-        for found in search(bound, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
-            table.put(found.place, found.items, found.scores, tolerance[found.place])
-            waiting[found.place] = False
+        for batch in search(bound, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
+            table.put(batch.place, batch.items, batch.scores, tolerance[batch.place])
+            waiting[batch.place] = False
     per_block = max(1, block_bytes // (40 * len(gallery)))
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
         _rank_block(scorer, table, place, queries[place], gallery, None if tolerance is None else tolerance[place])
@@ -212,13 +212,13 @@ def _rank_block(
         tolerance = TIE_TOLERANCE * scores.abs().amax(1).cpu()
     scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
     kept = table.neighbours.shape[1]
-    top, order = (found.cpu() for found in scores.topk(min(kept + 1, len(gallery)), dim=1))
+    top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
     cut = torch.zeros(len(queries), dtype=torch.bool)
     if top.shape[1] > kept:
         cut = (top[:, kept - 1] - top[:, kept] <= tolerance) & torch.isfinite(top[:, kept])
         # The group is cut by the depth: only a full sort of these rows says how far it reaches.
         if bool(cut.any()):
-            full, every = (found.cpu() for found in scores[cut.to(scores.device)].sort(dim=1, descending=True))
+            full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
             table.put(place[cut], gallery[every], full, tolerance[cut])
     if not bool(cut.all()):
         table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])
@@ -247,7 +247,7 @@ def filter_depth(labels: Tensor) -> int:
     """Places of a ranking in which most queries find their R neighbours again after any removal.
 
     Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
-    which bounds the memory. Queries that need more are ranked anew, so it changes no value.
+    which bounds the memory. Queries that need more are ranked again, so it changes no value.
 
     Example:
         >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)

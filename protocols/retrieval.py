@@ -83,8 +83,8 @@ def map_at_k_rows(
     size = len(labels) if gallery is None else len(gallery)
     asked = torch.arange(len(labels)) if queries is None else queries
     sums, counts = [], []
-    for part in asked.split(2048):  # a thousand places of every query at once would not fit
-        ranking = rank(scorer, labels, depth=min(k, size), queries=part, gallery=gallery)
+    for block in asked.split(2048):  # a thousand places of every query at once would not fit
+        ranking = rank(scorer, labels, depth=min(k, size), queries=block, gallery=gallery)
         places = Places.of(
             ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
         )

@@ -29,7 +29,7 @@ _LEAST_ROWS = 64
 """Queries of a block if it may grow: products of fewer rows with 500,000 columns take twice the time per row."""
 
 _LARGEST = 4
-"""How many times its bound a block may take for that."""
+"""Factor by which such a block may exceed its bound."""
 
 
 class Bound(Protocol):
@@ -138,7 +138,7 @@ def _round(x: Tensor) -> Tensor:
 
 
 def rounding_pays(queries: int) -> bool:
-    """Whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
+    """Check whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
 
     Never for few queries: a second copy of the gallery is made for it.
     """

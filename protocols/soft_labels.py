@@ -1,4 +1,4 @@
-"""Whether a confidence falls where people disagree about the class."""
+"""Agreement of a confidence with people: does it fall if they disagree about the class?"""
 
 from __future__ import annotations
 

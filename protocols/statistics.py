@@ -1,4 +1,4 @@
-"""What few seeds can say: mean, standard deviation, t-interval, paired differences, paired bootstrap. No stars."""
+"""Statistics of few seeds: mean, standard deviation, t-interval, paired differences, paired bootstrap. No stars."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def paired_bootstrap(
 
     Args:
         a: ``[Q, M]``, values of M metrics of every query.
-        b: The same of the other side.
+        b: Values of the other side, ``[Q, M]``.
         groups: ``[Q]`` integers, the group of each query; each its own if not given.
         resamples: Number of draws.
         seed: Of the draws.

@@ -1,4 +1,4 @@
-"""How embeddings fill the sphere: spectral decay, density, uniformity, class concentration.
+"""Structure of embeddings on the sphere: spectral decay, density, uniformity, class concentration.
 
 Definitions of Roth et al. (ICML 2020; NIR, CVPR 2022, Table 3) where these are complete; the papers leave open which
 split they were computed on. All take unit vectors.

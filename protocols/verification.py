@@ -140,7 +140,7 @@ def verification_rows(
         false_positive_rate: Operating point of the true positive rate.
 
     Raises:
-        ValueError: If a score is not finite or one kind of pair is missing.
+        ValueError: If a score is not finite or there are no pairs of one class, or none of two.
 
     Example:
         >>> s, y = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
@@ -169,7 +169,7 @@ def _pair_scores(view: Embeddings, scorer: str) -> Tensor:
 
 @test(group="verification", per="scorer")
 def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out ones."""
+    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out classes."""
     validation = view.validation
     yield from verification_rows(
         _pair_scores(view, scorer),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
 
-from ..errors import UserError, unknown
-from ..registry import Registry
+from ..errors import UnknownName, UserError
+from ..registry import Registry, described
 from .options import Json, Plugins, print_json
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
         protocols = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
     if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import CORRUPTIONS
+        from ..datasets.corruptions.registry import NAMES, corruption_module
 
-        return [{"name": corruption.name, "summary": corruption.summary} for corruption in CORRUPTIONS.values()]
+        return _described([corruption_module(name) for name in NAMES], "Corruption", NAMES)
     if kind is Listed.scorers:
-        from ..methods.scorers.registry import SCORERS
+        from ..methods.scorers.registry import SCORERS, scorer_module
 
-        return [{"name": scorer.name, "summary": scorer.formula} for scorer in SCORERS.values()]
+        return _described([scorer_module(name) for name in SCORERS], "ScorerSpec", tuple(SCORERS))
     registry = Registry(kind.value, plugins)
     rows: list[ListRow] = []
     for entry in [*registry, *registry.broken]:
@@ -110,6 +110,14 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
                 error = str(problem)
         rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
     return rows
+
+
+def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[ListRow]:
+    """Rows of what modules declare, read without importing them."""
+    texts: dict[str, str] = {}
+    for module in dict.fromkeys(modules):
+        texts |= described(module, call)
+    return [{"name": name, "summary": texts[name]} for name in names]
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
@@ -127,7 +135,7 @@ def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
         return _describe_dataset(datasets.dataset(name))
     if name in PROTOCOLS:
         return _describe_protocol(name)
-    raise unknown("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
+    raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
 
 
 def _describe_protocol(name: str) -> tuple[Description, str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from ..errors import UserError, first_line
-from ..progress import progress_bar
 from ..registry import Registry
 from ..resources import cores
 from .options import Json, Plugins, print_json
@@ -86,6 +85,8 @@ def verify(
     bench data verify cub200 --data-root data
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from rich.console import Console
+
+    from ..progress import progress_bar
 
     dataset = _photo_dataset(name, data_root, allow_partial, tuple(plugin or ()))
     try:

@@ -13,7 +13,7 @@ from .options import DEFAULT_RESULTS, Json, Results, print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..store import Store
+    from ..store.folder import Store
 
 
 class StatusRow(TypedDict):
@@ -86,7 +86,7 @@ def open_results(results: Path) -> Store:
         UserError: If it is none, or has results of another version.
     """
     from ..protocols import PROTOCOLS, get_protocol
-    from ..store import Store
+    from ..store.folder import Store
 
     store = Store(results)
     for name in PROTOCOLS:
@@ -96,8 +96,8 @@ def open_results(results: Path) -> Store:
 
 def status_rows(store: Store) -> list[StatusRow]:
     """One row per (protocol, data set, method)."""
-    from ..specs import Cell
-    from ..store import CHECKPOINT, RECORD
+    from ..store.folder import CHECKPOINT, RECORD
+    from ..store.specs import Cell
 
     rows: list[StatusRow] = []
     for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):

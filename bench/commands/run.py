@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UserError
+from ..errors import LINE, UserError
 from .options import DEFAULT_RESULTS, Device, Plugins, Results
 
 if TYPE_CHECKING:
@@ -274,4 +274,5 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     say_what_was_left_out(store, collected.superseded, console)
     console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
     for failure in outcome.failures:
-        console.print(f"failed {failure.line()}", style="red", highlight=False, markup=False, soft_wrap=True)
+        line = failure.line(LINE - len("failed "))
+        console.print(f"failed {line}", style="red", highlight=False, markup=False, soft_wrap=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UserError, unknown
+from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..store.folder import Store
 
 
 class Draw(StrEnum):
@@ -71,7 +71,7 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ..scoring.score_files import score_files
+    from .score_files import score_files
 
     scored = score_files(
         files,
@@ -135,7 +135,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         raise UserError(f"{store.root} has no finished test yet; `bench status` says what there is")
     for name in methods:
         if name not in set(frame["method"]):
-            raise unknown("method of these results", name, set(frame["method"]))
+            raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(frame, roles, methods)
     if lines.empty:
         raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")

@@ -1,4 +1,4 @@
-"""What is tested: one trained model, or the models of a cross-validation side by side."""
+"""Embedded images of what is tested: one trained model, or the models of a cross-validation side by side."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..datasets.image_set import ImageSet
 from ..methods._base import Method
 from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.scorers import MeanScorer, Scorer
-from ..records import TrainRecord
 from ..site import Site
-from ..specs import Cell
+from ..store.records import TrainRecord
+from ..store.specs import Cell
 from .networks import embed, load_model
 
 

@@ -17,10 +17,10 @@ from ..datasets.view import View
 from ..errors import UserError, first_line
 from ..methods.backbones.registry import build_backbone, check_backbone, find_weights
 from ..methods.distributions.arrays import to_arrays
-from ..records import DamagedRecord, TestRecord, TrainRecord
 from ..seeds import seed_for
 from ..site import Site
-from ..store import RECORD, WEIGHTS
+from ..store.folder import RECORD, WEIGHTS
+from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from .networks import backbone_features, embed, restored
 
 Load = Callable[[Tensor], Tensor]

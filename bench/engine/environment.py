@@ -9,8 +9,8 @@ import time
 import torch
 
 from .._version import __version__
-from ..records import Environment
 from ..site import Site
+from ..store.records import Environment
 
 
 def environment(site: Site, started: float) -> Environment:

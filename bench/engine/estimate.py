@@ -17,7 +17,7 @@ from ..datasets.photo_images import PhotoImages
 from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
 from ..site import Site
-from ..specs import TrainSpec
+from ..store.specs import TrainSpec
 from .inputs import generator
 from .networks import CHUNK, build_model
 from .optim import Optimisation

@@ -14,10 +14,10 @@ from torch.distributions import Distribution
 
 from ..datasets.dataset import TrainVal
 from ..datasets.image_set import ImageSet
-from ..files import write_atomic
 from ..methods._model import Embedding, EmbeddingModel
 from ..seeds import content_id, seed_for
-from ..specs import TrainSpec
+from ..store.files import write_atomic
+from ..store.specs import TrainSpec
 from .networks import backbone_features, embed
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ..protocols.recipes._base import Range
 from ..site import Site
-from ..specs import Cell, Kind, Point, TestSpec, TrainSpec
+from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .tuning import Told
 
 

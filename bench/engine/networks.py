@@ -13,10 +13,10 @@ from torch.distributions import Distribution
 from ..methods._model import EmbeddingModel
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
-from ..records import TrainRecord
 from ..seeds import seed_for
 from ..site import Site
-from ..specs import Cell, TrainSpec
+from ..store.records import TrainRecord
+from ..store.specs import Cell, TrainSpec
 
 CHUNK = 256
 """Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row

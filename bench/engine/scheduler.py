@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
-from ..records import StudyRecord, TrainRecord, TrialRecord
 from ..site import Site
-from ..specs import TUNING, Cell, Point, TestSpec, TrainSpec
+from ..store.records import StudyRecord, TrainRecord, TrialRecord
+from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
 from .jobs import Done, Job, ProposeJob, TestJob, TrainJob
 from .pool import JobFailed, SettingFailed
 from .tuning import Told
@@ -258,7 +258,7 @@ class Scheduler:
         except SettingFailed as error:  # a crash or a dead worker is not a result
             record = record.model_copy(update={"reason": str(error)})
             self.display.skip(plan.cell, plan.models * plan.epochs)
-            self.display.log(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}")
+            self.display.log(shortened(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}"))
         self.store.write_trial(plan.cell, record)
         return record
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..datasets.corruptions.severity import draw_quality, manifest_sha256
 from ..datasets.image_set import ImageSet
-from ..files import sha256, write_atomic
 from ..methods.distributions.arrays import to_arrays
 from ..protocols._base import Tests
 from ..protocols.battery import run_battery
@@ -24,10 +23,11 @@ from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
 from ..protocols.rows import SplitRow, row
-from ..records import Columns, Corrupted, Curve, Role, TestRecord
 from ..seeds import seed_for
 from ..site import Site
-from ..specs import Cell, TestSpec, TrainSpec
+from ..store.files import sha256, write_atomic
+from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
+from ..store.specs import Cell, TestSpec, TrainSpec
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
 
@@ -36,7 +36,7 @@ Model = EmbeddedModel | ConcatenatedModels
 
 @dataclass(frozen=True)
 class TestImages:
-    """What all models of a replicate are tested on.
+    """Test images of all models of a replicate, clean and corrupted.
 
     Attributes:
         images: The clean images.

@@ -18,14 +18,14 @@ from torch import Tensor
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
-from ..files import sha256, write_atomic
 from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.query_metrics import map_at_r
-from ..records import Epoch, TrainRecord
 from ..seeds import seed_for
 from ..site import Site
-from ..specs import Cell, TrainSpec
-from ..store import CHECKPOINT, WEIGHTS
+from ..store.files import sha256, write_atomic
+from ..store.folder import CHECKPOINT, WEIGHTS
+from ..store.records import Epoch, TrainRecord
+from ..store.specs import Cell, TrainSpec
 from .environment import environment
 from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
 from .networks import build_model, load_base

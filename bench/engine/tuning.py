@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..protocols.recipes._base import Range
 from ..seeds import seed_for
-from ..specs import Point
+from ..store.specs import Point
 
 
 class Told(BaseModel):

@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable
 
 from ..errors import UnitFailed, UserError, first_line, place_of
-from ..files import write_atomic
-from ..specs import Point
+from ..store.files import write_atomic
+from ..store.specs import Point
 from .jobs import JOBS, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
 
 LOG = "error.txt"
@@ -64,9 +64,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
 def failed(job: Job, error: Exception) -> Failed:
     """What to say of a job that ended with an error; the whole traceback goes into the folder of the unit."""
     log = ""
-    plugins: tuple[str, ...] = ()
     if not isinstance(job, ProposeJob):
-        plugins = job.site.plugins
         path = job.site.store.unit_dir(*job.unit) / LOG
         text = "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):  # a full disk is what the error says already
@@ -75,7 +73,7 @@ def failed(job: Job, error: Exception) -> Failed:
     kind = type(error).__name__
     said = isinstance(error, UnitFailed | UserError)
     reason = first_line(error) if said else f"{kind}: {first_line(error)}"
-    return Failed(error=kind, reason=reason, place="" if said else place_of(error, plugins), log=log)
+    return Failed(error=kind, reason=reason, place="" if said else place_of(error), log=log)
 
 
 def main() -> None:

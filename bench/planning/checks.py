@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
-from pydantic import ValidationError
-
-from ..errors import UserError, first_line, unknown
-from ..protocols._base import Preset
+from ..errors import UnknownName, UserError, first_line
 from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
+from .request import Experiment, Request
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -24,47 +21,60 @@ if TYPE_CHECKING:
     from ..methods._base import Method
 
 
-@dataclass(frozen=True)
-class Data:
-    """A data set as a plan finds it.
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What the checks of a setting found.
 
     Attributes:
-        partial: What it lacks, if that is allowed.
+        partial: What the data set lacks, if that is allowed.
         files: Identity of its image files; empty for data sets that come with the installation.
         soft_labels: SHA-256 of people's label distributions of its test images, if there are some.
+        weights: SHA-256 of the starting weights of the backbone; None for random ones.
+        scorers: The scorers asked for that are defined for the method's distributions.
     """
 
     partial: str
     files: str
     soft_labels: str
+    weights: str | None
+    scorers: tuple[str, ...]
 
 
-def checked_params(method: type[Method], params: Mapping[str, Any]) -> dict[str, Any]:
-    """All parameters of a method, defaults filled in.
+def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
+    """Find what would stop a training.
 
     Raises:
-        UserError: If one is unknown or does not fit.
+        UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.
     """
+    dataset, view = request.cell.dataset, dict(setting.view)
+    _check_names(setting, site.datasets.dataset(dataset))
     try:
-        return dict(method.Params(**params).model_dump())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = [f"method.{key}" for key in method.Params.model_fields]
-            raise unknown(f"parameter of {method.name}:", f"method.{where}", known) from None
+        data = site.dataset(dataset, view)
+    except ValueError as error:
+        raise UserError(f"--set data.*: {error}") from None
+    try:
+        classes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
+    except ValueError as error:
+        raise UserError(f"data set {dataset!r}: {error}") from None
+    wanted = setting.batches["classes_per_batch"]
+    if wanted > classes:
         raise UserError(
-            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower()}"
-            f" (see `bench show {method.name}`)"
-        ) from None
+            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
+            f" use --set data.classes_per_batch={classes} or less"
+        )
+    backbone = setting.network["backbone"]
+    if view:
+        _try_backbone(backbone, view["image_size"])
+    return Checked(
+        partial=data.partial if view else "",
+        files=files,
+        soft_labels=data.soft_labels_sha256,
+        weights=_weights_hash(backbone, site.weights),
+        scorers=_fitting_scorers(experiment.scorers, method, setting.network["dim"]),
+    )
 
 
-def check_setting(setting: Setting, dataset: type[Dataset]) -> None:
-    """Refuse names and values that no training takes.
-
-    Raises:
-        UserError: With the nearest name or what is wrong.
-    """
+def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
 
     try:
@@ -73,39 +83,13 @@ def check_setting(setting: Setting, dataset: type[Dataset]) -> None:
         raise UserError(f"--backbone: {error}") from None
     for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
         if setting.optim[key] not in get_args(known):
-            raise unknown(f"value of optim.{key}:", setting.optim[key], get_args(known))
+            raise UnknownName(f"value of optim.{key}:", setting.optim[key], get_args(known))
     if setting.batches["freeze_norm"] not in FREEZE_NORM:
-        raise unknown("value of data.freeze_norm:", setting.batches["freeze_norm"], FREEZE_NORM)
+        raise UnknownName("value of data.freeze_norm:", setting.batches["freeze_norm"], FREEZE_NORM)
     try:
         dataset.augmentation_type(**setting.augmentation)
     except ValueError as error:
         raise UserError(f"--set augment.*: {error}") from None
-
-
-def check_data(name: str, setting: Setting, preset: Preset, site: Site) -> Data:
-    """Open a data set and check that batches fit its classes and images fit the backbone.
-
-    Raises:
-        UserError: If it is not there, is damaged, or has too few classes.
-    """
-    view = dict(setting.view)
-    try:
-        data = site.dataset(name, view)
-    except ValueError as error:
-        raise UserError(f"--set data.*: {error}") from None
-    try:
-        classes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
-    except ValueError as error:
-        raise UserError(f"data set {name!r}: {error}") from None
-    wanted = setting.batches["classes_per_batch"]
-    if wanted > classes:
-        raise UserError(
-            f"batches of {wanted} classes need more than the {classes} training classes of {name!r};"
-            f" use --set data.classes_per_batch={classes} or less"
-        )
-    if view:
-        _try_backbone(setting.network["backbone"], view["image_size"])
-    return Data(data.partial if view else "", files, data.soft_labels_sha256)
 
 
 @cache
@@ -138,7 +122,7 @@ def _try_backbone(name: str, side: int) -> None:
         raise UserError(f"--backbone {name} gives features of shape {list(shape)}, not one vector per image")
 
 
-def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
+def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
     """The scorers that are defined for the distributions of a method."""
     import torch
 
@@ -157,7 +141,7 @@ def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[s
     return tuple(fitting)
 
 
-def weights_hash(backbone: str, asked: str | None) -> str | None:
+def _weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights.
 
     Raises:

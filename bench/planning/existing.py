@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..errors import UserError
-from ..records import Columns
-from ..store import Store
+from ..store.folder import Store
+from ..store.records import Columns
 from .plan import Plan
 
 

@@ -6,9 +6,28 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import get_args
 
+from ..code_id import code_id
+from ..datasets.corruptions.registry import corruption_module
+from ..methods.backbones.registry import backbone_module
+from ..methods.scorers.registry import scorer_module
 from ..protocols._base import Tests
-from ..protocols.recipes._base import Range
-from ..specs import BaseReference, Cell, Ensemble, Point, StudySpec, TestSpec, TrainSpec
+from ..protocols.known_tests import modules_of
+from ..protocols.recipes._base import Optim, Range
+from ..site import Site
+from ..store.specs import (
+    TUNING,
+    BaseReference,
+    Batches,
+    Cell,
+    Ensemble,
+    Point,
+    StageSelection,
+    StudySpec,
+    TestSpec,
+    TrainSpec,
+)
+from .cell import CellSetting
+from .request import Experiment
 
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
@@ -113,7 +132,7 @@ class Plan:
 
         Args:
             point: Tuned values.
-            replicate: Seed number, or :data:`~bench.specs.TUNING`.
+            replicate: Seed number, or :data:`~bench.store.specs.TUNING`.
             bases: Specifications of the trained bases, for two-stage methods.
         """
         params, optim = dict(self.template.params), asdict(self.template.optim)
@@ -157,3 +176,111 @@ class Plan:
             )
             for ensemble in (ENSEMBLES if self.models > 1 else ("",))
         ]
+
+
+def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
+    """Plan of a cell.
+
+    Args:
+        experiment: What was asked for.
+        cell: The cell with its setting.
+        base: Plan of its base.
+        site: Plug-ins.
+    """
+    preset = experiment.preset
+    template = _template(experiment, cell, site)
+    # With nothing to tune, one trial is the study.
+    single = experiment.hparams == "tuned" and not cell.space
+    return Plan(
+        template=template,
+        validate_folds=preset.validate,
+        space=cell.space,
+        trials=1 if single else experiment.trials,
+        seeds=experiment.seeds,
+        hparams=experiment.hparams,
+        sampler=experiment.sampler,
+        trial_batch=preset.trial_batch,
+        base=base,
+        testing=TestPlan(
+            code=_testing_code(cell, preset.tests),
+            tests=preset.tests,
+            scorers=cell.checked.scorers,
+            soft_labels=cell.checked.soft_labels,
+        ),
+        preset=experiment.preset_name,
+        pinned=_pinned(experiment, cell, template, site),
+        pins_used=cell.pinned.keys,
+        requested=cell.request.requested,
+    )
+
+
+def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpec:
+    setting, preset, selection = cell.setting, experiment.preset, experiment.preset.selection
+    method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
+    return TrainSpec(
+        code=_training_code(cell, site),
+        protocol=cell.request.cell.protocol,
+        version=experiment.protocol.version,
+        dataset=cell.request.cell.dataset,
+        folds=preset.folds,
+        fold=preset.validate[0],
+        replicate=TUNING,
+        method=cell.request.cell.method,
+        fidelity=cell.fidelity,
+        params=cell.params,
+        backbone=setting.network["backbone"],
+        weights=cell.checked.weights,
+        dim=setting.network["dim"],
+        optim=Optim(**setting.optim),
+        batches=Batches(**setting.batches),
+        view=dict(setting.view),
+        augmentation=dict(setting.augmentation),
+        selection=StageSelection(
+            metric=selection.frozen_metric if method.means_frozen else selection.metric,
+            patience=selection.patience,
+            min_improvement=selection.min_improvement,
+        ),
+        partial=cell.checked.partial,
+        files=cell.checked.files,
+        base=None,
+    )
+
+
+def _training_code(cell: CellSetting, site: Site) -> str:
+    """Id of what a training runs: the engine's loop and the entries of the registries that it uses."""
+    return code_id(
+        "bench.engine.training",
+        site.methods.get(cell.request.cell.method).code,
+        site.datasets.get(cell.request.cell.dataset).code,
+        backbone_module(cell.setting.network["backbone"]),
+        scorer_module(cell.method.scorer),
+    )
+
+
+def _testing_code(cell: CellSetting, tests: Tests) -> str:
+    """Id of what a test runs; the ids of the trained models cover the rest."""
+    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers} | ({"l2"} if cell.fidelity == "released" else set())
+    return code_id(
+        "bench.engine.testing",
+        *modules_of(tests.groups),
+        *map(scorer_module, sorted(ranked)),
+        *map(corruption_module, sorted(tests.corruptions)),
+    )
+
+
+def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site: Site) -> str:
+    """What sets this run apart from one with the same method, data set and budget."""
+    parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
+    parts += cell.pinned.texts()
+    if experiment.unusual_corruptions:
+        parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
+    if experiment.sampler != "gp" and experiment.hparams == "tuned":
+        parts.append(f"sampler={experiment.sampler}")
+    if template.partial:
+        parts.append(f"partial release: {template.partial}")
+    if template.weights:
+        parts.append(f"weights={template.weights[:8]}")
+    entry = site.methods.get(template.method)
+    if entry.plugin:
+        parts.append(f"plugin={code_id(entry.code)[:8]}")
+    return "; ".join(parts)

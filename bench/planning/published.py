@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..methods.published import PER, NivmfScripts
-from .setting import Setting
+from .setting import Setting, Values
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -46,11 +46,6 @@ class Published:
     data: Mapping[str, Any] = field(default_factory=dict)
     kind: Mapping[str, Any] = field(default_factory=dict)
     released_only: bool = False
-
-    @property
-    def layer(self) -> Setting:
-        """The layer of settings that it is."""
-        return Setting(params=self.params, optim=self.optim, batches=self.data)
 
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
@@ -159,21 +154,22 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
 
 
 def find_published(
-    method: type[Method], dataset: str, base: str, network: str, fidelity: str, params: Mapping[str, Any]
-) -> Published:
-    """The published setting of a method for a network.
+    method: type[Method], dataset: str, base: str, values: Values, fidelity: str, params: Mapping[str, Any]
+) -> Setting:
+    """Layer of the published setting of a method for a network.
 
     Args:
         method: Class of the method.
         dataset: Name of the data set.
         base: Base method of two-stage methods.
-        network: Backbone and embedding size, such as ``bn_inception/128``.
+        values: ``backbone`` and ``dim`` of the network.
         fidelity: ``corrected`` or ``released``.
         params: All parameters of the method as pinned or by default; they may choose among several settings.
 
     Raises:
         NothingPublished: If there is none, or none for this network or form, with where there are some.
     """
+    network = f"{values['backbone']}/{values['dim']}"
     every = published_settings(method, dataset, base)
     fitting = [item for item in every if all(params.get(name) == value for name, value in item.kind.items())]
     found = {item.network: item for item in fitting}
@@ -197,4 +193,5 @@ def find_published(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"
         )
-    return found[network]
+    chosen = found[network]
+    return Setting(params=chosen.params, optim=chosen.optim, batches=chosen.data)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..errors import UserError, unknown
+from ..datasets.corruptions.registry import CORRUPTIONS
+from ..errors import UnknownName, UserError
+from ..methods.scorers.registry import SCORERS
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
+from ..protocols.recipes import get_recipe
+from ..protocols.recipes._base import Recipe
 from ..site import Site
+from ..store.specs import Cell
 from .corruptions import corruption_ranges
-from .sources import Pin, SettingsFile, read_settings_file
+from .pins import Pin
+from .settings_file import SettingsFile, read_settings_file
 
 FIDELITIES = ("corrected", "released")
 
@@ -41,10 +48,31 @@ class RunRequest(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Request:
+    """One cell of an experiment, with what is pinned for it.
+
+    Attributes:
+        cell: Protocol, data set and method.
+        recipe: Recipe of the data set.
+        base: Cell of the base, for two-stage methods.
+        requested: Whether the method was asked for by name, rather than as a base.
+        pins: Values fixed by hand: what is pinned for a method is not pinned for a base that only serves it, unless it
+            is about the data.
+    """
+
+    cell: Cell
+    recipe: Recipe
+    base: Cell | None
+    requested: bool
+    pins: tuple[Pin, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A request whose names were found and whose files were read.
 
     Attributes:
+        requests: Every cell, each base before the methods that stand on it.
         protocol: The protocol.
         preset_name: Name of its preset.
         preset: The preset, with the folds and corruptions that were asked for.
@@ -56,7 +84,6 @@ class Experiment:
         sampler: ``gp`` or ``tpe``.
         hparams: ``tuned``, ``default``, ``published``, or the label of ``file``.
         file: Settings from a file.
-        base: Base of two-stage methods, if it is not the recipe's.
         backbone: Backbone, if it is not the recipe's.
         dim: Embedding size, if it is not the recipe's.
         scorers: Scorers to test with in addition to the usual ones.
@@ -65,6 +92,7 @@ class Experiment:
         unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
     """
 
+    requests: tuple[Request, ...]
     protocol: Protocol
     preset_name: str
     preset: Preset
@@ -76,7 +104,6 @@ class Experiment:
     sampler: Literal["gp", "tpe"]
     hparams: str
     file: SettingsFile | None
-    base: str | None
     backbone: str | None
     dim: int | None
     scorers: tuple[str, ...]
@@ -91,11 +118,8 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     Raises:
         UserError: If a name or a value is not known, with what to do.
     """
-    if request.protocol not in PROTOCOLS:
-        raise unknown("protocol", request.protocol, PROTOCOLS)
+    _check_names(request)
     protocol = get_protocol(request.protocol)
-    if request.preset not in protocol.presets:
-        raise unknown("preset", request.preset, protocol.presets)
     usual = protocol.presets[request.preset]
     if usual.trials == 0 and request.hparams == "tuned":
         raise UserError(
@@ -103,17 +127,17 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
             " or a file"
         )
     preset = _with_folds(usual, request)
-    ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
     methods = expand(request.methods, site.methods.names)
     datasets = expand(request.datasets, site.datasets.names)
-    scorers = _scorers(request.scorers)
     _check_fidelity(request.fidelity, methods, site)
-    for name in datasets:
-        site.datasets.get(name)
+    pins = tuple(Pin.parse(text) for text in request.pins)
+    requests = [each for dataset in datasets for each in _cells(request, dataset, methods, pins, site)]
+    ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
     file = None
     if request.hparams not in ("tuned", "default", "published"):
         file = read_settings_file(request.hparams, site.methods.names)
     return Experiment(
+        requests=tuple(requests),
         protocol=protocol,
         preset_name=request.preset,
         preset=replace(preset, tests=replace(preset.tests, corruptions=ranges)),
@@ -125,14 +149,65 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         sampler=request.sampler,
         hparams=request.hparams if file is None else file.label,
         file=file,
-        base=request.base,
         backbone=request.backbone,
         dim=request.dim,
-        scorers=scorers,
-        pins=tuple(Pin.parse(text) for text in request.pins),
+        scorers=expand(request.scorers, list(SCORERS)) if request.scorers else (),
+        pins=pins,
         unusual_folds=None if preset == usual else request.folds,
         unusual_corruptions=tuple(unusual),
     )
+
+
+def _cells(
+    request: RunRequest, dataset: str, methods: tuple[str, ...], pins: tuple[Pin, ...], site: Site
+) -> Iterator[Request]:
+    """Cells of a data set, each once, every base right before the first method that needs it."""
+    recipe = get_recipe(site.datasets.dataset(dataset).recipe)
+    base_name = request.base or recipe.base
+    base = Cell(request.protocol, dataset, base_name)
+    shared = tuple(pin for pin in pins if pin.shared)
+    done: set[str] = set()
+    for name in methods:
+        on_base = site.methods.method(name).on_base
+        if on_base and site.methods.method(base_name).on_base:
+            raise UserError(f"--base {base_name}: {base_name!r} needs a base itself; name a one-stage method")
+        for method in [base_name, name] if on_base else [name]:
+            if method not in done:
+                done.add(method)
+                named = method in methods
+                yield Request(
+                    cell=Cell(request.protocol, dataset, method),
+                    recipe=recipe,
+                    base=base if on_base and method == name else None,
+                    requested=named,
+                    pins=pins if named else shared,
+                )
+
+
+def _check_names(request: RunRequest) -> None:
+    """Refuse a name of a protocol, preset, fidelity, scorer or corruption that does not exist.
+
+    Raises:
+        UnknownName: With the nearest one that does.
+    """
+    protocols = {name: get_protocol(name) for name in PROTOCOLS}
+    presets = protocols[request.protocol].presets if request.protocol in protocols else {}
+    corruptions = [text.partition(":")[0] for text in split_names(request.corruptions)]
+    for what, names, known in (
+        ("protocol", (request.protocol,), list(protocols)),
+        ("preset", (request.preset,), list(presets)),
+        ("scorer", split_names(request.scorers), [*SCORERS, "all"]),
+        ("corruption", corruptions, [*CORRUPTIONS, "all"]),
+        ("fidelity", (request.fidelity,), list(FIDELITIES)),
+    ):
+        for name in names:
+            if name not in known:
+                raise UnknownName(what, name, [other for other in known if other != "all"])
+
+
+def split_names(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Names from comma-separated lists."""
+    return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
 
 
 def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
@@ -145,7 +220,7 @@ def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
         >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
         (('a', 'b'), ('a', 'b'))
     """
-    names = [part.strip() for text in asked for part in text.split(",") if part.strip()]
+    names = split_names(asked)
     if not names:
         raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
     return tuple(known) if "all" in names else tuple(dict.fromkeys(names))
@@ -161,19 +236,7 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
     return replace(preset, validate=tuple(range(request.folds)))
 
 
-def _scorers(asked: tuple[str, ...]) -> tuple[str, ...]:
-    from ..methods.scorers.registry import SCORERS
-
-    names = expand(asked, list(SCORERS)) if asked else ()
-    for name in names:
-        if name not in SCORERS:
-            raise unknown("scorer", name, SCORERS)
-    return names
-
-
 def _check_fidelity(fidelity: str, methods: tuple[str, ...], site: Site) -> None:
-    if fidelity not in FIDELITIES:
-        raise unknown("fidelity", fidelity, FIDELITIES)
     if not any(fidelity in site.methods.method(name).fidelities for name in methods):
         raise UserError(
             f"--fidelity {fidelity}: {', '.join(methods)} {'has' if len(methods) == 1 else 'have'} one form only,"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from ..errors import UnknownName, UserError
+from ..store.specs import Parameters
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
 
 Values = Mapping[str, Any]
 """Values by name; their types are checked where the merged setting becomes a specification."""
@@ -41,8 +49,28 @@ def merge(*layers: Setting) -> Setting:
         >>> merge(Setting(optim={"lr": 1.0, "epochs": 9}), Setting(optim={"lr": 2.0})).optim
         {'lr': 2.0, 'epochs': 9}
     """
-    merged: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    merged: dict[str, Parameters] = {group: {} for group in GROUPS}
     for layer in layers:
         for group in GROUPS:
             merged[group] |= getattr(layer, group)
     return Setting(**merged)
+
+
+def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameters:
+    """All parameters of a method, defaults filled in.
+
+    Raises:
+        UserError: If one is unknown or does not fit.
+    """
+    try:
+        return dict(method.Params(**params).model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [f"method.{key}" for key in method.Params.model_fields]
+            raise UnknownName(f"parameter of {method.name}:", f"method.{where}", known) from None
+        raise UserError(
+            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower()}"
+            f" (see `bench show {method.name}`)"
+        ) from None

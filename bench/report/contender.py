@@ -9,7 +9,7 @@ import pandas as pd
 
 
 class Contender(NamedTuple):
-    """A method at one setting: the columns of :class:`~bench.records.Columns` that all its seeds share."""
+    """A method at one setting: the columns of :class:`~bench.store.records.Columns` that all its seeds share."""
 
     protocol: str
     preset: str

@@ -14,10 +14,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import write_atomic
 from ..protocols.metrics import METRICS, title_of
-from ..records import KEYS, StudyRecord, TrialRecord
-from ..store import Store
+from ..store.files import write_atomic
+from ..store.folder import Store
+from ..store.records import KEYS, StudyRecord, TrialRecord
 from .contender import CONTENDER_KEYS, Contender, by_contender, split_pinned
 from .frame import Results
 

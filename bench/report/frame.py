@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..files import write_atomic
-from ..records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
-from ..store import Store
+from ..store.files import write_atomic
+from ..store.folder import Store
+from ..store.records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
 
@@ -24,7 +24,7 @@ class Results:
         tests: The records that count, in the order of their paths.
         superseded: Number of records that do not, because there is a later one of the same setting.
         frame: The tidy table, in a fixed order.
-        roles: One row per test unit: its id and its :class:`~bench.records.Role`.
+        roles: One row per test unit: its id and its :class:`~bench.store.records.Role`.
     """
 
     tests: tuple[TestRecord, ...]

@@ -11,9 +11,9 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from ..files import write_atomic
 from ..protocols.confidence import risk_coverage
 from ..protocols.metrics import find_metric, title_of
+from ..store.files import write_atomic
 from .terminal import new_table
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..files import write_atomic
-from ..store import Store
+from ..store.files import write_atomic
+from ..store.folder import Store
 from .breakdowns import confidences, corruptions, scorers
 from .comparison import comparison, comparison_frame
 from .figures import write_figures

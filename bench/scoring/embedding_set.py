@@ -1,4 +1,4 @@
-"""What is scored: embeddings with labels, checked once; every row has an identity that its place does not change."""
+"""Sets of embeddings with labels, checked once; every row has an identity that its place does not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CONCENTRATED = 1e30
 """Squares of concentrations have to be numbers."""
 
 KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_names")
-"""What a file may hold; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
+"""Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EmbeddingSet:
         named: Whether the identities were given.
         is_query: bool ``[N]``.
         is_gallery: bool ``[N]``.
-        confidence: float64 ``[N]``, higher = surer.
+        confidence: float64 ``[N]``, higher = more confident.
         variance: float64 ``[N]`` or ``[N, D]``, positive.
         concentration: float64 ``[N]``, not negative.
         quality: float64 ``[N]``.
@@ -57,17 +57,17 @@ class EmbeddingSet:
         Raises:
             BadInput: In one line, with what is wrong and what to do about it.
         """
-        given = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
+        inputs = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
         for key in ("embeddings", "labels"):
-            if key not in given:
+            if key not in inputs:
                 raise BadInput(f"{key} missing (a set needs embeddings [N, D] and labels [N])")
-        embeddings = _numbers("embeddings", given["embeddings"])
+        embeddings = _numbers("embeddings", inputs["embeddings"])
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
         count, dim = embeddings.shape
-        labels = _labels(given["labels"])
+        labels = _labels(inputs["labels"])
         _check_length("labels", labels, count)
-        floats = {key: _numbers(key, given[key]) for key in FLOATS if key in given}
+        floats = {key: _numbers(key, inputs[key]) for key in FLOATS if key in inputs}
         for key, values in floats.items():
             if key == "variance" and values.ndim == 2:
                 if values.shape not in ((count, dim), (count, 1)):
@@ -77,11 +77,11 @@ class EmbeddingSet:
         if "variance" in floats and floats["variance"].shape == (count, 1):
             floats["variance"] = floats["variance"][:, 0]
         _check_spread(floats)
-        masks = {key: _mask(key, given[key], count) if key in given else np.ones(count, dtype=bool) for key in MASKS}
+        masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
         _check_roles(labels, **masks)
-        named = "ids" in given
+        named = "ids" in inputs
         made = cls(embeddings, labels, (), named, **masks, **floats)
-        return replace(made, ids=_names(given["ids"], count) if named else made._content_ids())
+        return replace(made, ids=_names(inputs["ids"], count) if named else made._content_ids())
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,7 +93,7 @@ class EmbeddingSet:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def in_order(self) -> EmbeddingSet:
-        """The same rows sorted by identity: whatever is computed then does not depend on how they were stored."""
+        """Sort the rows by identity, so that nothing computed from them depends on how they were stored."""
         order = sorted(range(len(self)), key=self.ids.__getitem__)
         return self._rows(order)
 
@@ -141,7 +141,7 @@ class EmbeddingSet:
         repeated = {key for key, times in Counter(keys).items() if times > 1}
         if not repeated:
             return tuple(keys)
-        # Equal embeddings are numbered in the order of what else their rows hold, so that equal rows are equal in all.
+        # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all.
         rest = [value for name, value in self.columns.items() if name != "embeddings"]
         twins = [i for i, key in enumerate(keys) if key in repeated]
         twins.sort(key=lambda i: (keys[i], b"".join(value[i].tobytes() for value in rest)))
@@ -175,7 +175,7 @@ def _numbers(key: str, values: np.ndarray) -> np.ndarray:
         numbers = values.astype(np.float64)
     bad = int((~np.isfinite(numbers)).sum())
     if bad:
-        raise BadInput(f"{key} holds {bad} values that are not finite (NaN or infinite); drop those rows or mend them")
+        raise BadInput(f"{key} holds {bad} values that are not finite (NaN or infinite); drop those rows or fix them")
     return numbers + 0.0  # no negative zeros: equal rows have equal bytes
 
 
@@ -195,7 +195,7 @@ def _labels(values: np.ndarray) -> np.ndarray:
             f"labels are {_kind(values)}, they must be integers: np.unique(labels, return_inverse=True)[1] numbers them"
         )
     if values.size and int(values.max()) > np.iinfo(np.int64).max:
-        raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them anew")
+        raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them")
     return values.astype(np.int64)
 
 
@@ -224,7 +224,7 @@ def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
 
 def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarray) -> None:
     if len(np.unique(labels)) < 2:
-        raise BadInput("labels hold one class only; retrieval needs at least two")
+        raise BadInput("labels are of one class only; retrieval needs at least two")
     if not is_query.any():
         raise BadInput("is_query is False everywhere; at least one image must be a query")
     if is_gallery.sum() < 2:

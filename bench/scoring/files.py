@@ -1,6 +1,6 @@
 """Files of embeddings: ``.npz``, ``.safetensors`` and Parquet, to and from arrays by name.
 
-A file is somebody else's. Nothing is unpickled, and no array is allocated before the file is known to hold its data.
+Files come from strangers: nothing is unpickled, and no array is allocated before the file is known to have its data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput
-from ..files import write_atomic
+from ..store.files import write_atomic
 from .embedding_set import KEYS
 
 MOST_DEFLATE = 1032
@@ -35,10 +35,10 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
         path: ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq``.
 
     Returns:
-        The arrays that :data:`KEYS` names, and the names of what else the file holds, which was not read.
+        The arrays that :data:`KEYS` names, and the names of its other arrays, which were not read.
 
     Raises:
-        BadInput: If it is no such file, is damaged, holds less than its header says, or a name looks mistyped. The
+        BadInput: If it is no such file, is damaged, has less data than its header says, or a name looks mistyped. The
             message starts with the path.
     """
     try:
@@ -135,9 +135,9 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> np.n
             raise BadInput(f"{key} holds pickled Python objects, which are never read; save numbers or plain text")
         claimed = math.prod(shape) * dtype.itemsize
         packed = MOST_DEFLATE if info.compress_type == zipfile.ZIP_DEFLATED else 1
-        held = min(info.file_size - file.tell(), packed * info.compress_size)
-        if min(shape, default=0) < 0 or claimed > held or claimed != info.file_size - file.tell():
-            raise BadInput(f"{key} claims {_size(claimed)} of data and the file holds {_size(max(0, held))}; damaged")
+        stored = min(info.file_size - file.tell(), packed * info.compress_size)
+        if min(shape, default=0) < 0 or claimed > stored or claimed != info.file_size - file.tell():
+            raise BadInput(f"{key} claims {_size(claimed)} of data and the file holds {_size(max(0, stored))}; damaged")
         file.seek(0)
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -175,7 +175,7 @@ def _read_safetensors(path: Path) -> tuple[Arrays, list[str]]:
 
 
 _TEXTS = ("ids", "class_names")
-"""Text, which safetensors hold in their metadata only."""
+"""Texts, for which safetensors have no arrays: they are in its metadata."""
 
 
 def _pyarrow() -> Any:
@@ -195,9 +195,9 @@ def _read_parquet(path: Path) -> tuple[Arrays, list[str]]:
             columns = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
             spread: dict[str, dict[int, str]] = {}
             for name in columns:
-                found = re.fullmatch(r"(embeddings|variance)[_.](\d+)", name)
-                if found:
-                    spread.setdefault(found[1], {})[int(found[2])] = name
+                column = re.fullmatch(r"(embeddings|variance)[_.](\d+)", name)
+                if column:
+                    spread.setdefault(column[1], {})[int(column[2])] = name
             scattered = {name for parts in spread.values() for name in parts.values()}
             wanted, others = _known([name for name in columns if name not in scattered] + list(spread))
             whole = [key for key in wanted if key not in spread]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributions import Distribution
 
-from ..errors import BadInput, unknown
+from ..errors import BadInput, UnknownName
 from ..methods.distributions.arrays import rows_of
 from ..methods.distributions.point import PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
@@ -32,7 +32,7 @@ def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
         for member in sorted(singles) if name == "all" else requests.get(name, (name,)):
             metric = find_metric(member)
             if metric is None or metric.of == "confidence":
-                raise BadInput(str(unknown("metric", member, {*requests, *singles, "all"})))
+                raise BadInput(str(UnknownName("metric", member, {*requests, *singles, "all"})))
             wanted[member] = metric
     if not wanted:
         raise BadInput("no metric asked for; name at least one, such as map_at_r")
@@ -71,7 +71,7 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
         raise BadInput("no scorer asked for; name at least one, such as cosine")
     for name in scorers:
         if name not in SCORERS:
-            raise BadInput(str(unknown("scorer", name, SCORERS)))
+            raise BadInput(str(UnknownName("scorer", name, SCORERS)))
     two = rows_of(distribution, torch.tensor([0, 1]))
     fitting = []
     for name in SCORERS:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ._base import CROP, Corruption
+from ._base import Corruption
 
-CORRUPTION = Corruption(CROP, "centre crop of side 1 - severity, enlarged to the full size", 0.0, 0.5, None)
+CORRUPTION = Corruption("crop", "centre crop of side 1 - severity, enlarged to the full size", 0.0, 0.5, None)
 
 __all__ = ["CORRUPTION"]

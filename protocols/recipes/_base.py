@@ -111,3 +111,8 @@ class Recipe:
     freeze_norm: str = "no"
     epoch_repeats: float = 1.0
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def batches(self) -> dict[str, Any]:
+        """How training images are served, by name."""
+        names = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
+        return {name: getattr(self, name) for name in names}

@@ -12,8 +12,8 @@ from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Optim
-from bench.records import COLUMNS
 from bench.site import Site
+from bench.store.records import COLUMNS
 from safetensors.torch import load_file
 
 RUN = ("run", "--dataset", "ndigit_smoke", "--folds", "2", "--seeds", "1", "--workers", "2", "--set", "optim.epochs=1")

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from bench.store import Store
+from bench.store.folder import Store
 
 
 def test_workers_and_repetition_change_no_digit(small_table, cli, small, tmp_path):

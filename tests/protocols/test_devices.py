@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.ranking import rank
 
 

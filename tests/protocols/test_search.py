@@ -6,8 +6,8 @@ from itertools import pairwise, permutations, product
 
 import pytest
 import torch
-from bench.engine.model import DistributionScorer
 from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher, from_arrays
+from bench.methods.scorers import DistributionScorer
 from bench.protocols import ranking, search
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
@@ -172,7 +172,7 @@ def test_forms_give_the_scores_and_bounds_that_hold(name):
     assert ((form.value(inner, rows, every) - matrix).abs() <= 1e-14 * scale).all()
     assert (matrix.abs() <= scale).all()
     assert (form.value(inner + 1e-3, rows, every) - form.value(inner, rows, every) >= -1e-15 * scale).all()
-    side = torch.zeros(200, dtype=torch.float64) if form.side is None else form.side[items]
+    side = torch.zeros(200, dtype=torch.float64) if form.per_image is None else form.per_image[items]
     order = side.argsort()
     for size in (1, 7, 200):
         for group in order.split(size):

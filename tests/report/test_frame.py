@@ -6,9 +6,9 @@ import json
 
 import pytest
 from bench.protocols.embeddings import row
-from bench.records import COLUMNS, KEYS, Columns, Role, TestRecord
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
+from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
 
 
 def _record(unit, seed, finished, value):

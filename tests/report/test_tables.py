@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from bench.records import COLUMNS
 from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
 from bench.report.terminal import print_comparison
+from bench.store.records import COLUMNS
 from rich.console import Console
 
 RHO = {"metric": "spearman_crop", "split": "test_crop"}

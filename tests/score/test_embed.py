@@ -1,25 +1,28 @@
 """bench embed: files that hold what the network says of the images, ready to be scored."""
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 import torch
-from bench.engine.environment import environment
 from bench.engine.networks import build_model
-from bench.files import sha256
 from bench.methods.backbones import build_backbone
-from bench.protocols import get_protocol
+from bench.protocols import Tests
 from bench.protocols.recipes._base import Optim
-from bench.records import Columns, Role, TestRecord, TrainRecord
 from bench.scoring.files import read_embeddings
 from bench.site import Site
-from bench.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
-from bench.store import WEIGHTS
+from bench.store.files import sha256, write_atomic
+from bench.store.folder import WEIGHTS
+from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
+from bench.store.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
 from PIL import Image
 from safetensors.torch import save
 from torchvision.transforms.v2 import functional as F
+
+UNIT = "0123456789abcdef"
+ENVIRONMENT = Environment(
+    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,36 +44,53 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def _spec(**values):
-    """A training specification whose id starts with 01."""
-    usual = {
-        "code": "", "protocol": "reality_check", "version": 1, "dataset": "ndigit_smoke", "folds": 4, "fold": 0,
-        "replicate": 0, "fidelity": "corrected", "params": {}, "backbone": "convnet", "weights": None, "dim": 8,
-        "optim": Optim(epochs=1, lr=0.1, lr_objective=0.1), "view": {}, "augmentation": {}, "partial": "", "files": "",
-        "batches": Batches(
-            classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0
-        ),
-        "selection": StageSelection(metric="map_at_r", patience=1, min_improvement=0.0), "base": None,
-    }  # fmt: skip
-    spec = TrainSpec(**{**usual, **values})
-    return next(s for s in (spec.replaced(code=str(i)) for i in itertools.count()) if s.id.startswith("01"))
-
-
-def _unit(root, method, **values):
+def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=None, backbone="convnet"):
     """A training unit with untrained weights."""
-    spec = _spec(method=method, **values)
     site = Site(results=str(root / "runs"), weights="none")
-    channels = 1 if spec.dataset == "ndigit_smoke" else 3
+    spec = TrainSpec(
+        code="",
+        protocol="reality_check",
+        version=1,
+        dataset=dataset,
+        folds=4,
+        fold=0,
+        replicate=0,
+        method=method,
+        fidelity="corrected",
+        params=params or {},
+        backbone=backbone,
+        weights=None,
+        dim=8,
+        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-3),
+        batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
+        view=view or {},
+        augmentation={},
+        selection=StageSelection(metric="map_at_r", patience=1, min_improvement=0.0),
+        partial="",
+        files="",
+        base=base,
+    )
+    channels = 1 if dataset == "ndigit_smoke" else 3
     model = build_model(spec, site, 5, channels).eval()
-    weights = save({key: value.contiguous() for key, value in model.state_dict().items()})
+    weights = site.store.weights(spec.cell, UNIT)
+    data = save({key: value.contiguous() for key, value in model.state_dict().items()})
+    write_atomic(weights, data)
     record = TrainRecord(
-        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=5, channels=channels,
-        manifests={}, history=(), best_epoch=1, selection_value=0.0, val_map_at_r=0.0, environment=environment(site, 0),
-    )  # fmt: skip
+        unit=UNIT,
+        cell=spec.cell,
+        spec=spec,
+        files={weights.name: sha256(data)},
+        num_classes=5,
+        channels=channels,
+        manifests={},
+        history=(),
+        best_epoch=0,
+        selection_value=0.0,
+        val_map_at_r=0.0,
+        environment=ENVIRONMENT,
+    )
     site.store.write(record)
-    path = site.store.weights(spec.cell, spec.id)
-    path.write_bytes(weights)
-    return model, path.parent
+    return model, weights.parent
 
 
 def _grey(path, dataset):
@@ -82,10 +102,8 @@ def _grey(path, dataset):
 
 
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
-    model, folder = _unit(tmp_path, "dul_cls")
-    code, out, err = bench(
-        "embed", "--run", folder.name[6:10], "--results", "runs", "--images", "photos", "--out", "x.npz"
-    )
+    model, _ = _unit(tmp_path, "dul_cls")
+    code, out, err = bench("embed", "--run", "0123", "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert (code, err) == (0, "")
     assert "bench score x.npz" in out
     found, others = read_embeddings(tmp_path / "x.npz")
@@ -120,7 +138,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, _ = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
-                     base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=""))  # fmt: skip
+                     base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=UNIT))  # fmt: skip
     assert bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.parquet")
     images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]
@@ -132,28 +150,29 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
-    unit = folder.name.removeprefix("train-")
-    tests = get_protocol("reality_check").presets["strict"].tests
-    spec = TestSpec(
-        code="", protocol="reality_check", version=1, preset="strict", train=(unit,), ensemble="", hparams="default",
-        trials=0, tuning_trainings=0, pinned="", tests=tests, scorers=(), soft_labels="",
-    )  # fmt: skip
-    site = Site(results=str(tmp_path / "runs"))
+    _unit(tmp_path, "cosface")
     cell = Cell("reality_check", "ndigit_smoke", "cosface")
-    columns = Columns(
-        **cell._asdict(), preset="strict", base="", fidelity="corrected", hparams="default", trials=0, pinned="",
-        backbone="convnet", dim=8, ensemble="", seed=0,
-    )  # fmt: skip
-    role = Role(
-        primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train=unit, base_train=""
-    )
+    spec = {"code": "", "protocol": cell.protocol, "version": 1, "preset": "strict", "train": (UNIT,), "ensemble": ""}
+    spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": "", "soft_labels": ""}
+    columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "dim": 8, "seed": 0}
+    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}
     record = TestRecord(
-        unit=spec.id, cell=cell, spec=spec, files={}, columns=columns, role=role, setting={}, manifests={},
-        corruptions={}, rows=(), curves={}, environment=environment(site, 0), finished=0.0,
-    )  # fmt: skip
-    site.store.write(record)
-    assert bench("embed", "--run", spec.id[:4], "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
+        unit="fedcba9876543210",
+        cell=cell,
+        spec=TestSpec(tests=Tests(), scorers=(), **spec),
+        files={},
+        columns=Columns(**columns),
+        role=Role(**role),
+        setting={},
+        manifests={},
+        corruptions={},
+        rows=(),
+        curves={},
+        environment=ENVIRONMENT,
+        finished=0.0,
+    )
+    Site(results=str(tmp_path / "runs")).store.write(record)
+    assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
 
 def test_a_backbone_gives_pooled_features(photos, bench, tmp_path):

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import BadInput
-from bench.records import COLUMNS
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings, write_embeddings
+from bench.store.records import COLUMNS
 from safetensors.numpy import save_file
 
 CONSOLE = Path(sys.executable).with_name("bench")

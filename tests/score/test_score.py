@@ -10,12 +10,12 @@ import bench
 import numpy as np
 import pytest
 import torch
-from bench.engine.model import DistributionScorer
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
 from bench.protocols.structure import structure_rows
-from bench.records import COLUMNS
+from bench.store.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .protocols.rows import SplitRow
-from .seeds import content_id
+from ..protocols.rows import SplitRow
+from ..seeds import content_id
 from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
 
 SCHEMA_VERSION = 2

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from .errors import UserError
+from ..errors import UserError
 from .files import read_json, write_atomic, write_json
 from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from .specs import Cell, Kind

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from ..errors import BadInput
-from .embedding_set import EmbeddingSet
-from .files import read_embeddings
+from ..scoring.embedding_set import EmbeddingSet
+from ..scoring.files import read_embeddings
 
 if TYPE_CHECKING:
-    from .score import Scored
+    from ..scoring.score import Scored
 
 
 class ScoredFile(TypedDict):
@@ -31,7 +31,7 @@ class ScoredFile(TypedDict):
 
 
 class ScoredFiles(TypedDict):
-    """What ``bench score --json`` prints: the files, the tidy table, worths of confidences, and differences."""
+    """Output of ``bench score --json``: the files, the tidy table, worths of confidences, and differences."""
 
     files: list[ScoredFile]
     rows: list[dict[str, object]]
@@ -77,9 +77,9 @@ def score_files(
     from ..report.frame import plain_rows
     from ..report.scored import print_scored, worth, write_scored
     from ..resources import pick_device
-    from .compare import compare
-    from .requests import wanted_metrics
-    from .score import score_set, tidy
+    from ..scoring.compare import compare
+    from ..scoring.requests import wanted_metrics
+    from ..scoring.score import score_set, tidy
 
     wanted_metrics(metrics)  # a wrong name is not the fault of a file
     where = pick_device(device)

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from .protocols._base import SelectionMetric, Tests
-from .protocols.recipes._base import Optim, Range
-from .seeds import content_id
+from ..protocols._base import SelectionMetric, Tests
+from ..protocols.recipes._base import Optim, Range
+from ..seeds import content_id
 
 Kind = Literal["train", "test", "study"]
 Ensemble = Literal["", "separated", "concatenated"]

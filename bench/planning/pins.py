@@ -1,0 +1,126 @@
+"""Values fixed by hand: ``--set key=value``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..protocols.recipes._base import Recipe
+from ..store.specs import Parameters
+from .setting import Setting, Values
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
+
+COMMAND_LINE = {"params": "method", "optim": "optim", "batches": "data", "view": "data", "augmentation": "augment"}
+"""Groups of a setting as ``--set`` and files name them."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A value fixed by hand: ``--set key=text``, with ``key`` such as ``method.margin``."""
+
+    key: str
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        """Read ``KEY=VALUE``.
+
+        Raises:
+            UserError: If there is no equals sign.
+        """
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: expected KEY=VALUE, such as method.margin=0.3")
+        return cls(key.strip(), value.strip())
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is about the data, which a method has in common with its base."""
+        return self.key.split(".")[0] in ("data", "augment")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The pinned values that a method and a data set have.
+
+    Attributes:
+        layer: The values.
+        keys: Their keys as typed.
+    """
+
+    layer: Setting = field(default_factory=Setting)
+    keys: frozenset[str] = frozenset()
+
+    def texts(self) -> list[str]:
+        """The values as text, in the order of the groups."""
+        return [
+            f"{title}.{key}={value}"
+            for group, title in COMMAND_LINE.items()
+            for key, value in sorted(getattr(self.layer, group).items())
+        ]
+
+
+def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pinned:
+    """The pinned values that a method and a data set have.
+
+    Raises:
+        UserError: If a value does not fit.
+    """
+    values: dict[str, Parameters] = {group: {} for group in COMMAND_LINE}
+    defaults: dict[str, Values] = {
+        "params": dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
+        "optim": recipe.end_to_end.values(),
+        "batches": recipe.batches(),
+        "view": recipe.view,
+        "augmentation": recipe.augmentation,
+    }
+    keys = set()
+    for pin in pins:
+        prefix, _, name = pin.key.partition(".")
+        for group, title in COMMAND_LINE.items():
+            if title == prefix and name in defaults[group]:
+                values[group][name] = convert(pin.text, defaults[group][name], f"--set {pin.key}")
+                keys.add(pin.key)
+    return Pinned(Setting(**values), frozenset(keys))
+
+
+def convert(text: str, default: Any, where: str) -> Any:
+    """A value of the type of a default.
+
+    Args:
+        text: As typed.
+        default: Text, a boolean, a number, or a tuple of ascending numbers.
+        where: What to blame.
+
+    Raises:
+        UserError: If the text does not fit.
+
+    Example:
+        >>> convert("3", 1.0, "--set optim.lr"), convert("25,50", (), "--set optim.milestones")
+        (3.0, [25, 50])
+    """
+    try:
+        if isinstance(default, str):
+            return text
+        if isinstance(default, tuple | list):
+            numbers = [int(part) for part in text.strip("[]()").split(",") if part.strip()]
+            if numbers != sorted(set(numbers)) or min(numbers, default=1) < 1:
+                raise ValueError
+            return numbers
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        value = type(default)(text)
+    except (ValueError, KeyError):
+        like = f"{type(default).__name__}, like {default!r}"
+        if isinstance(default, bool):
+            like = "true or false"
+        elif isinstance(default, tuple | list):
+            like = "ascending numbers, like 25,50"
+        raise UserError(f"{where}={text}: expected {like}") from None
+    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < min(1, default)):
+        raise UserError(f"{where}={text}: out of range")
+    return value

@@ -1,0 +1,83 @@
+"""Settings of a JSON or TOML file, one layer per method."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UnknownName, UserError
+from ..store.specs import Parameters
+from .pins import convert
+from .setting import Setting, Values
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """Settings of a JSON or TOML file.
+
+    Attributes:
+        label: Its name with a hash of its content: the same name with other content is another label.
+        shared: Values for all methods, by key.
+        by_method: Values of single methods, which win.
+    """
+
+    path: str
+    label: str
+    shared: Values
+    by_method: Mapping[str, Values]
+
+    def layer(self, method: type[Method], defaults: Setting) -> Setting:
+        """The layer of one method.
+
+        Args:
+            method: Its class.
+            defaults: Setting below, whose types the values must have.
+
+        Raises:
+            UserError: If a key is unknown or a value does not fit.
+        """
+        params: Parameters = {}
+        optim: Parameters = {}
+        for key, value in {**self.shared, **self.by_method.get(method.name, {})}.items():
+            group, _, name = key.partition(".")
+            if group == "method":
+                params[name] = value
+            elif group == "optim" and name in defaults.optim:
+                optim[name] = convert(str(value), defaults.optim[name], f"--hparams {self.path}: {key}")
+            else:
+                known = [f"optim.{k}" for k in defaults.optim] + [f"method.{k}" for k in method.Params.model_fields]
+                raise UnknownName(f"setting in {self.path}", key, known)
+        return Setting(params=params, optim=optim)
+
+
+def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
+    """Read ``{"method.scale": ..}`` for all methods, or ``{"cosface": {..}}``, or both.
+
+    Raises:
+        UserError: If the file cannot be read, or names an unknown method.
+    """
+    path = Path(name)
+    try:
+        text = path.read_bytes()
+        table = tomllib.loads(text.decode()) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        language = "TOML" if path.suffix == ".toml" else "JSON"
+        raise UserError(f"--hparams {path}: not valid {language}: {error}") from None
+    if not isinstance(table, dict):
+        raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
+    by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
+    for key in by_method:
+        if key not in methods:
+            raise UnknownName(f"method in {path}:", key, methods)
+    shared = {key: value for key, value in table.items() if key not in by_method}
+    return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)

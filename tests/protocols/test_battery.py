@@ -1,0 +1,253 @@
+"""One battery of tests: every value is declared, a new test is one file, and nothing is computed twice."""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from bench.protocols import declare, get_protocol, known_tests
+from bench.protocols.battery import run_battery
+from bench.protocols.embeddings import Embeddings, Options, Quality
+from bench.protocols.known_tests import BUILT_IN, known_groups, load_tests, modules_of
+from bench.protocols.metrics import METRICS, find_metric, metric_groups, metric_help, metric_requests, title_of
+from bench.protocols.scorers import ScoreMatrix
+
+PROTOCOLS = Path(known_tests.__file__).parent
+
+
+def _vectors(seed, labels, noise=0.6):
+    g = torch.Generator().manual_seed(seed)
+    centres = torch.randn(int(labels.max()) + 1, 6, generator=g, dtype=torch.float64)
+    x = centres[labels] + noise * torch.randn(len(labels), 6, generator=g, dtype=torch.float64)
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def _view(corrupted=False, **changes):
+    """Embeddings that have everything a test can need; with a lone image, and classes of different sizes."""
+    labels = torch.tensor([0] * 12 + [1] * 9 + [2] * 7 + [3] * 6 + [4] * 4 + [5] * 2 + [6])
+    ids = tuple(f"image {i:02d}" for i in range(len(labels)))
+    x = _vectors(0, labels, 1.2 if corrupted else 0.6)
+    g = torch.Generator().manual_seed(1)
+    confidences = {name: torch.rand(len(labels), generator=g) for name in ("norm", "method", "random")}
+    validation = Embeddings(labels=labels, ids=ids, scorers=_scorers(_vectors(5, labels)))
+    people = torch.rand(len(labels), 4, generator=g)
+    people = people / people.sum(1, keepdim=True)
+    people[3] = torch.nan
+    quality = Quality(values=torch.rand(len(labels), generator=g), kind="crop", clean={"norm": confidences["method"]})
+    given = {
+        "labels": labels,
+        "ids": ids,
+        "scorers": _scorers(x),
+        "own_scorers": ("cosine",),
+        "confidences": confidences,
+        "directions": lambda: x,
+        "quality": quality if corrupted else None,
+        "soft_labels": people,
+        "validation": validation,
+        "candidates": lambda: ScoreMatrix(-torch.cdist(x, x), "l2"),
+        "clean": not corrupted,
+        "options": Options(held_out_threshold=True),
+    }
+    return Embeddings(**(given | changes))
+
+
+def _scorers(x):
+    return {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine"), "mls": lambda: ScoreMatrix((x @ x.T) ** 3, "mls")}
+
+
+@pytest.mark.parametrize("corrupted", [False, True])
+def test_every_value_is_declared_and_in_its_range(corrupted):
+    view = _view(corrupted)
+    for test in load_tests(known_groups()):
+        rows = run_battery(view, [test])
+        applies = not (corrupted and test.clean_only) and not (test.group == "quality" and not corrupted)
+        assert bool(rows) == applies, test.group
+        declared = {"retrieval"} if test.group == "reranked" else {test.group}
+        for row in rows:
+            metric = find_metric(row["metric"])
+            assert metric is not None, row["metric"]
+            assert {metric.group} == declared
+            value = row["value"]
+            assert value != value or metric.low - 1e-12 <= value <= metric.high + 1e-12, row
+            assert bool(row["confidence"]) == (metric.of == "confidence")
+            assert "_" not in title_of(row["metric"])
+    keys = [tuple(row[k] for k in row if k != "value") for row in run_battery(view, load_tests(known_groups()))]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
+    names = {
+        row["metric"]
+        for corrupted in (False, True)
+        for row in run_battery(_view(corrupted), load_tests(known_groups()))
+    }
+    computed = {find_metric(name).name for name in names}
+    assert computed == set(METRICS)
+    assert {group for group, _ in metric_groups()} | {"reranked"} == set(BUILT_IN)
+
+
+def test_a_test_that_lacks_what_it_needs_is_left_out():
+    bare = _view(confidences={}, own_scorers=(), directions=None, soft_labels=None, candidates=None, validation=None)
+    rows = run_battery(bare, load_tests(known_groups()))
+    assert {find_metric(row["metric"]).group for row in rows} == {"retrieval", "map_at_1000", "verification"}
+    assert "threshold_val" not in {row["variant"] for row in rows}
+
+
+class _Counting(ScoreMatrix):
+    """A scorer that counts the queries it was asked to score."""
+
+    def __init__(self, scores, name, asked):
+        super().__init__(scores, name)
+        self.asked = asked
+
+    def matrix(self, queries, gallery):
+        self.asked.append(len(queries))
+        return super().matrix(queries, gallery)
+
+
+def test_one_ranking_serves_every_test():
+    asked, made = [], []
+    x = _vectors(0, _view().labels)
+
+    def make():
+        made.append(1)
+        return _Counting(x @ x.T, "cosine", asked)
+
+    view = _view(scorers={"cosine": make}, candidates=None)
+    run_battery(view, load_tests(["retrieval", "verification", "filter_out", "risk"]))
+    assert made == [1]
+    assert asked[0] == sum(asked) == len(view)
+
+
+def test_splits_of_the_same_images_share_what_depends_on_labels_alone():
+    from dataclasses import replace
+
+    view = _view()
+    assert view.once("a", lambda: 1, shared=True) == 1
+    assert view.once("b", lambda: 1) == 1
+    other = replace(view, clean=False)
+    assert (other.once("a", lambda: 2, shared=True), other.once("b", lambda: 2)) == (1, 2)
+
+
+PLUGIN = '''"""How well the classes are aligned (Wang and Isola 2020)."""
+
+from bench.protocols.declare import test
+from bench.protocols.embeddings import Embeddings
+from bench.protocols.metrics import Metric
+from bench.protocols.rows import row
+
+ALIGNMENT = Metric(name="alignment", title="alignment loss", group="alignment", of="embeddings", better="lower",
+                   unit="number", high=4.0, source="Wang and Isola 2020")
+
+
+@test(group="alignment", per="embeddings", needs=("directions",), metrics=(ALIGNMENT,))
+def alignment(view: Embeddings):
+    x, y = view.unit_vectors, view.labels
+    same = (y[:, None] == y[None]) & ~y.new_ones(len(y), len(y)).bool().diagonal().diag()
+    yield row("alignment", float((2 - 2 * x @ x.T)[same].mean()), n_queries=len(view))
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The module of a test file of one's own; it is forgotten afterwards."""
+    path = tmp_path / "my_alignment.py"
+    path.write_text(PLUGIN)
+    spec = importlib.util.spec_from_file_location("my_alignment", path)
+    module = importlib.util.module_from_spec(spec)
+    load_tests(BUILT_IN)
+    monkeypatch.setattr(declare, "_DECLARED", dict(declare._DECLARED))
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_new_test_of_embeddings_is_one_file_with_its_metrics(plugin):
+    """Fault A9: it took seven edits, of the engine, the plan, the scoring, the tables, the help and the docs."""
+    view = _view()
+    before = modules_of(BUILT_IN)
+    rows = run_battery(view, load_tests(["alignment"]))
+    x = view.unit_vectors
+    same = (view.labels[:, None] == view.labels[None]).fill_diagonal_(False)
+    assert [row["metric"] for row in rows] == ["alignment"]
+    assert rows[0]["value"] == pytest.approx(float(torch.cdist(x, x).square()[same].mean()))
+    metric = find_metric("alignment")
+    assert (metric, title_of("alignment"), metric.sign) == (plugin.ALIGNMENT, "alignment loss", -1)
+    assert "alignment" in known_groups()
+    assert ("alignment", (plugin.ALIGNMENT,)) in list(metric_groups())
+    assert metric_requests()["alignment"] == ("alignment",)
+    assert "alignment" in metric_help()
+    assert modules_of(["alignment"]) == ("bench.protocols.battery", "my_alignment")
+    assert modules_of(BUILT_IN) == before
+
+
+def test_bench_score_runs_a_test_of_ones_own(plugin):
+    import bench
+
+    view = _view()
+    frame = bench.score(view.unit_vectors, view.labels, metrics=["alignment"])
+    assert frame["metric"].tolist() == ["alignment"]
+    assert frame["value"].tolist() == pytest.approx([run_battery(view, load_tests(["alignment"]))[0]["value"]])
+
+
+def test_a_metric_of_a_name_that_is_taken_is_refused(plugin):
+    from bench.protocols.metrics import Metric
+
+    taken = Metric(name="nmi", title="another NMI", group="mine")
+    with pytest.raises(ValueError, match="of group 'mine', its test of group 'other'"):
+        declare.test(group="other", per="embeddings", metrics=(taken,))
+    declare.test(group="mine", per="embeddings", metrics=(taken,))(lambda view: ())
+    with pytest.raises(ValueError, match="'nmi', which is there already"):
+        find_metric("map_at_r")
+
+
+def _closure(module):
+    """Modules of protocols/ that a module imports, directly or not."""
+    seen, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse((PROTOCOLS / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+                waiting.append(node.module)
+    return seen
+
+
+def test_modules_that_compute_import_neither_the_registry_nor_the_metrics():
+    for module in {*BUILT_IN.values(), "battery"}:
+        assert not _closure(module) & {"known_tests", "metrics", "_base"}, module
+    # Model selection ranks too; its code does not depend on any test.
+    assert not _closure("query_metrics") & {"embeddings", "declare", "battery", *BUILT_IN.values()}
+
+
+def test_every_built_in_group_is_declared_where_the_registry_says():
+    for group, module in BUILT_IN.items():
+        tests = load_tests([group])
+        assert len(tests) == 1
+        assert tests[0].module == f"bench.protocols.{module}"
+    assert {test.group for test in declare.declared_tests() if test.module.startswith("bench.")} == set(BUILT_IN)
+    with pytest.raises(ValueError, match="unknown group of tests 'nmi'"):
+        load_tests(["nmi"])
+
+
+def test_the_plans_of_the_protocols_name_known_groups():
+    for name in ("reality_check", "standardized"):
+        for preset in get_protocol(name).presets.values():
+            extra = {"map_at_1000", "clustering", "structure"} if name == "standardized" else set()
+            assert set(preset.tests.groups) == set(BUILT_IN) - {"map_at_1000", "clustering", "structure"} | extra
+
+
+def test_help_on_metrics_imports_nothing_heavy():
+    code = (
+        "import sys; from bench.protocols.metrics import metric_help; text = metric_help(); "
+        "heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy; print(text)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (
+        "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, clustering, structure, all,"
+        " or single ones such as recall_at_16 or nmi. Default: recall,map_at_r,r_precision."
+    )
