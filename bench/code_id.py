@@ -101,7 +101,9 @@ def closure(*roots: str | Path) -> list[Module]:
 def _imported(module: Module, edited: int) -> tuple[Module, ...]:
     """Modules that a module imports, through re-exports to where a name is defined."""
     targets: list[Module | None] = []
-    for node in _import_nodes(_tree(module.path)):
+    # A package that is taken as a whole gives every name that it has, those too that it loads when they are asked for.
+    package = module.path.name == "__init__.py"
+    for node in _import_nodes(_tree(module.path), type_checking=package):
         if isinstance(node, ast.Import):
             targets += [_find(alias.name, module) for alias in node.names]
         else:
@@ -110,20 +112,20 @@ def _imported(module: Module, edited: int) -> tuple[Module, ...]:
     return tuple(dict.fromkeys(target for target in targets if target is not None))
 
 
-def _import_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Import statements at any depth, without those for type checkers only."""
+def _import_nodes(tree: ast.AST, type_checking: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements at any depth, with or without those for type checkers only."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING") and not _negated(node.test):
+        if not type_checking and isinstance(node, ast.If) and _for_type_checkers(node.test):
             for other in node.orelse:
                 yield from _import_nodes(ast.Module([other], []))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield node
         else:
-            yield from _import_nodes(node)
+            yield from _import_nodes(node, type_checking)
 
 
-def _negated(test: ast.expr) -> bool:
-    return isinstance(test, ast.UnaryOp)
+def _for_type_checkers(test: ast.expr) -> bool:
+    return ast.unparse(test).endswith("TYPE_CHECKING") and not isinstance(test, ast.UnaryOp)
 
 
 def _absolute(node: ast.ImportFrom, module: Module) -> str:
@@ -157,12 +159,14 @@ def _find(name: str, importer: Module | None) -> Module | None:
     if importer is not None:
         top = importer.name.partition(".")[0]
         if top == PLUGINS:
-            prefix = importer.package + "."
-            beside = name.removeprefix(prefix)
-            path = importer.path.parent.joinpath(*beside.split("."))
+            # The folder of a plug-in is a package, which may have packages below it.
+            below = importer.package.split(".")[2:]
+            folder = importer.package.removesuffix("".join(f".{part}" for part in below))
+            near = name.removeprefix(f"{folder}.")
+            path = importer.path.parents[len(below)].joinpath(*near.split("."))
             for candidate in (path.with_suffix(".py"), path / "__init__.py"):
                 if candidate.is_file():
-                    return Module(prefix + beside, candidate)
+                    return Module(f"{folder}.{near}", candidate)
         if name.partition(".")[0] not in (top, "bench"):
             return None
     return _file_of(name)

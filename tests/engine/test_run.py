@@ -6,6 +6,8 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from bench.records import TestRecord
+from bench.store import Store
 from safetensors.numpy import load_file
 
 ALL = "arcface,cosface,pfe,dul_cls"
@@ -193,14 +195,13 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
     assert not frame.duplicated(KEYS).any()
     assert (folder / "report" / "comparison.md").read_text().count("| cosface |") == 2
     old = next(folder.glob("*/*/cosface/test-*/record.json"))
-    record = json.loads(old.read_text())
-    clone = old.parents[1] / "test-0123456789abcdef" / "record.json"
-    clone.parent.mkdir()
-    clone.write_text(json.dumps(record | {"unit": "0123456789abcdef", "finished": record["finished"] + 1}))
+    record = TestRecord.from_json(old.read_bytes())
+    spec = record.spec.replaced(code="edited")
+    Store(folder).write(record.model_copy(update={"spec": spec, "unit": spec.id, "finished": record.finished + 1}))
     assert "1 older result" in cli("report").stderr
     again = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
     assert len(again) == len(frame)
-    assert "0123456789abcdef" in set(again["unit"])
-    assert record["unit"] not in set(again["unit"])
+    assert spec.id in set(again["unit"])
+    assert record.unit not in set(again["unit"])
     old.write_text("{")
     assert "1 damaged record(s) left out" in cli("report").stderr

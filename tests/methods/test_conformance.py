@@ -1,11 +1,11 @@
-"""Every method passes the suite that ``bench.testing`` ships, and the suite fails what it should fail."""
+"""Every method passes the suite that ``bench.conformance`` ships, and the suite fails what it should fail."""
 
 from __future__ import annotations
 
 import pytest
+from bench.conformance import CHECKS, ConformanceError, check
 from bench.methods import PER, CosineClassifier, Method, register
 from bench.registry import Registry
-from bench.testing import CHECKS, ConformanceError, check
 from torch import nn
 
 METHODS = Registry("methods")
