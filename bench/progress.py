@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -90,8 +91,9 @@ class Display:
         self.note(cell, "; ".join(filter(None, [tuning, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} tested"])))
 
     def log(self, text: str) -> None:
-        """One line above the bars."""
-        self.console.print(f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {text}", highlight=False)
+        """One line above the bars; brackets in it are no markup."""
+        line = f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {escape(text)}"
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

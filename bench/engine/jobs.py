@@ -11,6 +11,9 @@ from ..site import Site
 from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .tuning import Told
 
+LOG = "error.txt"
+"""File of a unit with the traceback of its last failure."""
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol, TypeVar
@@ -19,7 +19,7 @@ from ..planning.plan import Plan, Specs
 from ..site import Site
 from ..store.records import StudyRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
-from .jobs import Done, Job, ProposeJob, TestJob, TrainJob
+from .jobs import LOG, Done, Job, ProposeJob, TestJob, TrainJob
 from .pool import JobFailed, SettingFailed
 from .tuning import Told
 
@@ -199,11 +199,16 @@ class Scheduler:
             self.display.note(plan.cell, _tuning_note(plan, trials, best))
             self._prune(plan, trials, best)
         if best is None:
-            raise UnitFailed(
-                f"all {len(trials)} trials failed; first reason: {trials[0].reason}",
-                f"study of {plan.cell.method} on {plan.cell.dataset}",
-            )
+            raise self._all_failed(plan, trials)
         return best
+
+    def _all_failed(self, plan: Plan, trials: list[TrialRecord]) -> JobFailed:
+        """The failure of a study, with the traceback of its first trial."""
+        units = {unit: self.store.unit_dir(plan.cell, "train", unit) / LOG for unit in trials[0].units}
+        unit, log = next((item for item in units.items() if item[1].exists()), ("", ""))
+        error = JobFailed(f"all {len(trials)} trials failed; first reason: {trials[0].reason}", "", str(log))
+        error.what, error.unit = f"study of {plan.cell.method} on {plan.cell.dataset}", f"train {unit}" if unit else ""
+        return error
 
     async def _batch(
         self, plan: Plan, study: str, numbers: Iterable[int], earlier: list[TrialRecord], bases: Specs | None
@@ -258,7 +263,9 @@ class Scheduler:
         except SettingFailed as error:  # a crash or a dead worker is not a result
             record = record.model_copy(update={"reason": str(error)})
             self.display.skip(plan.cell, plan.models * plan.epochs)
-            self.display.log(shortened(f"{plan.cell.method} on {plan.cell.dataset}: trial {number} failed: {error}"))
+            what = f"{plan.cell.method} on {plan.cell.dataset}: trial {number} ({error.unit}) failed"
+            # The display puts the time in front of the line.
+            self.display.log(replace(self._failure(error, what), unit="").line(LINE - 12))
         self.store.write_trial(plan.cell, record)
         return record
 

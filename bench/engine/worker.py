@@ -18,10 +18,7 @@ from collections.abc import Callable
 from ..errors import UnitFailed, UserError, first_line, place_of
 from ..store.files import write_atomic
 from ..store.specs import Point
-from .jobs import JOBS, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
-
-LOG = "error.txt"
-"""File of a unit with the traceback of its last failure."""
+from .jobs import JOBS, LOG, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
 
 
 def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:

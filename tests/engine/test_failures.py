@@ -1,0 +1,127 @@
+"""Errors of workers: one line that names the unit, the plug-in's line and the file with the whole traceback."""
+
+import re
+
+import pytest
+from bench.cli import main
+from bench.engine.scheduler import Failure
+from bench.errors import LINE
+
+RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
+
+LOUD = '''
+from bench.methods import CosineClassifier, Method, register
+
+from .losses import Loud
+
+
+@register
+class Mine(Method):
+    """Raises in its loss."""
+
+    name = "mine"
+    summary = "raises in its loss"
+
+    def objective(self, num_classes, dim, base=None):
+        return Loud(num_classes, dim, scale=12.0)
+'''
+
+LOSSES = """
+import torch
+from bench.methods import CosineClassifier
+
+
+class Loud(CosineClassifier):
+    def forward(self, distribution, labels):
+        {body}
+"""
+
+
+def _plugin(folder, body):
+    (folder / "mine.py").write_text(LOUD)
+    (folder / "losses.py").write_text(LOSSES.format(body=body))
+    return folder / "mine.py"
+
+
+LONG = r'"\n".join(["the spread is\x00 not\tfinite [/bold] " + 280 * "1", *(f"tensor {i:04d}" for i in range(300))])'
+
+
+def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(cli, tmp_path):
+    plugin = _plugin(tmp_path, f"raise RuntimeError({LONG})")
+    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert all(len(line) <= LINE for line in lines), max(lines, key=len)
+    (line,) = [line for line in lines if "RuntimeError" in line]
+    (folder,) = tmp_path.glob("results/runs/*/*/mine/train-*")
+    assert line.startswith(f"failed mine on ndigit_smoke, seed 0 ({folder.name.replace('-', ' ')}): RuntimeError: the ")
+    assert "(losses.py:8); traceback: " in line
+    log = tmp_path / line.rpartition("traceback: ")[2]
+    assert log == folder / "error.txt"
+    text = log.read_text()
+    assert text.startswith("Traceback")
+    assert "tensor 0299" in text
+    assert "tensor" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in folder.iterdir() if path.name == "record.json"]
+
+
+def test_a_long_message_that_blames_the_setting_is_one_line_per_trial(cli, tmp_path):
+    plugin = _plugin(tmp_path, f"raise FloatingPointError({LONG})")
+    done = cli("run", "--method", "mine", *RUN, "--trials", "2", "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert all(len(line) <= LINE for line in lines), max(lines, key=len)
+    for number in (0, 1):
+        (line,) = [line for line in lines if f"trial {number} (" in line]
+        unit = re.search(r"mine on ndigit_smoke: trial . \((train \w+)\) failed: FloatingPointError: the spread", line)
+        assert (
+            f"(losses.py:8); traceback: results/runs/reality_check/ndigit_smoke/mine/{unit[1].replace(' ', '-')}/"
+            in line
+        )
+    assert re.match(
+        r"failed study of mine on ndigit_smoke \(train \w+\): all 2 trials failed; first reason: Fl", lines[-1]
+    )
+    assert (tmp_path / lines[-1].rpartition("traceback: ")[2]).read_text().startswith("Traceback")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp_path):
+    plugin = _plugin(tmp_path, "return torch.zeros(2) @ torch.zeros(3)")
+    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "RuntimeError" in line]
+    assert "(losses.py:8)" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (LOUD.replace("\n\n@register", "\n1 / 0\n\n@register"), "mine.py:6"),
+        (LOUD + "\n    def distribution(self, raw, spread):\n        return 1 / 0\n", "mine.py:18"),
+        (LOUD + "\n    @property\n    def trained_parts(self):\n        return 1 / 0\n", "mine.py:19"),
+    ],
+)
+def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(text, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _plugin(tmp_path, "return None").write_text(text)
+    asked = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--scorers", "mls", "--dry-run")
+    assert main([*asked]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert len(line) <= LINE
+    assert place in line
+    assert "ZeroDivisionError: division by zero" in line
+
+
+@pytest.mark.parametrize("reason", ["short", "long " * 400])
+@pytest.mark.parametrize("log", ["", "results/runs/" + "a" * 100 + "/error.txt"])
+def test_a_failure_is_at_most_one_line_with_its_unit_and_its_file(reason, log):
+    failure = Failure(
+        "a method with a long name on a data set with one, seed 0", f"train {16 * 'f'}", reason, "mine.py:3", log
+    )
+    line = failure.line()
+    assert len(line) <= LINE
+    assert re.match(r"a method .* \(train f{16}\): (short|long )", line)
+    assert " (mine.py:3)" in line
+    assert line.endswith(log)
