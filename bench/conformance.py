@@ -2,7 +2,7 @@
 
 In a test file::
 
-    from bench.testing import CHECKS, check
+    from bench.conformance import CHECKS, check
 
     @pytest.mark.parametrize("name", CHECKS)
     def test_my_method(name):
@@ -98,7 +98,7 @@ def shapes(cls: Any) -> None:
 
 
 def finite(cls: Any) -> None:
-    """Finite loss and gradients, also for zero, equal and opposite raw embeddings and a batch of one class."""
+    """Finite loss and gradients, also at extreme outputs of the heads and for a batch of one class."""
     for fidelity in cls.fidelities:
         model = build(cls, fidelity)
         images, labels = _batch()
@@ -111,6 +111,7 @@ def finite(cls: Any) -> None:
                 _require(bool(torch.isfinite(p.grad).all()), f"{fidelity}: gradient of {name} is not finite")
         if fidelity == "corrected":
             _extremes(model, labels)
+            _extreme_spreads(model, labels)
 
 
 def _extremes(model: Any, labels: Tensor) -> None:
@@ -132,17 +133,38 @@ def _extremes(model: Any, labels: Tensor) -> None:
             continue
         _require(bool(torch.isfinite(loss)), f"{name}: the loss is {loss.item()}")
     for name, raw in cases.items():
-        raw = raw.clone().requires_grad_()
-        spread = None if model.spread is None else model.spread(features)
+        spread = None if model.spread is None else model.spread(features).detach()
         y = torch.zeros_like(labels) if name == "one class" else labels
-        try:
-            loss = model.objective(model.method.distribution(raw, spread), y)
-        except ValueError:
-            continue  # a clear refusal is as good as a value
-        (gradient,) = torch.autograd.grad(loss, raw, allow_unused=True)
-        _require(bool(torch.isfinite(loss)), f"{name} embeddings: the loss is {loss.item()}")
-        if gradient is not None:
-            _require(bool(torch.isfinite(gradient).all()), f"{name} embeddings: the gradient is not finite")
+        _require_finite(model, f"{name} embeddings", raw, spread, y)
+
+
+def _extreme_spreads(model: Any, labels: Tensor) -> None:
+    """What one large step can make of a spread head: raw values far outside of what training keeps."""
+    if model.spread is None:
+        return
+    features = torch.rand(len(labels), model.mean.in_features)
+    raw = torch.randn(len(labels), DIM)
+    with torch.no_grad():
+        shape = model.spread(features).shape
+    signs = 1.0 - 2.0 * (torch.arange(shape.numel()) % 2).reshape(shape)
+    _require_finite(model, "a spread head at zero", raw, torch.zeros(shape), labels)
+    # Squares of these fit float32; beyond 1e19 they would not.
+    for size in (1e-6, 1e2, 1e4, 1e12):
+        for sign, spread in (("+", torch.full(shape, size)), ("-", torch.full(shape, -size)), ("+-", size * signs)):
+            _require_finite(model, f"a spread head at {sign}{size:g}", raw, spread, labels)
+
+
+def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, labels: Tensor) -> None:
+    """Finite loss and gradients at some outputs of the heads; a clear refusal is as good as a value."""
+    heads = [head.clone().requires_grad_() for head in (raw, spread) if head is not None]
+    try:
+        loss = model.objective(model.method.distribution(heads[0], heads[1] if len(heads) > 1 else None), labels)
+    except ValueError:
+        return
+    _require(bool(torch.isfinite(loss)), f"{what}: the loss is {loss.item()}")
+    for head, gradient in zip(("embeddings", "spreads"), torch.autograd.grad(loss, heads, allow_unused=True)):
+        finite = gradient is None or bool(torch.isfinite(gradient).all())
+        _require(finite, f"{what}: the gradient of the {head} is not finite")
 
 
 def learns(cls: Any) -> None:

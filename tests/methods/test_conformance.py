@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch.nn.functional as F
 from bench.conformance import CHECKS, ConformanceError, check
-from bench.methods import PER, CosineClassifier, Method, register
+from bench.methods import PER, CosineClassifier, Method, SpreadHead, register
+from bench.methods.distributions import IsotropicNormal
 from bench.registry import Registry
 from torch import nn
 
@@ -59,6 +61,60 @@ class _Drifting(CosineClassifier):
 class _Dead(CosineClassifier):
     def forward(self, distribution, labels):
         return super().forward(type(distribution)(distribution.mean.detach()), labels)
+
+
+def _spread(variance):
+    """A plug-in as in fault A6: it trains well, and underflows once its spread head is thrown out."""
+
+    class Wide(_Good):
+        """Wide."""
+
+        name, default_confidence = "wide", "method"
+
+        def spread_head(self, in_features, dim):
+            return SpreadHead(in_features, 1)
+
+        def distribution(self, raw, spread):
+            return IsotropicNormal(F.normalize(raw, dim=-1), variance(spread.squeeze(-1)), validate_args=False)
+
+        def confidence(self, distribution):
+            return -distribution.variance
+
+        def objective(self, num_classes, dim, base=None):
+            return _Likelihood(num_classes, dim, 12.0)
+
+    return Wide
+
+
+class _Likelihood(CosineClassifier):
+    def forward(self, distribution, labels):
+        centres = F.normalize(self.weight, dim=-1)[labels]
+        return super().forward(distribution, labels) - distribution.log_prob(centres).mean()
+
+
+@pytest.mark.parametrize(
+    "variance",
+    [
+        lambda s: (s / 1000).exp(),
+        lambda s: F.softplus(s),
+        lambda s: 1e-3 + s.square().square(),
+        lambda s: s.sigmoid(),
+    ],
+)
+def test_a_spread_that_underflows_or_overflows_is_found(variance):
+    for name in CHECKS:
+        check(name, _spread(lambda s: 0.01 + 1.0 / (1.0 + s.abs())))
+    with pytest.raises(ConformanceError, match=r"a spread head at .*: the (loss is|gradient of)"):
+        check("finite", _spread(variance))
+
+
+def test_a_spread_that_is_refused_in_words_is_as_good_as_a_value():
+    def refuses(spread):
+        if not bool((spread.abs() < 50).all()):
+            raise ValueError("a spread must be below 50")
+        return spread.exp()
+
+    check("finite", _spread(refuses))
 
 
 @pytest.mark.parametrize(
