@@ -36,21 +36,24 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
     experiment = resolve(request, site)
     settings: dict[Cell, CellSetting] = {}
     missing: dict[Cell, NothingPublished] = {}
-    for asked in experiment.requests:
-        try:
-            if asked.base in missing:
-                raise missing[asked.base]
-            settings[asked.cell] = cell_setting(experiment, asked, site)
-        except NothingPublished as error:
-            missing[asked.cell] = error
-    if missing and not any(setting.request.requested for setting in settings.values()):
+    # A base that only serves is looked at after the methods it serves: without them it is not needed.
+    for asked in sorted(experiment.requests, key=lambda request: not request.requested):
+        if asked.requested or any(setting.request.base == asked.cell for setting in settings.values()):
+            try:
+                settings[asked.cell] = cell_setting(experiment, asked, site)
+            except NothingPublished as error:
+                missing[asked.cell] = error
+    for cell, setting in list(settings.items()):
+        if setting.request.base in missing:
+            missing[cell] = missing[setting.request.base]
+            del settings[cell]
+    if not settings:
         raise next(iter(missing.values()))
-    needed = {setting.request.base for setting in settings.values()}
     plans: dict[Cell, Plan] = {}
-    for cell, setting in settings.items():
-        if setting.request.requested or cell in needed:
-            base = setting.request.base
-            plans[cell] = make_plan(experiment, setting, plans[base] if base else None, site)
+    for asked in experiment.requests:
+        if asked.cell in settings:
+            base = plans[asked.base] if asked.base else None
+            plans[asked.cell] = make_plan(experiment, settings[asked.cell], base, site)
     _check_all_used(experiment, site, plans)
     named = [error for cell, error in missing.items() if cell.method in experiment.methods]
     return Plans(tuple(plans.values()), tuple(str(error) for error in named))

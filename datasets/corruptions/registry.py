@@ -44,6 +44,7 @@ def corruption_module(name: str) -> str:
         KeyError: If there is no such corruption.
 
     Example:
+        >>> from bench.datasets.corruptions import corruption_module
         >>> corruption_module("blur")
         'bench.datasets.corruptions.blur'
     """

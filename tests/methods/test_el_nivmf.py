@@ -6,6 +6,7 @@ from bench.engine.optim import build_optimizer
 from bench.methods import EmbeddingModel
 from bench.methods.el_nivmf import ElNivmf
 from bench.methods.proxy_distance import ProxyDistance
+from bench.protocols.recipes import Optim
 
 
 def _model(method):
@@ -48,8 +49,7 @@ def test_the_public_start_multiplies_the_last_layer_and_takes_class_means(cls, b
 def test_rates_are_over_that_of_the_directions():
     params = ElNivmf.Params(concentration_rate=4.0, temperature_rate=0.04)
     model = _model(ElNivmf(params, "released"))
-    optim = {"optimizer": "adam", "lr": 1e-5, "lr_objective": 0.05, "weight_decay": 4e-4, "heads_factor": 1.0}
-    optim["decay_objective"] = False
+    optim = Optim(epochs=1, optimizer="adam", lr=1e-5, lr_objective=0.05, weight_decay=4e-4, decay_objective=False)
     groups = build_optimizer(model, model.objective, optim).param_groups
     rate = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
     assert rate[id(model.objective.weight)] == pytest.approx((0.05, 0.0))
