@@ -145,6 +145,22 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
     assert [p.name for p in root.iterdir()] == ["store.json"]
 
 
+@pytest.mark.parametrize("command", [("run", "--method", "cosface", *TINY), ("status",), ("report",), ("compare",)])
+def test_a_results_folder_of_the_first_schema_is_refused(command, inside, tmp_path):
+    root = tmp_path / "old"
+    record = root / "reality_check" / "ndigit_smoke" / "cosface" / "test-0123456789abcdef" / "record.json"
+    record.parent.mkdir(parents=True)
+    (root / "store.json").write_text(json.dumps({"schema": 1, "protocols": {"reality_check": 1}}))
+    record.write_text(json.dumps({"unit": "0123456789abcdef", "rows": []}))
+    done = inside(*command, "--results", root)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"bench: {root} has results of schema 1, this bench writes schema 2; the two are never mixed: name another"
+        " folder with --results\n"
+    )
+
+
 def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     done = inside("run", "--method", "cosface", *TINY, "--results", tmp_path)
