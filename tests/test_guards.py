@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from bench.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"bench": "bench", "methods": "bench/methods", "datasets": "bench/datasets",
@@ -136,6 +137,87 @@ def test_code_imports_methods_from_the_modules_that_define_them():
             if module in packages:
                 through = [name for name in names if f"{module}.{name}" not in modules | packages]
                 assert not through, f"{path} imports {', '.join(through)} through {module}"
+
+
+ROOMS = (
+    ("_version", "errors", "seeds"),
+    ("code_id", "conformance", "resources"),
+    ("registry",),
+    ("store",),
+    ("site", "progress"),
+    ("planning",),
+    ("engine",),
+    ("scoring",),
+    ("report",),
+    ("commands",),
+    ("__init__", "cli"),
+)
+"""The rooms of bench/, floor by floor: a room imports from the floors before its own only."""
+
+
+def _room(path):
+    return path.relative_to("bench").parts[0].removesuffix(".py")
+
+
+def _rooms_imported(path):
+    for module, names in _modules_imported(path):
+        # The package itself is on the way to its parts; what is taken from it is a part of that name, or its content.
+        for name in [module] if module != "bench" else [f"bench.{name}" for name in names or ["__init__"]]:
+            top, _, rest = name.partition(".")
+            if top == "bench":
+                yield rest.split(".")[0] or "__init__"
+
+
+def test_each_room_of_bench_imports_only_from_the_rooms_before_it():
+    """Imports for type checkers and inside functions count too."""
+    floors = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
+    files = [p for p in _our_files() if p.parts[0] == "bench" and p.suffix == ".py"]
+    assert {_room(path) for path in files} == set(floors)
+    for path in files:
+        for room in set(_rooms_imported(path)) - {_room(path), *FOLDERS}:
+            assert room in floors, f"{path} imports bench.{room}, which is no room"
+            assert floors[room] < floors[_room(path)], f"{path} imports bench.{room}"
+
+
+def test_dictionaries_of_anything_stay_at_the_border_to_json():
+    files = [ROOT / p for p in _our_files() if p.parts[0] == "bench" and p.suffix == ".py"]
+    lines = [
+        f"{path.name}: {line}" for path in files for line in path.read_text().splitlines() if "dict[str, Any]" in line
+    ]
+    assert len(lines) <= 15, "\n".join(lines)
+
+
+def _functions(path):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body
+            yield node.name, node.end_lineno - body[0].lineno + 1
+
+
+def test_no_function_of_bench_is_longer_than_60_lines():
+    lengths = {
+        f"{path}: {name}": length
+        for path in _our_files()
+        if path.parts[0] == "bench" and path.suffix == ".py"
+        for name, length in _functions(path)
+    }
+    assert len(lengths) > 300
+    assert not {name: length for name, length in lengths.items() if length > 60}
+
+
+def test_no_file_tells_a_method_apart_by_its_name():
+    names = set(Registry("methods").names)
+    assert "cosface" in names
+    for path in [p for p in _our_files() if p.suffix == ".py"]:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            told = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & names
+            if path.parts[0] in ("bench", "datasets"):
+                # No such word stands there at all.
+                assert not (isinstance(node, ast.Constant) and told), f"{path}:{node.lineno} names {told}"
+            elif isinstance(node, ast.Compare | ast.match_case) and told:
+                # A method may be named after its own parameters' values, which are compared as such.
+                compared = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+                assert not compared & {"name", "method"}, f"{path} tells {told} apart"
 
 
 def test_our_folders_are_never_imported_as_top_level_packages():
