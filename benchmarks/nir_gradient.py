@@ -20,14 +20,14 @@ import torch
 import torch.nn.functional as F
 from bench.datasets import Augmentation, class_balanced_batches
 from bench.datasets.ndigit import NDigit
-from bench.engine.model import embed
+from bench.engine.networks import embed
 from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.nir import NIR
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.query_metrics import map_at_r
-from bench.protocols.recipes import get_recipe
+from bench.protocols.recipes import Optim, get_recipe
 
 RUNS = {"released": ("released", 0.0075), "corrected": ("corrected", 1.0), "control": ("corrected", 1.0)}
 
@@ -45,7 +45,7 @@ def train(run: str, epochs: int, data: Any) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     model = EmbeddingModel(NIR(NIR.Params(omega=omega), fidelity), backbone, data.train.num_classes, recipe.dim)
-    optim = {"lr": 0.015, "lr_objective": 0.06, "weight_decay": 1e-2, "optimizer": "adamw"}
+    optim = Optim(epochs=epochs, lr=0.015, lr_objective=0.06, weight_decay=1e-2, warmup=0.15)
     optimizer = build_optimizer(model, model.objective, optim)
     labels, loss = data.train.labels, model.objective
     steps = len(labels) // (recipe.classes_per_batch * recipe.images_per_class)
@@ -58,9 +58,7 @@ def train(run: str, epochs: int, data: Any) -> list[dict[str, Any]]:
         batches = class_balanced_batches(labels, recipe.classes_per_batch, recipe.images_per_class, order, steps)
         for number, index in enumerate(batches):
             for group in optimizer.param_groups:
-                group["lr"] = group["max_lr"] * learning_rate_factor(
-                    epoch * steps + number, steps, {"schedule": "onecycle", "epochs": epochs, "warmup": 0.15}
-                )
+                group["lr"] = group["max_lr"] * learning_rate_factor(epoch * steps + number, steps, optim)
             embedding = model(data.train.training(index, augmentation, augment))
             y, points = labels[index], embedding.distribution.mean
             proxy = omega * loss.proxy_loss(embedding.distribution, y)
