@@ -47,14 +47,14 @@ def draw():
     ax.axis("off")
 
     box(ax, 0.1, 5.5, 3.2, 1.1, "request", "--method pfe --dataset ndigit\n--trials 10 --seeds 2", "input")
-    box(ax, 0.1, 3.75, 3.2, 0.9, "recipe of the data set", "backbone, optimiser, search ranges", "input")
+    box(ax, 0.1, 3.75, 3.2, 0.9, "recipe of the data set", "backbone, optimiser, ranges", "input")
     box(ax, 0.1, 2.45, 3.2, 0.9, "preset of the protocol", "folds, selection, tests", "input")
     box(ax, 0.1, 1.15, 3.2, 0.9, "pinned values", "--set optim.epochs=10", "input")
 
     lane(ax, 3.75, "cell: reality_check / ndigit / cosface (the base)", 2.85)
     lane(ax, 0.35, "cell: reality_check / ndigit / pfe", 2.85)
     for y in (4.05, 0.65):
-        box(ax, 4.25, y, 2.0, 1.9, "study", "10 trials: each is one\ntraining with the\nreplicate “tuning”", "cell")
+        box(ax, 4.25, y, 2.0, 1.9, "study", "10 trials: one\ntraining each, with\nreplicate “tuning”", "cell")
         for row, replicate in enumerate((0, 1)):
             top = y + 1.05 - 1.05 * row
             box(ax, 7.55, top, 2.2, 0.85, "training unit", f"replicate {replicate}")
