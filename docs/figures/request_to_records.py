@@ -17,7 +17,9 @@ COLOURS = {"input": "#e8eef7", "cell": "#fdf1dc", "unit": "#e5f3e6", "output": "
 
 def box(ax, x, y, width, height, title, text, kind="unit"):
     """A rounded box with a bold first line."""
-    patch = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=COLOURS[kind], ec="#555")
+    patch = FancyBboxPatch(
+        (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=COLOURS[kind], ec="#555"
+    )
     ax.add_patch(patch)
     lines = text.count("\n") + 1
     middle = y + height / 2
@@ -36,7 +38,9 @@ def arrow(ax, start, end, text="", offset=(0, 0.1), curve=0.0):
 
 def lane(ax, y, name, height):
     """The frame of one cell."""
-    ax.add_patch(FancyBboxPatch((4.0, y), 8.5, height, boxstyle="round,pad=0,rounding_size=0.1", fc="none", ec="#b98a2f"))
+    ax.add_patch(
+        FancyBboxPatch((4.0, y), 8.5, height, boxstyle="round,pad=0,rounding_size=0.1", fc="none", ec="#b98a2f")
+    )
     ax.text(4.15, y + height - 0.2, name, fontsize=8.5, va="center", color="#8a6412", weight="bold")
 
 
