@@ -1,8 +1,8 @@
 """Hooks of mkdocs: pages that are outside docs/, links between them, and the layout of the package for its API page.
 
-The README and the other pages at the root are written for readers of the repository. Here they become pages of the site,
-and their links are changed to match. ``mkdocstrings`` does not see setuptools' package-dir mapping (methods/ imports as
-bench.methods), so it is shown a folder of links in which every package is where its name says.
+The README and the other pages at the root are written for readers of the repository. Here they become pages of the
+site, and their links are changed to match. ``mkdocstrings`` does not see setuptools' package-dir mapping (methods/
+imports as bench.methods), so it is shown a folder of links in which every package is where its name says.
 """
 
 import re
