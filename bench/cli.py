@@ -10,7 +10,7 @@ import typer
 
 from ._version import __version__
 from .commands import catalogue, data, embed, results, run, score, test
-from .errors import UnitFailed, UserError, first_line, from_plugin, place_of
+from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, shortened
 
 app = typer.Typer(
     name="bench",
@@ -67,21 +67,27 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if error.filename is None and not full:
-            raise
+            return _blame_plugin(error)
         # A folder that cannot be written, a disk that is full: the path and the reason are what helps.
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror}", 2)
     except Exception as error:
         if isinstance(error, _CLICK_ERROR):
             return _usage_error(error)
-        if from_plugin(error):
-            return _complain(f"{place_of(error)}: {type(error).__name__}: {first_line(error)}", 2)
-        raise
+        return _blame_plugin(error)
 
 
 def _complain(message: str, code: int) -> int:
     sys.stderr.write(f"bench: {message}\n")
     return code
+
+
+def _blame_plugin(error: Exception) -> int:
+    """One line with the place of an error in a plug-in; an error of our own goes on."""
+    if not from_plugin(error):
+        raise error
+    line = f"{place_of(error)}: {type(error).__name__}: {first_line(error)}"
+    return _complain(shortened(line, LINE - len("bench: ")), 2)
 
 
 def _usage_error(error: Exception) -> int:

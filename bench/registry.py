@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .code_id import file_of, plugin_name
-from .errors import PLUGINS, UnknownName, UserError, first_line, place_of
+from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -57,7 +57,8 @@ class Entry:
             module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
-            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
+            # The path of the file may be long, and all of it is one line.
+            reason = f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
             raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
 
     @property

@@ -97,21 +97,31 @@ def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (LOUD.replace("\n\n@register", "\n1 / 0\n\n@register"), "mine.py:6"),
-        (LOUD + "\n    def distribution(self, raw, spread):\n        return 1 / 0\n", "mine.py:18"),
-        (LOUD + "\n    @property\n    def trained_parts(self):\n        return 1 / 0\n", "mine.py:19"),
+        (LOUD.replace("\n\n@register", "\nFAIL\n\n@register"), "mine.py:6"),
+        (LOUD + "\n    def distribution(self, raw, spread):\n        FAIL\n", "mine.py:18"),
+        (LOUD + "\n    @property\n    def trained_parts(self):\n        FAIL\n", "mine.py:19"),
     ],
 )
-def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(text, place, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("fails", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        (f"raise KeyError({LONG})", "KeyError: "),
+        (f"raise OSError({LONG})", "OSError: "),
+    ],
+)
+def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(
+    text, place, fails, reason, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    _plugin(tmp_path, "return None").write_text(text)
+    _plugin(tmp_path, "return None").write_text(text.replace("FAIL", fails))
     asked = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--scorers", "mls", "--dry-run")
     assert main([*asked]) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert len(line) <= LINE
     assert place in line
-    assert "ZeroDivisionError: division by zero" in line
+    assert reason in line
 
 
 @pytest.mark.parametrize("reason", ["short", "long " * 400])

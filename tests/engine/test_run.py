@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from bench.records import TestRecord
-from bench.store import Store
+from bench.store.folder import Store
+from bench.store.records import TestRecord
 from safetensors.numpy import load_file
 
 ALL = "arcface,cosface,pfe,dul_cls"
