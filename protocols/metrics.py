@@ -349,7 +349,7 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "Every metric of the tidy table, made of the table in `protocols/metrics.py` by",
-        "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent where",
+        "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent if",
         "the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a metric's own;",
         "metrics of a confidence are computed whenever there is one.",
         "",

@@ -1,0 +1,62 @@
+"""The scripts of examples/ run, on tiny data."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+BENCH = Path(sys.executable).with_name("bench")
+COLUMNS = (
+    "dataset",
+    "method",
+    "base",
+    "seed",
+    "split",
+    "scorer",
+    "confidence",
+    "variant",
+    "metric",
+    "fraction",
+    "value",
+)
+
+
+def _run(*command, cwd):
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_scoring_embeddings_of_ones_own(tmp_path):
+    text = _run(sys.executable, "-P", EXAMPLES / "score_embeddings.py", cwd=tmp_path)
+    aurc = {line.split()[0]: float(line.split()[-1]) for line in text.splitlines() if " recall_at_1 " in line}
+    assert aurc["oracle"] < aurc["given"] < aurc["random"]
+
+
+def test_a_method_of_ones_own_passes_bench_test(tmp_path):
+    plugin = EXAMPLES / "own_method.py"
+    text = _run(BENCH, "test", "--method", "smoothed_softmax", "--plugin", plugin, cwd=tmp_path)
+    assert text.count("ok ") > 5
+    assert "FAIL" not in text
+
+
+def _metrics():
+    for method, base, confidence in (("cosface", "", "max_cosine"), ("pfe", "cosface", "method")):
+        for seed in (0, 1):
+            row = {"dataset": "toy", "method": method, "base": base, "seed": seed, "split": "test", "scorer": "cosine"}
+            yield row | {"metric": "map_at_r", "value": 0.5 + 0.25 * seed}
+            for fraction in (0.0, 0.5):
+                curve = {"confidence": confidence, "variant": "query_only", "metric": "filter_out_map_at_r"}
+                yield row | curve | {"fraction": fraction, "value": 0.5 + fraction / 2}
+
+
+def test_reading_results(tmp_path):
+    with (tmp_path / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(_metrics())
+    text = _run(sys.executable, "-P", EXAMPLES / "read_results.py", tmp_path, cwd=tmp_path)
+    assert "pfe     cosface 0.625 0.177      2" in text
+    assert "by seed" in text
+    assert text.count("0.750") == 4  # the second seed of two methods, and the ends of two curves
