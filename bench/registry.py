@@ -13,7 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -55,7 +55,7 @@ class Entry:
             if self.entry_point is not None:
                 return self.entry_point.load()
             assert self.path is not None
-            module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
+            module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
             reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
@@ -214,7 +214,7 @@ def _registered_classes(path: Path) -> Iterator[Registered]:
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
     """Dotted origin of every name that a file imports absolutely."""
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.asname: alias.name for alias in node.names if alias.asname}
@@ -233,6 +233,41 @@ def _origin(node: ast.expr, imported: Mapping[str, str]) -> str:
 def _kind_of_module(origin: str) -> str:
     """Kind of what comes from a folder of ours; empty for anything else."""
     return next((kind for kind, package in PACKAGES.items() if origin.startswith(f"{package}.")), "")
+
+
+PLUGIN_MODULES = "bench.plugins"
+"""Group of entry points that name modules with tests, scorers, corruptions or distributions."""
+
+
+def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Import plug-in files and the modules of installed packages, which register what they define.
+
+    Args:
+        paths: Plug-in files.
+
+    Returns:
+        Names of the packages and modules that tests of plug-ins may be in.
+
+    Raises:
+        UserError: If a file does not import, with its reason.
+    """
+    packages = []
+    for point in importlib.metadata.entry_points(group=PLUGIN_MODULES):
+        try:
+            point.load()
+            packages.append(point.module)
+        except Exception as error:  # a package that nobody asked for must not stop every command
+            print(f"bench: note: entry point {point.name!r} does not import: {first_line(error)}", file=sys.stderr)
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: no such file")
+        try:
+            import_file(path)
+        except Exception as error:  # whatever a contributed file raises is its reason, not our crash
+            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
+            raise UserError(f"--plugin {path} does not import: {reason}") from error
+        packages.append(plugin_name(path).rpartition(".")[0])
+    return tuple(dict.fromkeys(packages))
 
 
 def described(module: str, call: str) -> dict[str, str]:
@@ -278,7 +313,7 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _load_plugin(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """Import a plug-in file as a module of a synthetic package, in which ``from .sibling import x`` works."""
     name = plugin_name(path)
     if name in sys.modules:
