@@ -231,3 +231,24 @@ def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cl
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert said in done.stderr
         assert "mine.py does not import" in done.stderr
+
+
+def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    (site / "extras-1.dist-info").mkdir(parents=True)
+    (site / "extras-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extras\nVersion: 1\n")
+    (site / "extras-1.dist-info" / "entry_points.txt").write_text(
+        "[bench.plugins]\nmine = bench_extras\nbroken = bench_no_such_module\n"
+    )
+    (site / "bench_extras.py").write_text(TESTS)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    listed = cli("list", "corruptions")
+    assert "less light" in listed.stdout
+    assert "entry point 'broken' does not import" in listed.stderr
+    asked = ("--dataset", "ndigit_smoke", "--corruptions", "dim", "--set", "optim.epochs=1")
+    cli(*RUN, *asked)
+    table = _table(tmp_path)
+    assert {"mean_length", "spearman_dim"} <= {row["metric"] for row in table}
+    (site / "bench_extras.py").write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
+    assert "0 trainings done" in cli(*RUN, *asked).stderr
+    assert not {row["unit"] for row in _table(tmp_path)} & {row["unit"] for row in table}
