@@ -115,3 +115,62 @@ def test_a_method_with_a_confidence_of_its_own_is_quoted_with_it():
     assert {cls.__name__: cls.default_confidence for cls in expected} == {
         cls.__name__: value for cls, value in expected.items()
     }
+
+
+CLOUD = '''
+import torch
+import torch.nn.functional as F
+from bench.methods import CosineClassifier, Method, SpreadHead, register
+from bench.methods.distributions import array_form
+from torch.distributions import Distribution
+
+
+@array_form("cloud", "loc", "spread")
+class Cloud(Distribution):
+    def __init__(self, loc, spread, validate_args=None):
+        self.loc, self.spread = loc, spread
+        super().__init__(spread.shape, loc.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self):
+        return self.loc
+
+    def rsample(self, sample_shape=()):
+        return self.loc + self.spread[:, None] * torch.randn_like(self.loc)
+
+
+class Loss(CosineClassifier):
+    def forward(self, distribution, labels):
+        return super().forward(distribution, labels) + 1e-3 * distribution.spread.mean()
+
+
+@register
+class Cloudy(Method):
+    """Embeds into clouds."""
+
+    name = "cloudy"
+    summary = "clouds"
+
+    def spread_head(self, in_features, dim):
+        return SpreadHead(in_features)
+
+    def distribution(self, raw, spread):
+        return Cloud(F.normalize(raw, dim=-1), 0.01 + spread.squeeze(-1).sigmoid())
+
+    def confidence(self, distribution):
+        return -distribution.spread
+
+    def objective(self, num_classes, dim, base=None):
+        return Loss(num_classes, dim, 12.0)
+'''
+
+
+def test_a_method_with_a_distribution_of_its_own_conforms(plugin):
+    """Fault A8: a distribution of one's own was refused for want of an array form."""
+    from bench.conformance import CHECKS, check
+
+    path = plugin(CLOUD)
+    cls = Registry("methods", (path,)).method("cloudy")
+    assert cls.default_confidence == "method"
+    for name in CHECKS:
+        check(name, cls)

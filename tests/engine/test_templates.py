@@ -4,8 +4,10 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 from bench.cli import main
-from bench.commands.new import PluginKind
+from bench.commands.new import PluginKind, write_template
+from bench.registry import import_file
 from PIL import Image
 
 
@@ -42,6 +44,16 @@ def test_templates_pass_their_checks(cli, new):
     for kind in ("corruption", "scorer", "distribution"):
         rows = cli.json("list", f"{kind}s", "--check", "--plugin", new(kind, f"my_{kind}"))
         assert f"my_{kind}" in {row["name"] for row in rows}
+
+
+def test_the_template_of_a_distribution_samples_what_it_says(tmp_path):
+    path = tmp_path / "mist.py"
+    write_template(PluginKind.distribution, "mist", path)
+    cloud = import_file(path).Mist(torch.zeros(2, 3), torch.tensor([0.5, 2.0]))
+    torch.manual_seed(0)
+    lengths = cloud.rsample(torch.Size([4000])).norm(dim=-1).mean(0)
+    torch.testing.assert_close(lengths, 3 * cloud.scale, rtol=0.05, atol=0.0)  # Gamma(D, scale)
+    assert cloud.log_prob(torch.ones(2, 3)).shape == (2,)
 
 
 def test_templates_run_together(cli, new, tmp_path):
