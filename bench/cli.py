@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, results, run, score, test
+from .commands import catalogue, data, embed, new, results, run, score, test
 from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, shortened
 
 app = typer.Typer(
@@ -40,7 +40,8 @@ app.command("run")(run.run)
 app.command("list")(catalogue.list_entries)
 app.command("show")(catalogue.show)
 app.add_typer(data.app, name="data")
-app.command("test")(test.check_methods)
+app.command("test")(test.check_entries)
+app.command("new")(new.new)
 app.command("status")(results.status)
 app.command("report")(results.report)
 app.command("score")(score.score)

@@ -191,6 +191,8 @@ def _file_of(name: str) -> Module | None:
         return None if loaded is None or loaded.__file__ is None else Module(name, Path(loaded.__file__))
     first, *rest = name.split(".")
     folder = _folder(first)
+    if folder is None and not rest:
+        return _single_file(name)
     reached = first
     for i, part in enumerate(rest):
         if folder is None:
@@ -202,6 +204,16 @@ def _file_of(name: str) -> Module | None:
         below = folder / part
         folder = below if below.is_dir() else _folder(reached)
     return None if folder is None or not (folder / "__init__.py").is_file() else Module(name, folder / "__init__.py")
+
+
+def _single_file(name: str) -> Module | None:
+    """A module that is a file on the path, or that was loaded from one."""
+    try:
+        spec = importlib.util.find_spec(name)
+        file = spec.origin if spec is not None else None
+    except (ImportError, ValueError):
+        file = getattr(sys.modules.get(name), "__file__", None)
+    return Module(name, Path(file)) if file is not None and file.endswith(".py") else None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Conformance: what any method must do to be benchmarked, ours or a plug-in's. ``bench test --method NAME`` runs it.
+"""Conformance: what any method, data set or test of embeddings must do, ours or a plug-in's; ``bench test`` runs it.
 
 In a test file::
 
@@ -7,22 +7,33 @@ In a test file::
     @pytest.mark.parametrize("name", CHECKS)
     def test_my_method(name):
         check(name, MyMethod)
+
+:data:`DATASET_CHECKS` takes a data set that was opened (``MyDataset()``), :data:`TEST_CHECKS` a declared test of
+embeddings (one of ``bench.protocols.known_tests.load_tests([group])``).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from .datasets.dataset import Dataset
+    from .datasets.image_set import ImageSet
+    from .protocols.declare import EmbeddingTest
+    from .protocols.embeddings import Embeddings
+    from .protocols.rows import Row
 
 CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
 
 
 class ConformanceError(AssertionError):
-    """A method does not do what every method must do."""
+    """A method, data set or test does not do what each must do."""
 
 
 def _require(condition: bool, what: str) -> None:
@@ -279,8 +290,250 @@ CHECKS: dict[str, Callable[[Any], None]] = {
 """Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
 
 
+FOLDS = 4
+"""Blocks of development classes that a data set is checked with."""
+
+SAMPLE = 8
+"""Images of each part of a data set that are read."""
+
+
+def _parts(dataset: Dataset) -> Iterator[tuple[str, ImageSet]]:
+    split = dataset.train_val(0, FOLDS)
+    yield from (("train", split.train), ("val", split.val), ("test", dataset.test()))
+
+
+def _sample(images: ImageSet) -> Tensor:
+    """Positions of a few images, spread over the set."""
+    return torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).long()
+
+
+def _size(dataset: Dataset) -> list[int]:
+    """Channels, height and width of an image; photographs have the size that they are read with."""
+    view = getattr(dataset, "view", None)
+    return [dataset.input_channels, *((view.image_size, view.image_size) if view else dataset.image_size)]
+
+
+def data_metadata(dataset: Dataset) -> None:
+    """Name, summary, docstring, channels and size."""
+    cls = type(dataset)
+    _require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
+    _require(cls.__doc__ is not None, "a class needs a docstring")
+    size = (getattr(dataset, "input_channels", 0), *getattr(dataset, "image_size", ()))
+    _require(len(size) == 3 and min(size) > 0, "input_channels and image_size = (height, width) must be set")
+
+
+def disjoint_classes(dataset: Dataset) -> None:
+    """No class is in two of training, validation and test, and every fold has the same development classes."""
+    test, development = set(dataset.test().class_names), None
+    for fold in range(FOLDS):
+        split = dataset.train_val(fold, FOLDS)
+        train, val = set(split.train.class_names), set(split.val.class_names)
+        _require(bool(train and val), f"fold {fold} has {len(train)} training and {len(val)} validation classes")
+        for first, second, what in (
+            (train, val, "training and validation"),
+            (train | val, test, "development and test"),
+        ):
+            shared = first & second
+            _require(not shared, f"fold {fold}: class {min(shared, default='')!r} is among {what} classes")
+        _require(development in (None, train | val), f"fold {fold} has other development classes than fold 0")
+        development = train | val
+
+
+def class_labels(dataset: Dataset) -> None:
+    """Labels are 0..C-1, one name per class."""
+    for part, images in _parts(dataset):
+        labels = images.labels.unique().tolist()
+        _require(labels == list(range(images.num_classes)), f"{part}: labels must be 0..C-1, one per class name")
+        _require(len(set(images.class_names)) == images.num_classes, f"{part}: names of classes repeat")
+
+
+def unique_ids(dataset: Dataset) -> None:
+    """No identity is given to two images."""
+    ids = [identity for _, images in _parts(dataset) for identity in images.ids]
+    _require(len(set(ids)) == len(ids), "identities repeat; every image needs one of its own, in all parts")
+
+
+def evaluation(dataset: Dataset) -> None:
+    """Evaluation gives finite float32 images of the declared size, the same every time and in any batch."""
+    declared = _size(dataset)
+    for part, images in _parts(dataset):
+        index = _sample(images)
+        first = images.evaluation(index)
+        _require(list(first.shape[1:]) == declared, f"{part}: images are {list(first.shape[1:])}, not {declared}")
+        _require(first.dtype == torch.float32, f"{part}: images are {first.dtype}, not float32")
+        _require(bool(torch.isfinite(first).all()), f"{part}: images are not finite")
+        _require(images.pixels_of(index).dtype == torch.uint8, f"{part}: pixels_of must give uint8")
+        again = images.evaluation(index.flip(0)).flip(0)
+        _require(torch.equal(first, again), f"{part}: an image depends on its batch, or on chance")
+
+
+def training_batches(dataset: Dataset) -> None:
+    """Training gives finite float32 images of the declared size, by the numbers of its generator alone."""
+    images = dataset.train_val(0, FOLDS).train
+    index, settings = _sample(images), dataset.augmentation_type()
+    first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
+    declared = [len(index), *_size(dataset)]
+    _require(list(first.shape) == declared, f"a training batch is {list(first.shape)}, not {declared}")
+    _require(first.dtype == torch.float32, f"a training batch is {first.dtype}, not float32")
+    _require(bool(torch.isfinite(first).all()), "a training batch is not finite")
+    _require(torch.equal(first, again), "the same generator gives two different batches")
+
+
+def crops(dataset: Dataset) -> None:
+    """The crop of fraction 1 is the image as evaluated; a smaller one has the same size."""
+    for part, images in _parts(dataset):
+        index = _sample(images)
+        whole = images.cropped(index, torch.ones(len(index)))
+        clean = images.evaluation(index)
+        _require(torch.allclose(whole, clean, atol=1e-5), f"{part}: the crop of fraction 1 is not the whole image")
+        half = images.cropped(index, torch.full((len(index),), 0.5))
+        _require(half.shape == clean.shape, f"{part}: a crop is {list(half.shape)}, not {list(clean.shape)}")
+
+
+def subsets(dataset: Dataset) -> None:
+    """A selection has the images that were asked for, in that order, and no class without an image."""
+    for part, images in _parts(dataset):
+        index = _sample(images).flip(0)
+        chosen = images.select(index)
+        names = [images.class_names[images.labels[i]] for i in index.tolist()]
+        _require(chosen.ids == tuple(images.ids[i] for i in index.tolist()), f"{part}: select changes the order")
+        kept = [chosen.class_names[label] for label in chosen.labels.tolist()]
+        _require(kept == names, f"{part}: select changes the class of an image")
+        _require(set(chosen.class_names) == set(names), f"{part}: select keeps classes that have no image")
+        pixels = chosen.evaluation(torch.arange(len(index)))
+        _require(torch.equal(pixels, images.evaluation(index)), f"{part}: select changes images")
+
+
+def manifests(dataset: Dataset) -> None:
+    """The same content gives the same manifest, in any order."""
+    for (part, images), (_, again) in zip(_parts(dataset), _parts(dataset)):
+        manifest = images.manifest_sha256()
+        _require(manifest == again.manifest_sha256(), f"{part}: built twice, the content differs")
+        turned = images.select(torch.arange(len(images)).flip(0))
+        _require(manifest == turned.manifest_sha256(), f"{part}: the manifest depends on the order of the images")
+
+
+DATASET_CHECKS: dict[str, Callable[[Dataset], None]] = {
+    "metadata": data_metadata,
+    "classes": disjoint_classes,
+    "labels": class_labels,
+    "ids": unique_ids,
+    "evaluation": evaluation,
+    "training": training_batches,
+    "crops": crops,
+    "select": subsets,
+    "manifest": manifests,
+}
+"""Every check of a data set that was opened, by name."""
+
+
+def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
+    """Small random embeddings that have everything a test can need, in some order; one image is alone in its class."""
+    from .protocols.embeddings import Embeddings, Options, Quality
+    from .protocols.scorers import ScoreMatrix
+
+    labels = torch.tensor([0] * 9 + [1] * 7 + [2] * 6 + [3] * 4 + [4] * 2 + [5])
+    g = torch.Generator().manual_seed(0)
+    centres = torch.randn(6, DIM, generator=g, dtype=torch.float64)
+    noise = torch.randn(len(labels), DIM, generator=g, dtype=torch.float64)
+    x = nn.functional.normalize(centres[labels] + (0.6 if clean else 1.2) * noise, dim=1)
+    values = {name: torch.rand(len(labels), generator=g) for name in ("norm", "method", "random", "quality")}
+    people = torch.rand(len(labels), 4, generator=g).softmax(1)
+    if order is None:
+        order = torch.arange(len(labels))
+    labels, x, people = labels[order], x[order], people[order]
+    values = {name: value[order] for name, value in values.items()}
+    quality = values.pop("quality")
+    ids = tuple(f"image {i:02d}" for i in order.tolist())
+    scorers = {
+        "cosine": lambda: ScoreMatrix(x @ x.T, "cosine"),
+        "mls": lambda: ScoreMatrix((x @ x.T) ** 3, "mls"),
+    }
+    return Embeddings(
+        labels=labels,
+        ids=ids,
+        scorers=scorers,
+        own_scorers=("cosine",),
+        confidences=values,
+        directions=lambda: x,
+        quality=None if clean else Quality(values=quality, clean={"norm": values["method"]}),
+        soft_labels=people,
+        validation=Embeddings(labels=labels, ids=ids, scorers=scorers),
+        candidates=lambda: ScoreMatrix(-torch.cdist(x, x), "l2"),
+        clean=clean,
+        options=Options(held_out_threshold=True),
+    )
+
+
+def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list[Row]:
+    from .protocols.battery import run_battery
+
+    return run_battery(_view(clean, order), [test])
+
+
+def metadata_of_test(test: EmbeddingTest) -> None:
+    """A docstring, a group, and metrics in the table."""
+    from .protocols.metrics import known_metrics
+
+    _require(bool(test.run.__doc__), "a test needs a docstring")
+    _require(bool(test.group), "a test needs the name of its group")
+    known_metrics()  # a name that is taken is refused
+
+
+def rows_of_test(test: EmbeddingTest) -> None:
+    """It gives rows for clean or corrupted embeddings, no two of the same."""
+    per_split = [_rows(test, clean) for clean in (True, False)]
+    _require(any(per_split), "it gives no rows; do the embeddings have what `needs` names?")
+    for rows in per_split:
+        keys = [_key(row) for row in rows]
+        repeated = next((key for key in keys if keys.count(key) > 1), None)
+        _require(repeated is None, f"two rows share everything but their value: {repeated}")
+
+
+def declared_rows(test: EmbeddingTest) -> None:
+    """Every row has a declared metric, and its value is in the range of the metric."""
+    from .protocols.metrics import find_metric
+
+    for row in [*_rows(test, True), *_rows(test, False)]:
+        name, value = row["metric"], row["value"]
+        metric = find_metric(name)
+        if metric is None:
+            raise ConformanceError(f"metric {name!r} is not declared; give it to the decorator: metrics=(Metric(..),)")
+        inside = value is None or math.isnan(value) or metric.low - 1e-9 <= value <= metric.high + 1e-9
+        _require(inside, f"{name} is {value}, outside of [{metric.low:g}, {metric.high:g}]")
+        told = bool(row["confidence"]) == (metric.of == "confidence")
+        _require(told, f"{name} is declared with of={metric.of!r}, but its rows say confidence={row['confidence']!r}")
+
+
+def any_order(test: EmbeddingTest) -> None:
+    """Values do not depend on the order of the images, nor change when the test runs again."""
+    for clean in (True, False):
+        first = {_key(row): row["value"] for row in _rows(test, clean)}
+        order = torch.randperm(len(_view(clean).ids), generator=torch.Generator().manual_seed(1))
+        for what, other in (("order of the images", order), ("chance", None)):
+            again = {_key(row): row["value"] for row in _rows(test, clean, other)}
+            _require(first.keys() == again.keys(), f"which rows there are depends on the {what}")
+            for key, value in first.items():
+                close = math.isclose(value or 0.0, again[key] or 0.0, rel_tol=1e-6, abs_tol=1e-9)
+                both_nan = value != value and again[key] != again[key]
+                _require(close or both_nan, f"{key[0]} depends on the {what}: {value} and {again[key]}")
+
+
+def _key(row: Row) -> tuple[str, str, str, str, float | None]:
+    return row["metric"], row["scorer"], row["confidence"], row["variant"], row["fraction"]
+
+
+TEST_CHECKS: dict[str, Callable[[EmbeddingTest], None]] = {
+    "metadata": metadata_of_test,
+    "runs": rows_of_test,
+    "declared": declared_rows,
+    "order": any_order,
+}
+"""Every check of a test of embeddings, by name."""
+
+
 def check(name: str, cls: Any) -> None:
-    """Run one check.
+    """Run one check of a method.
 
     Raises:
         ConformanceError: With what is wrong.

@@ -1,7 +1,8 @@
 """Finding methods and data sets: folder files, entry points and ``--plugin`` files.
 
 Listing reads the syntax tree of each file and imports nothing; a class is imported when it is used. Names come from
-the class body: ``name`` and ``summary`` must be plain strings there.
+the class body: ``name`` and ``summary`` must be plain strings there. A plug-in is imported early only if its syntax
+tree does not say whether a class is a method or a data set.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .code_id import file_of, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
@@ -54,7 +55,7 @@ class Entry:
             if self.entry_point is not None:
                 return self.entry_point.load()
             assert self.path is not None
-            module = _load_plugin(self.path) if self.plugin else importlib.import_module(self.origin)
+            module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
             # The path of the file may be long, and all of it is one line.
@@ -116,10 +117,22 @@ class Registry:
                 raise UserError(f"--plugin {path}: {reason}") from error
             self.broken.append(Entry(self.kind, path.stem, "", origin, path=path, broken=reason))
             return
-        for base, class_name, name, summary in found:
+        for each in found:
+            entry = Entry(self.kind, each.name, each.summary, origin, each.class_name, path, plugin=plugin)
             # A plug-in file may hold both kinds; a folder file can only hold its own.
-            if not plugin or base.endswith("Dataset") == (self.kind == "datasets"):
-                self._add(Entry(self.kind, name, summary, origin, class_name, path, plugin=plugin))
+            if not plugin or (each.kind or self._kind_of_class(entry)) == self.kind:
+                self._add(entry)
+
+    def _kind_of_class(self, entry: Entry) -> str:
+        """Kind of a class whose syntax tree does not tell it, by importing it; what does not import is broken."""
+        try:
+            cls = entry.load()
+        except UserError as error:
+            self.broken.append(replace(entry, broken=str(error)))
+            return ""
+        from .datasets.dataset import Dataset
+
+        return "datasets" if issubclass(cls, Dataset) else "methods"
 
     def get(self, name: str) -> Entry:
         """Entry by name.
@@ -164,25 +177,98 @@ class Registry:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
 
 
-def _registered_classes(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """(root class, class, name, summary) of every class at top level with a decorator of registration."""
+class Registered(NamedTuple):
+    """A registered class as its syntax tree describes it; the kind is empty if the tree does not tell."""
+
+    kind: str
+    class_name: str
+    name: str
+    summary: str
+
+
+DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}
+"""Decorators of registration, with the kind that the name tells."""
+
+
+def _registered_classes(path: Path) -> Iterator[Registered]:
+    """Every class at top level with a decorator of registration."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    bases: dict[str, str] = {}
+    imported = _imported_names(tree)
+    kinds: dict[str, str] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
             continue
-        base = _last_name(node.bases[0]) if node.bases else ""
-        root = bases.get(base, base)
-        bases[node.name] = root
-        decorators = {_last_name(d) for d in node.decorator_list}
-        if not decorators & {"register", "register_dataset", "register_method"}:
+        bases = (kinds.get(ast.unparse(base)) or _kind_of_module(_origin(base, imported)) for base in node.bases)
+        kinds[node.name] = next((kind for kind in bases if kind), "")
+        decorators = [_origin(decorator, imported) for decorator in node.decorator_list]
+        registering = [name for name in decorators if name.rpartition(".")[2] in DECORATORS]
+        if not registering:
             continue
-        if "register" not in decorators:
-            root = "Dataset" if "register_dataset" in decorators else "Method"
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
-        yield root, node.name, literals["name"], literals.get("summary", "")
+        decorator = registering[0]
+        kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
+        kinds[node.name] = kind
+        yield Registered(kind, node.name, literals["name"], literals.get("summary", ""))
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """Dotted origin of every name that a file imports absolutely."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _origin(node: ast.expr, imported: Mapping[str, str]) -> str:
+    """Dotted origin of a name, ``x.name`` or a call of one; the name itself if the file does not import it."""
+    text = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    first, dot, rest = text.partition(".")
+    return f"{imported.get(first, first)}{dot}{rest}"
+
+
+def _kind_of_module(origin: str) -> str:
+    """Kind of what comes from a folder of ours; empty for anything else."""
+    return next((kind for kind, package in PACKAGES.items() if origin.startswith(f"{package}.")), "")
+
+
+PLUGIN_MODULES = "bench.plugins"
+"""Group of entry points that name modules with tests, scorers, corruptions or distributions."""
+
+
+def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Import plug-in files and the modules of installed packages, which register what they define.
+
+    Args:
+        paths: Plug-in files.
+
+    Returns:
+        Names of the packages and modules that tests of plug-ins may be in.
+
+    Raises:
+        UserError: If a file does not import, with its reason.
+    """
+    packages = []
+    for point in importlib.metadata.entry_points(group=PLUGIN_MODULES):
+        try:
+            point.load()
+            packages.append(point.module)
+        except Exception as error:  # a package that nobody asked for must not stop every command
+            print(f"bench: note: entry point {point.name!r} does not import: {first_line(error)}", file=sys.stderr)
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: no such file")
+        try:
+            import_file(path)
+        except Exception as error:  # whatever a contributed file raises is its reason, not our crash
+            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
+            raise UserError(f"--plugin {path} does not import: {reason}") from error
+        packages.append(plugin_name(path).rpartition(".")[0])
+    return tuple(dict.fromkeys(packages))
 
 
 def described(module: str, call: str) -> dict[str, str]:
@@ -228,7 +314,7 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _load_plugin(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """Import a plug-in file as a module of a synthetic package, in which ``from .sibling import x`` works."""
     name = plugin_name(path)
     if name in sys.modules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from .errors import UserError
-from .registry import Registry
+from .registry import Registry, load_plugins
 from .store.specs import Parameters
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
     from .methods._base import Method
+    from .protocols.recipes._base import Recipe
     from .store.folder import Store
 
 
@@ -59,10 +61,47 @@ class Site(BaseModel):
         """All data sets."""
         return Registry("datasets", tuple(map(Path, self.plugins)))
 
+    @cached_property
+    def plugin_tests(self) -> tuple[str, ...]:
+        """Import the plug-ins, which registers their tests, scorers, corruptions and distributions; groups of tests.
+
+        Raises:
+            UserError: If a file does not import.
+        """
+        from .protocols.known_tests import groups_of_modules
+
+        return groups_of_modules(load_plugins(map(Path, self.plugins)))
+
     def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
         """A method with its parameters; one without a released form is what it is in either."""
         cls = self.methods.method(name)
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
+
+    def recipe(self, dataset: str) -> Recipe:
+        """Training recipe of a data set.
+
+        Raises:
+            UserError: If it does not exist, or is not for such images.
+        """
+        from .datasets.releases import PhotoDataset
+        from .protocols.recipes import recipe_of
+
+        cls = self.datasets.dataset(dataset)
+        try:
+            recipe = recipe_of(cls)
+        except ValueError as error:
+            raise UserError(f"data set {dataset!r}: {error}") from None
+        if issubclass(cls, PhotoDataset) and not recipe.view:
+            raise UserError(
+                f"data set {dataset!r} has photographs, but its recipe is one of images in memory; set"
+                f' recipe = "folder", or a Recipe with a view, in class {cls.__name__}'
+            )
+        if recipe.view and not issubclass(cls, PhotoDataset):
+            raise UserError(
+                f"data set {dataset!r} has a recipe of photographs, but is not a PhotoDataset; set"
+                f' recipe = "default", or a Recipe without a view, in class {cls.__name__}'
+            )
+        return recipe
 
     @cached_property
     def opened(self) -> dict[tuple[str, str], Dataset]:
@@ -100,4 +139,11 @@ class Site(BaseModel):
 
         if not issubclass(cls, PhotoDataset):
             raise UserError(f"data set {cls.name!r} has a recipe of photographs, but is not a PhotoDataset")
-        return cls(root, view=View(**view), allow_partial=self.allow_partial, threads=self.threads)
+        try:
+            how = View(**view)
+        except TypeError:
+            known = ", ".join(item.name for item in fields(View))
+            raise UserError(
+                f"data set {cls.name!r}: the view of its recipe has {', '.join(view)}; View has {known}"
+            ) from None
+        return cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)

@@ -36,7 +36,8 @@ class Dataset(ABC):
     Attributes:
         name: Name on the command line and in the tables.
         summary: One line for ``bench list``.
-        recipe: Name of the training recipe (``bench.protocols.recipes``); several data sets may share one.
+        recipe: Training recipe: the name of one in ``bench.protocols.recipes``, or a ``Recipe``. A class that sets none
+            gets the ``RECIPE`` of its file if there is one, else that of its base class.
         embedded: Whether the data come with the installation; others need ``--data-root``.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
@@ -47,7 +48,7 @@ class Dataset(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    recipe: ClassVar[str] = "default"
+    recipe: ClassVar[object] = "default"
     embedded: ClassVar[bool] = False
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]

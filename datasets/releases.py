@@ -16,11 +16,10 @@ from torch import Tensor
 
 from .dataset import Dataset, TrainVal
 from .errors import DataError
-from .image_set import ImageSet
 from .photo_augmentation import PhotoAugmentation
 from .photo_images import PhotoImages, Progress
 from .splits import development_and_test_classes, train_and_validation_classes
-from .verification import SplitVerification, Verification, inspect
+from .verification import Verification, inspect, verified
 from .view import View
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
@@ -363,19 +362,8 @@ class PhotoDataset(Dataset):
             "partial": self.partial,
             "damaged": damaged,
             "converted_to_rgb": dict(converted),
-            "splits": {"train": _verified(split.train), "val": _verified(split.val), "test": _verified(test)},
+            "splits": {"train": verified(split.train), "val": verified(split.val), "test": verified(test)},
         }
-
-
-def _verified(images: ImageSet) -> SplitVerification:
-    split: SplitVerification = {
-        "images": len(images),
-        "classes": images.num_classes,
-        "manifest_sha256": images.manifest_sha256(),
-    }
-    if images.queries is not None and images.gallery is not None:
-        split["queries"], split["gallery"] = len(images.queries), len(images.gallery)
-    return split
 
 
 def _is_text(name: str) -> bool:

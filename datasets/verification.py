@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+import torch
 
 from .decode import decode
 from .errors import DataError
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+    from .image_set import ImageSet
 
 
 class SplitVerification(TypedDict):
@@ -73,6 +79,66 @@ class Verification(TypedDict):
     soft_labels: NotRequired[SoftLabelVerification]
 
 
+class MemoryVerification(TypedDict):
+    """Content of a data set that is built in memory.
+
+    Attributes:
+        name: Name of the data set.
+        images: Number of images of the first fold and of the test classes.
+        classes: Number of their classes.
+        shape: Channels, height and width of an image as a network sees it.
+        splits: ``train``, ``val`` and ``test`` of the first fold.
+    """
+
+    name: str
+    images: int
+    classes: int
+    shape: tuple[int, ...]
+    splits: dict[str, SplitVerification]
+
+
+def verified(images: ImageSet) -> SplitVerification:
+    """Size and content of a set."""
+    split: SplitVerification = {
+        "images": len(images),
+        "classes": images.num_classes,
+        "manifest_sha256": images.manifest_sha256(),
+    }
+    if images.queries is not None and images.gallery is not None:
+        split["queries"], split["gallery"] = len(images.queries), len(images.gallery)
+    return split
+
+
+def verify_in_memory(dataset: Dataset) -> MemoryVerification:
+    """Build a data set, and report counts, manifests and the shape of its images.
+
+    Raises:
+        ValueError: If its images do not have the shape that it declares, or training and test classes overlap.
+    """
+    split, test = dataset.train_val(), dataset.test()
+    parts = {"train": split.train, "val": split.val, "test": test}
+    declared = (dataset.input_channels, *dataset.image_size)
+    seen: dict[str, str] = {}
+    for part, images in parts.items():
+        shape = tuple(images.evaluation(torch.tensor([0])).shape[1:])
+        if shape != declared:
+            raise ValueError(
+                f"{part} images are {list(shape)}, but input_channels and image_size declare {list(declared)}"
+            )
+        for name in images.class_names:
+            if name in seen:
+                raise ValueError(f"class {name!r} is in both {seen[name]} and {part}")
+            seen[name] = part
+    splits = {part: verified(images) for part, images in parts.items()}
+    return {
+        "name": dataset.name,
+        "images": sum(map(len, parts.values())),
+        "classes": len(seen),
+        "shape": declared,
+        "splits": splits,
+    }
+
+
 def inspect(path: Path) -> tuple[str, str]:
     """Decode an image file.
 
@@ -92,4 +158,12 @@ def inspect(path: Path) -> tuple[str, str]:
         return "", str(error)
 
 
-__all__ = ["SoftLabelVerification", "SplitVerification", "Verification", "inspect"]
+__all__ = [
+    "MemoryVerification",
+    "SoftLabelVerification",
+    "SplitVerification",
+    "Verification",
+    "inspect",
+    "verified",
+    "verify_in_memory",
+]

@@ -20,6 +20,7 @@ __all__ = [
     "Paper",
     "SpreadHead",
     "register",
+    "register_method",
     "tuned",
 ]
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ._base import MethodParams as MethodParams
     from ._base import Paper as Paper
     from ._base import register as register
+    from ._base import register_method as register_method
     from ._base import tuned as tuned
     from ._model import Embedding as Embedding
     from ._model import EmbeddingModel as EmbeddingModel
@@ -43,6 +45,7 @@ else:
         "MethodParams": "._base",
         "Paper": "._base",
         "register": "._base",
+        "register_method": "._base",
         "tuned": "._base",
         "Embedding": "._model",
         "EmbeddingModel": "._model",

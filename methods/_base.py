@@ -75,7 +75,8 @@ class Method:
         scorer: Similarity used for retrieval, verification and model selection.
         on_base: Whether training starts from a trained base method (two-stage methods).
         trains: The :data:`PARTS` this method trains.
-        default_confidence: The confidence quoted for this method when only one is.
+        default_confidence: The confidence quoted for this method when only one is: ``method`` for a class that defines
+            a distribution and a confidence, unless it says otherwise.
         fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
         published: Where settings of this method were published; a registered subclass does not inherit them.
@@ -99,6 +100,17 @@ class Method:
         """No hyper-parameters."""
 
     params: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.distribution is Method.distribution or cls.confidence is Method.confidence:
+            return
+        for part in cls.__mro__[: cls.__mro__.index(Method)]:
+            if "default_confidence" in vars(part):
+                return
+            if {"distribution", "confidence"} & vars(part).keys():
+                cls.default_confidence = "method"
+                return
 
     def __init__(self, params: MethodParams | None = None, fidelity: str = "corrected") -> None:
         if fidelity not in self.fidelities:
@@ -189,6 +201,10 @@ def register(cls: M) -> M:
     return cls
 
 
+register_method = register
+"""Another name of :func:`register`, for a file that defines a data set too."""
+
+
 def no_grad_parameters(module: nn.Module) -> None:
     """Freeze a module: no gradients, and evaluation mode so that batch-norm statistics stay as they are."""
     module.eval()
@@ -196,4 +212,4 @@ def no_grad_parameters(module: nn.Module) -> None:
         parameter.requires_grad_(False)
 
 
-__all__ = ["PARTS", "Method", "MethodParams", "Paper", "no_grad_parameters", "register", "tuned"]
+__all__ = ["PARTS", "Method", "MethodParams", "Paper", "no_grad_parameters", "register", "register_method", "tuned"]

@@ -35,6 +35,26 @@ def known_groups() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*BUILT_IN, *(test.group for test in _of_plugins())]))
 
 
+def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
+    """Groups of tests that were declared in some modules, or in modules of some packages, of plug-ins.
+
+    Args:
+        packages: Dotted names.
+
+    Example:
+        >>> groups_of_modules(["no.such.plugin"])
+        ()
+    """
+    names = tuple(packages)
+    return tuple(
+        dict.fromkeys(
+            test.group
+            for test in _of_plugins()
+            if any(test.module == name or test.module.startswith(f"{name}.") for name in names)
+        )
+    )
+
+
 def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
     """Tests of some groups, in the order of the registry.
 

@@ -1,4 +1,4 @@
-"""``bench list`` and ``bench show``: methods, data sets, protocols, scorers and corruptions."""
+"""``bench list`` and ``bench show``: methods, data sets, protocols, scorers, corruptions, tests, distributions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 import typer
 
 from ..errors import UnknownName, UserError
-from ..registry import Registry, described
+from ..registry import Registry, described, load_plugins
 from .options import Json, Plugins, print_json
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Listed(StrEnum):
     protocols = "protocols"
     scorers = "scorers"
     corruptions = "corruptions"
+    tests = "tests"
+    distributions = "distributions"
 
 
 class ListRow(TypedDict):
@@ -49,7 +51,7 @@ def list_entries(
     check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols, scorers or corruptions.
+    """List methods, data sets, protocols, scorers, corruptions, tests of embeddings or distributions.
 
     \b
     bench list methods
@@ -91,14 +93,9 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
 
         protocols = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
-    if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import NAMES, corruption_module
-
-        return _described([corruption_module(name) for name in NAMES], "Corruption", NAMES)
-    if kind is Listed.scorers:
-        from ..methods.scorers.registry import SCORERS, scorer_module
-
-        return _described([scorer_module(name) for name in SCORERS], "ScorerSpec", tuple(SCORERS))
+    if kind not in (Listed.methods, Listed.datasets):
+        load_plugins(plugins)
+        return _registered_rows(kind)
     registry = Registry(kind.value, plugins)
     rows: list[ListRow] = []
     for entry in [*registry, *registry.broken]:
@@ -110,6 +107,32 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
                 error = str(problem)
         rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
     return rows
+
+
+def _registered_rows(kind: Listed) -> list[ListRow]:
+    """Scorers, corruptions, tests of embeddings or distributions, those of plug-ins that were imported included."""
+    if kind is Listed.corruptions:
+        from ..datasets.corruptions.registry import CORRUPTIONS, NAMES, corruption_module
+
+        rows = _described([corruption_module(name) for name in NAMES], "Corruption", NAMES)
+        return rows + [_row(name, CORRUPTIONS[name].summary) for name in CORRUPTIONS if name not in NAMES]
+    if kind is Listed.scorers:
+        from ..methods.scorers.registry import MODULES, SCORERS, scorer_module
+
+        rows = _described([scorer_module(name) for name in MODULES], "ScorerSpec", tuple(MODULES))
+        return rows + [_row(name, SCORERS[name].formula) for name in SCORERS if name not in MODULES]
+    if kind is Listed.tests:
+        from ..protocols.known_tests import known_groups, load_tests
+
+        documents = {group: [test.run.__doc__ or "" for test in load_tests([group])] for group in known_groups()}
+        return [_row(group, texts[0]) for group, texts in documents.items()]
+    from ..methods.distributions.arrays import known_distributions
+
+    return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
+
+
+def _row(name: str, document: str) -> ListRow:
+    return {"name": name, "summary": document.strip().partition("\n")[0]}
 
 
 def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[ListRow]:
@@ -215,24 +238,24 @@ def _setting_line(name: str, values: Mapping[str, object]) -> str:
 def _published(method: type[Method]) -> dict[str, dict[str, object]]:
     """What papers published for a method, by data set and configuration."""
     from ..planning.published import DATASETS, published_settings
-    from ..protocols.recipes import get_recipe
+    from ..protocols.recipes import recipe_of
 
     datasets = Registry("datasets")
     return {
         f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
         for dataset in DATASETS
         if dataset != "inshop"
-        for item in published_settings(method, dataset, get_recipe(datasets.dataset(dataset).recipe).base)
+        for item in published_settings(method, dataset, recipe_of(datasets.dataset(dataset)).base)
     }
 
 
 def _describe_dataset(cls: type[Dataset]) -> tuple[Description, str]:
     from dataclasses import asdict
 
-    from ..protocols.recipes import get_recipe
+    from ..protocols.recipes import recipe_of
 
     document = (cls.__doc__ or "").strip()
-    recipe = asdict(get_recipe(cls.recipe))
+    recipe = asdict(recipe_of(cls))
     value = {
         "name": cls.name,
         "kind": "dataset",

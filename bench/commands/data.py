@@ -6,6 +6,7 @@ import contextlib
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -17,8 +18,9 @@ from ..resources import cores
 from .options import Json, Plugins, print_json
 
 if TYPE_CHECKING:
+    from ..datasets.dataset import Dataset
     from ..datasets.releases import PhotoDataset
-    from ..datasets.verification import Verification
+    from ..datasets.verification import SplitVerification, Verification
 
 _ARCHIVE_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
 
@@ -28,6 +30,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
+MaybeDataRoot = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Folder of downloaded data sets; not needed for those in memory.", metavar="DIR"),
+]
 AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")]
 
 
@@ -74,7 +80,7 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
 @app.command("verify")
 def verify(
     name: Annotated[str, typer.Argument(help="Data set.")],
-    data_root: DataRoot,
+    data_root: MaybeDataRoot = None,
     allow_partial: AllowPartial = False,
     as_json: Json = False,
     plugin: Plugins = None,
@@ -83,23 +89,48 @@ def verify(
 
     \b
     bench data verify cub200 --data-root data
+    bench data verify ndigit
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..datasets.releases import PhotoDataset
+
+    dataset = _open(name, data_root, allow_partial, tuple(plugin or ()))
+    try:
+        if isinstance(dataset, PhotoDataset):
+            damaged = _verify_photographs(dataset, as_json)
+        else:
+            damaged = _verify_in_memory(dataset, as_json)
+    except ValueError as error:
+        raise UserError(f"data set {name!r}: {error}") from None
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _verify_photographs(dataset: PhotoDataset, as_json: bool) -> bool:
     from rich.console import Console
 
     from ..progress import progress_bar
 
-    dataset = _photo_dataset(name, data_root, allow_partial, tuple(plugin or ()))
-    try:
-        with progress_bar(Console(stderr=True)) as progress:
-            verification = dataset.verify(progress)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    with progress_bar(Console(stderr=True)) as progress:
+        verification = dataset.verify(progress)
     if as_json:
         print_json(verification)
     else:
         _print_verification(verification)
-    if verification["damaged"]:
-        raise typer.Exit(1)
+    return bool(verification["damaged"])
+
+
+def _verify_in_memory(dataset: Dataset, as_json: bool) -> bool:
+    from ..datasets.verification import verify_in_memory
+
+    verification = verify_in_memory(dataset)
+    if as_json:
+        print_json(verification)
+    else:
+        shape = " x ".join(map(str, verification["shape"]))
+        print(f"{dataset.name}, built in memory: {verification['images']} images of {shape},", end=" ")
+        print(f"{verification['classes']} classes")
+        _print_splits(verification["splits"])
+    return False
 
 
 @app.command("import")
@@ -108,13 +139,14 @@ def import_data(
     source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
     data_root: DataRoot,
     allow_partial: AllowPartial = False,
+    plugin: Plugins = None,
 ) -> None:
     """Unpack or copy a download below the data root and check that it is the release it should be.
 
     \b
     bench data import cub200 CUB_200_2011.tgz --data-root data
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    typer.echo(import_release(name, source, data_root, allow_partial))
+    typer.echo(import_release(name, source, data_root, allow_partial, tuple(plugin or ())))
 
 
 def _print_verification(verification: Verification) -> None:
@@ -124,12 +156,7 @@ def _print_verification(verification: Verification) -> None:
     )
     if verification["partial"]:
         print(f"  incomplete: {verification['partial']}")
-    for part, numbers in verification["splits"].items():
-        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
-        print(
-            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
-            f"  sha256 {numbers['manifest_sha256'][:16]}"
-        )
+    _print_splits(verification["splits"])
     if "soft_labels" in verification:
         soft = verification["soft_labels"]
         print(
@@ -144,7 +171,16 @@ def _print_verification(verification: Verification) -> None:
         print(f"  damaged: {line}")
 
 
-def import_release(name: str, source: Path, root: Path, allow_partial: bool) -> str:
+def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
+    for part, numbers in splits.items():
+        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
+        print(
+            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
+            f"  sha256 {numbers['manifest_sha256'][:16]}"
+        )
+
+
+def import_release(name: str, source: Path, root: Path, allow_partial: bool, plugins: tuple[Path, ...] = ()) -> str:
     """Unpack or copy a download, then check it; returns what is there, as text.
 
     Raises:
@@ -175,7 +211,7 @@ def import_release(name: str, source: Path, root: Path, allow_partial: bool) -> 
             with contextlib.suppress(*_ARCHIVE_ERRORS):  # an encrypted one that is not needed, say
                 _unpack(archive, archive.parent)
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
-        dataset = _photo_dataset(name, inside, allow_partial, ())
+        dataset = _release(name, inside, allow_partial, plugins)
         try:
             dataset.train_val(), dataset.test()
         except ValueError as error:
@@ -187,15 +223,24 @@ def import_release(name: str, source: Path, root: Path, allow_partial: bool) -> 
     return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}{where}"
 
 
-def _photo_dataset(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
+def _release(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
+    from ..datasets.releases import PhotoDataset
+
+    dataset = _open(name, root, allow_partial, plugins)
+    if not isinstance(dataset, PhotoDataset):
+        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
+    return dataset
+
+
+def _open(name: str, root: Path | None, allow_partial: bool, plugins: tuple[Path, ...]) -> Dataset:
     from ..datasets.errors import DataError
     from ..datasets.releases import PhotoDataset
 
     cls = Registry("datasets", plugins).dataset(name)
-    if not issubclass(cls, PhotoDataset):
-        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
     try:
-        return cls(root, allow_partial=allow_partial, threads=cores())
+        if issubclass(cls, PhotoDataset):
+            return cls(root, allow_partial=allow_partial, threads=cores())
+        return cls(root)
     except DataError as error:
         raise UserError(str(error)) from None
 

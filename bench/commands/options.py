@@ -25,7 +25,9 @@ Results = Annotated[Path, typer.Option("--results", help="Results folder.", meta
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", help="Python file with more methods or data sets; repeatable.", metavar="FILE"),
+    typer.Option(
+        "--plugin", help="Python file with methods, data sets, tests, scorers, corruptions; repeatable.", metavar="FILE"
+    ),
 ]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from ..errors import UserError
-from .options import DEFAULT_RESULTS, Json, Results, print_json
+from ..registry import load_plugins
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
     ] = None,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder.
@@ -65,6 +67,7 @@ def report(
     from ..report.terminal import print_tables
     from ..report.write import write_report
 
+    load_plugins(plugin or ())  # titles and directions of their metrics
     store = open_results(results)
     collected = collect(store)
     if write_metrics(collected, store.root) is None:

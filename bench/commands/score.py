@@ -10,7 +10,8 @@ import typer
 
 from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
-from .options import DEFAULT_RESULTS, Device, Json, Results, names, print_json
+from ..registry import load_plugins
+from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
     from ..store.folder import Store
@@ -58,6 +59,7 @@ def score(
         Device,
         typer.Option(help="Where matrices of scores are computed: cuda pays for match and mls of diagonal normals."),
     ] = Device.cpu,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
@@ -73,6 +75,7 @@ def score(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from .score_files import score_files
 
+    load_plugins(plugin or ())
     scored = score_files(
         files,
         scorers=names(scorers, ("cosine",)),
@@ -97,6 +100,7 @@ def compare(
     metrics: Metrics = None,
     normalize: Normalize = None,
     bootstrap: Bootstrap = Draw.queries,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods of a results folder seed by seed, or files of embeddings query by query.
@@ -113,10 +117,11 @@ def compare(
     if any(Path(name).suffix or Path(name).is_file() for name in asked):
         if len(asked) < 2:
             raise UserError(f"{asked[0]}: name another file to compare it with")
-        score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, as_json=as_json)
+        score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, plugin=plugin, as_json=as_json)
         return
     from .results import open_results
 
+    load_plugins(plugin or ())
     compare_methods(open_results(results), names(asked), as_json)
 
 

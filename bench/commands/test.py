@@ -1,62 +1,114 @@
-"""``bench test``: does a method do what every method must do?"""
+"""``bench test``: does a method, a data set or a test of embeddings do what each must do?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import typer
 
-from ..errors import UnitFailed, first_line
-from ..registry import Registry
+from ..errors import UnitFailed, UnknownName, UserError, first_line
+from ..registry import Registry, load_plugins
 from .options import Json, Plugins, print_json
+
+Checks = Mapping[str, Callable[[Any], None]]
 
 
 class CheckResult(TypedDict):
-    """One check of one method."""
+    """One check of one method, data set or test."""
 
-    method: str
+    kind: str
+    name: str
     check: str
     passed: bool
     reason: str
 
 
-def check_methods(
-    method: Annotated[list[str], typer.Option("--method", help="Methods, comma-separated, or all.")],
+def check_entries(
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Methods, comma-separated, or all.", metavar="M[,M..]")
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option("--dataset", help="Data sets, comma-separated.", metavar="D[,D..]")
+    ] = None,
+    test: Annotated[
+        list[str] | None, typer.Option("--test", help="Groups of tests, comma-separated, or all.", metavar="T[,T..]")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")
+    ] = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Check that a method does what every method must do: shapes, gradients, confidence, state, frozen parts.
+    """Check that methods, data sets and tests of embeddings do what each must do.
+
+    Methods: shapes, gradients, confidence, state, frozen parts. Data sets: disjoint classes, labels, identities,
+    images, crops, manifests. Tests: declared metrics in their range, the same in any order of the images.
 
     \b
     bench test --method mine --plugin mine.py
+    bench test --dataset birds --data-root data --plugin birds.py
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    rows = run_checks(tuple(method), tuple(plugin or ()))
+    if not method and not dataset and not test:
+        raise UserError("name something to check: --method, --dataset or --test")
+    plugins = tuple(plugin or ())
+    load_plugins(plugins)
+    rows = [
+        *(_check_methods(tuple(method), plugins) if method else ()),
+        *(_check_datasets(tuple(dataset), plugins, data_root) if dataset else ()),
+        *(_check_tests(tuple(test)) if test else ()),
+    ]
     if as_json:
         print_json(rows)
     else:
         for row in rows:
             outcome = "ok  " if row["passed"] else "FAIL"
-            typer.echo(f"{outcome}  {row['method']:<22} {row['check']:<14} {row['reason']}".rstrip())
+            typer.echo(f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip())
     failed = sum(not row["passed"] for row in rows)
     if failed:
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")
 
 
-def run_checks(methods: tuple[str, ...], plugins: tuple[Path, ...]) -> list[CheckResult]:
-    """Every check of some methods."""
+def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
     from ..conformance import CHECKS
     from ..planning.request import expand
 
     registry = Registry("methods", plugins)
-    rows: list[CheckResult] = []
-    for name in expand(methods, registry.names):
-        cls = registry.method(name)
-        for label, check in CHECKS.items():
-            reason = ""
-            try:
-                check(cls)
-            except Exception as error:  # whatever a method raises is what the suite reports
-                reason = f"{type(error).__name__}: {first_line(error)}"
-            rows.append({"method": name, "check": label, "passed": not reason, "reason": reason})
-    return rows
+    for name in expand(names, registry.names):
+        yield from _run("method", name, registry.method(name), CHECKS)
+
+
+def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
+    from ..conformance import DATASET_CHECKS
+    from ..planning.request import expand
+    from ..site import Site
+
+    site = Site(results="", plugins=tuple(map(str, plugins)), data_root=None if root is None else str(root))
+    for name in expand(names, site.datasets.names):
+        opened = site.dataset(name, dict(site.recipe(name).view))  # photographs are read as their recipe says
+        yield from _run("dataset", name, opened, DATASET_CHECKS)
+
+
+def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
+    from ..conformance import TEST_CHECKS
+    from ..planning.request import expand
+    from ..protocols.known_tests import known_groups, load_tests
+
+    known = known_groups()
+    for name in expand(names, list(known)):
+        if name not in known:
+            raise UnknownName("group of tests", name, known)
+        for declared in load_tests([name]):
+            yield from _run("test", name, declared, TEST_CHECKS)
+
+
+def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[CheckResult]:
+    """Run every check of one entry."""
+    for label, check in checks.items():
+        reason = ""
+        try:
+            check(entry)
+        except Exception as error:  # whatever an entry raises is what the suite reports
+            reason = f"{type(error).__name__}: {first_line(error)}"
+        yield {"kind": kind, "name": name, "check": label, "passed": not reason, "reason": reason}

@@ -35,6 +35,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
         return Done(points=_proposals(job))
+    _ = job.site.plugin_tests  # imports the plug-ins
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if isinstance(job, TrainJob):

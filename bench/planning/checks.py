@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -90,6 +90,12 @@ def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
         dataset.augmentation_type(**setting.augmentation)
     except ValueError as error:
         raise UserError(f"--set augment.*: {error}") from None
+    except TypeError:
+        names = ", ".join(item.name for item in fields(dataset.augmentation_type))
+        raise UserError(
+            f"data set {dataset.name!r}: the augmentation of its recipe has {', '.join(setting.augmentation)};"
+            f" {dataset.augmentation_type.__name__} has {names}"
+        ) from None
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UnknownName, UserError
-from ..protocols.recipes import get_recipe
 from ..site import Site
 from ..store.specs import Cell
 from .cell import CellSetting, cell_setting
@@ -68,5 +67,5 @@ def _check_all_used(experiment: Experiment, site: Site, plans: dict[Cell, Plan])
     unused = [pin.key for pin in experiment.pins if pin.key not in used]
     if unused:
         methods = [site.methods.method(name) for name in experiment.methods]
-        recipes = [get_recipe(site.datasets.dataset(name).recipe) for name in experiment.datasets]
+        recipes = [site.recipe(name) for name in experiment.datasets]
         raise UnknownName("--set key", unused[0], known_keys(methods, recipes))

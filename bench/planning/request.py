@@ -13,7 +13,6 @@ from ..errors import UnknownName, UserError
 from ..methods.scorers.registry import SCORERS
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
-from ..protocols.recipes import get_recipe
 from ..protocols.recipes._base import Recipe
 from ..site import Site
 from ..store.specs import Cell
@@ -118,6 +117,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     Raises:
         UserError: If a name or a value is not known, with what to do.
     """
+    groups_of_plugins = site.plugin_tests
     _check_names(request)
     protocol = get_protocol(request.protocol)
     usual = protocol.presets[request.preset]
@@ -133,6 +133,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     pins = tuple(Pin.parse(text) for text in request.pins)
     requests = [each for dataset in datasets for each in _cells(request, dataset, methods, pins, site)]
     ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
+    groups = tuple(dict.fromkeys([*preset.tests.groups, *groups_of_plugins]))
     file = None
     if request.hparams not in ("tuned", "default", "published"):
         file = read_settings_file(request.hparams, site.methods.names)
@@ -140,7 +141,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         requests=tuple(requests),
         protocol=protocol,
         preset_name=request.preset,
-        preset=replace(preset, tests=replace(preset.tests, corruptions=ranges)),
+        preset=replace(preset, tests=replace(preset.tests, groups=groups, corruptions=ranges)),
         methods=methods,
         datasets=datasets,
         fidelity=request.fidelity,
@@ -162,7 +163,7 @@ def _cells(
     request: RunRequest, dataset: str, methods: tuple[str, ...], pins: tuple[Pin, ...], site: Site
 ) -> Iterator[Request]:
     """Cells of a data set, each once, every base right before the first method that needs it."""
-    recipe = get_recipe(site.datasets.dataset(dataset).recipe)
+    recipe = site.recipe(dataset)
     base_name = request.base or recipe.base
     base = Cell(request.protocol, dataset, base_name)
     shared = tuple(pin for pin in pins if pin.shared)

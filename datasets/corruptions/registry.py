@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -12,26 +14,52 @@ if TYPE_CHECKING:
 NAMES = ("crop", "blur", "jpeg", "noise", "occlusion")
 
 
+_ADDED: dict[str, tuple[Corruption, str]] = {}
+"""Corruptions of plug-ins with the module that registered each."""
+
+
 class _Corruptions(Mapping[str, "Corruption"]):
     """All corruptions by name; the module of a corruption is imported when the corruption is asked for."""
 
     def __getitem__(self, name: str) -> Corruption:
+        if name in _ADDED:
+            return _ADDED[name][0]
         corruption: Corruption = import_module(corruption_module(name)).CORRUPTION
         return corruption
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter((*NAMES, *_ADDED))
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(NAMES) + len(_ADDED)
 
     # Mapping's own would import the module.
     def __contains__(self, name: object) -> bool:
-        return name in NAMES
+        return name in NAMES or name in _ADDED
 
 
 CORRUPTIONS: Mapping[str, Corruption] = _Corruptions()
 """Every corruption by name."""
+
+
+def register_corruption(corruption: Corruption) -> Corruption:
+    """Register the corruption of a plug-in, so that ``--corruptions`` takes it.
+
+    Args:
+        corruption: The corruption. The module that calls this is the one whose code its results depend on.
+
+    Raises:
+        ValueError: If another module has a corruption of that name, or the name cannot be part of a metric's.
+    """
+    name, module = corruption.name, str(sys._getframe(1).f_globals.get("__name__"))
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name == "all":
+        raise ValueError(f"a corruption's name is lower-case letters, digits and underscores, not {name!r}")
+    if corruption.apply is None:
+        raise ValueError(f"corruption {name!r} needs `apply`, a function of the pixels")
+    if name in NAMES or (name in _ADDED and _ADDED[name][1] != module):
+        raise ValueError(f"corruption {name!r} is there already, in {corruption_module(name)}; choose another name")
+    _ADDED[name] = (corruption, module)
+    return corruption
 
 
 def corruption_module(name: str) -> str:
@@ -48,9 +76,11 @@ def corruption_module(name: str) -> str:
         >>> corruption_module("blur")
         'bench.datasets.corruptions.blur'
     """
+    if name in _ADDED:
+        return _ADDED[name][1]
     if name not in NAMES:
         raise KeyError(name)
     return f"{__package__}.{name}"
 
 
-__all__ = ["CORRUPTIONS", "NAMES", "corruption_module"]
+__all__ = ["CORRUPTIONS", "NAMES", "corruption_module", "register_corruption"]

@@ -63,6 +63,18 @@ def array_form(kind: str, *names: str) -> Callable[[D], D]:
     return declare
 
 
+def known_distributions() -> dict[str, type[Distribution]]:
+    """Every class that has an array form, by kind: those of this folder, then those of modules that were imported.
+
+    Example:
+        >>> list(known_distributions())[:2]
+        ['point', 'isotropic_normal']
+    """
+    from .registry import MODULES
+
+    return {kind: _class_of(kind) for kind in (*MODULES, *(kind for kind in _CLASSES if kind not in MODULES))}
+
+
 def to_arrays(distribution: Distribution) -> tuple[str, dict[str, Tensor]]:
     """Kind and parameters of a batch of distributions.
 

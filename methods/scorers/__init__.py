@@ -7,7 +7,7 @@ nothing heavy; a scorer's module is imported when it is used.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .registry import SCORERS, get_scorer, paired_score, pairwise_score, scorer_module
+from .registry import SCORERS, get_scorer, paired_score, pairwise_score, register_scorer, scorer_module
 
 __all__ = [
     "SCORERS",
@@ -16,6 +16,7 @@ __all__ = [
     "get_scorer",
     "paired_score",
     "pairwise_score",
+    "register_scorer",
     "scorer_module",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -24,23 +25,29 @@ MODULES = {
 }
 
 
+_ADDED: dict[str, tuple[ScorerSpec, str]] = {}
+"""Scorers of plug-ins with the module that registered each."""
+
+
 class _Scorers(Mapping[str, "ScorerSpec"]):
     """All scorers by name; the module of a scorer is imported when the scorer is asked for."""
 
     def __getitem__(self, name: str) -> ScorerSpec:
+        if name in _ADDED:
+            return _ADDED[name][0]
         module = import_module(f".{MODULES[name]}", __package__)
         specs: tuple[ScorerSpec, ...] = module.SPECS
         return next(spec for spec in specs if spec.name == name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
+        return iter((*MODULES, *_ADDED))
 
     def __len__(self) -> int:
-        return len(MODULES)
+        return len(MODULES) + len(_ADDED)
 
     # Mapping's own would import the module.
     def __contains__(self, name: object) -> bool:
-        return name in MODULES
+        return name in MODULES or name in _ADDED
 
 
 SCORERS: Mapping[str, ScorerSpec] = _Scorers()
@@ -49,11 +56,27 @@ SCORERS: Mapping[str, ScorerSpec] = _Scorers()
 
 def _known(name: str) -> str:
     """A scorer's name, if there is one of that name."""
-    if name in MODULES:
+    if name in SCORERS:
         return name
-    near = get_close_matches(name, MODULES, n=1)
+    near = get_close_matches(name, SCORERS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown scorer {name!r}{hint} (known: {', '.join(sorted(MODULES))})")
+    raise ValueError(f"unknown scorer {name!r}{hint} (known: {', '.join(sorted(SCORERS))})")
+
+
+def register_scorer(spec: ScorerSpec) -> ScorerSpec:
+    """Register the scorer of a plug-in, so that it can be named wherever scorers are.
+
+    Args:
+        spec: The scorer. The module that calls this is the one whose code its results depend on.
+
+    Raises:
+        ValueError: If another module has a scorer of that name.
+    """
+    module = str(sys._getframe(1).f_globals.get("__name__"))
+    if spec.name in MODULES or (spec.name in _ADDED and _ADDED[spec.name][1] != module):
+        raise ValueError(f"scorer {spec.name!r} is there already, in {scorer_module(spec.name)}; choose another name")
+    _ADDED[spec.name] = (spec, module)
+    return spec
 
 
 def get_scorer(name: str) -> ScorerSpec:
@@ -75,7 +98,9 @@ def scorer_module(name: str) -> str:
         >>> scorer_module("mls").rpartition(".")[2]
         'likelihood'
     """
-    return f"{__package__}.{MODULES[_known(name)]}"
+    if _known(name) in _ADDED:
+        return _ADDED[name][1]
+    return f"{__package__}.{MODULES[name]}"
 
 
 def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:

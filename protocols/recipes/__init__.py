@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 from ._base import Optim, Range, Recipe, Stage
 
-__all__ = ["RECIPES", "Optim", "Range", "Recipe", "Stage", "get_recipe"]
+__all__ = ["RECIPES", "Optim", "Range", "Recipe", "Stage", "get_recipe", "recipe_of"]
 
 
 RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
@@ -22,3 +23,25 @@ def get_recipe(name: str) -> Recipe:
         raise ValueError(f"unknown recipe {name!r} (known: {', '.join(RECIPES)})")
     recipe: Recipe = importlib.import_module(f"{__name__}.{name}").RECIPE
     return recipe
+
+
+def recipe_of(dataset: type) -> Recipe:
+    """Training recipe of a data set: a ``Recipe`` or the name of one.
+
+    The nearest class decides that sets ``recipe`` or whose file defines ``RECIPE``.
+
+    Args:
+        dataset: Class of the data set.
+
+    Raises:
+        ValueError: If there is no recipe of that name, or it is no recipe.
+    """
+    for cls in dataset.__mro__:
+        found = vars(cls).get("recipe", getattr(sys.modules.get(cls.__module__), "RECIPE", None))
+        if isinstance(found, Recipe):
+            return found
+        if isinstance(found, str):
+            return get_recipe(found)
+        if found is not None:
+            raise ValueError(f"{cls.__name__} has a recipe that is neither a Recipe nor the name of one: {found!r}")
+    raise ValueError(f"{dataset.__name__} has no recipe")

@@ -1,0 +1,62 @@
+"""``bench new``: a commented template of a plug-in that passes the checks as it is."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from ..errors import UserError
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+class PluginKind(StrEnum):
+    """What a plug-in can bring."""
+
+    method = "method"
+    dataset = "dataset"
+    photo_dataset = "photo-dataset"
+    test = "test"
+    corruption = "corruption"
+    scorer = "scorer"
+    distribution = "distribution"
+
+
+def new(
+    kind: Annotated[PluginKind, typer.Argument(help="What it brings.")],
+    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, underscores.")],
+    out: Annotated[Path | None, typer.Option("--out", help="File; NAME.py if not given.", metavar="FILE")] = None,
+) -> None:
+    """Write a plug-in file to start from: it passes the checks and runs as it is.
+
+    \b
+    bench new method mine
+    bench new photo-dataset birds --out plugins/birds.py
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    path = out or Path(f"{name}.py")
+    write_template(kind, name, path)
+    typer.echo(f"{path} is a {kind.value} that works; its first lines say how to try it")
+
+
+def write_template(kind: PluginKind, name: str, path: Path) -> None:
+    """Write a template.
+
+    Raises:
+        UserError: If the name cannot be one, or the file exists.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise UserError(f"{name!r} cannot be a name: use lower-case letters, digits and underscores, a letter first")
+    text = (TEMPLATES / f"{kind.value}.py.tmpl").read_text(encoding="utf-8")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    filled = Template(text).substitute(name=name, Class=title, file=path.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(filled)
+    except FileExistsError:
+        raise UserError(f"{path} is there already; remove it, or name another with --out") from None

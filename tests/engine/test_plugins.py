@@ -1,0 +1,254 @@
+"""Plug-ins of one file, run by the command line: data sets with their recipe, and everything that tests use."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+PHOTOS = '''
+from dataclasses import replace
+
+from bench.datasets import Listing, PhotoDataset, register_dataset
+from bench.protocols.recipes import Stage
+from bench.protocols.recipes.folder import RECIPE as FOLDER
+
+SMALL = replace(
+    FOLDER,
+    backbone="squeezenet1_0",
+    classes_per_batch=2,
+    images_per_class=2,
+    view={{**FOLDER.view, "image_size": 32, "resize": 36}},
+    end_to_end=Stage(epochs=1, lr=1e-3, lr_objective=1e-2),
+)
+{top}
+
+
+@register_dataset
+class Birds(PhotoDataset):
+    """Some birds."""
+
+    name = "birds"
+    summary = "a folder per kind of bird"
+    official = "Birds"
+    source = "the aviary"
+    needs = "birds.txt"
+    {inside}
+
+    @classmethod
+    def recognises(cls, folder):
+        return (folder / "birds.txt").exists()
+
+    def list_images(self, folder):
+        listing = Listing(folder)
+        for path in sorted(folder.glob("*/*.png")):
+            listing.add(f"{{path.parent.name}}/{{path.name}}", path.parent.name, path.parent.name)
+        return listing
+'''
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """A release of 16 classes of 4 images, and a plug-in for it with some recipe."""
+    root = tmp_path / "data" / "release"
+    rng = np.random.default_rng(0)
+    for number in range(64):
+        path = root / f"bird{number // 4}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    (root / "birds.txt").write_text("here they are")
+
+    def write(inside="", top=""):
+        path = tmp_path / "birds.py"
+        path.write_text(PHOTOS.format(inside=inside, top=top))
+        return path
+
+    return write
+
+
+RUN = ("run", "--method", "cosface", "--hparams", "default", "--seeds", "1", "--weights", "none", "--workers", "1")
+
+
+@pytest.mark.parametrize("recipe", [{"inside": "recipe = SMALL"}, {"top": "RECIPE = SMALL"}])
+def test_a_photo_data_set_brings_its_recipe(cli, birds, recipe):
+    plugin = birds(**recipe)
+    shown = cli.json("show", "birds", "--plugin", plugin)["recipe"]
+    assert (shown["backbone"], shown["view"]["image_size"]) == ("squeezenet1_0", 32)
+    asked = ("--dataset", "birds", "--data-root", "data", "--plugin", plugin)
+    done = cli("data", "verify", "birds", *asked[2:])
+    assert "Birds at" in done.stdout
+    done = cli(*RUN, *asked, "--dry-run")
+    assert "squeezenet" not in done.stderr
+    assert "at most 1 epochs" in done.stdout
+
+
+def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_path):
+    cli(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", birds(inside="recipe = SMALL"))
+    assert ",birds," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        # Without one, photographs get that of `folder`, whose batches are too large here; the line says what to set.
+        ({}, "use --set data.classes_per_batch="),
+        ({"inside": "recipe = 'default'"}, 'set recipe = "folder", or a Recipe with a view, in class Birds'),
+        ({"inside": "recipe = 'nothing'"}, "unknown recipe 'nothing' (known: "),
+        ({"inside": "recipe = 3"}, "neither a Recipe nor the name of one: 3"),
+        (
+            {"inside": "recipe = replace(SMALL, view={'side': 3})"},
+            "the view of its recipe has side; View has image_size",
+        ),
+        ({"inside": "recipe = replace(SMALL, augmentation={'tilt': 3})"}, "augmentation of its recipe has tilt;"),
+    ],
+)
+def test_a_photo_data_set_with_an_unsuited_recipe_is_refused_in_one_line(cli, birds, recipe, said):
+    """Fault A4: `data verify` passed, and `bench run` ended in a traceback of 42 lines."""
+    plugin = birds(**recipe)
+    cli("data", "verify", "birds", "--data-root", "data", "--plugin", plugin)
+    done = cli(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", plugin, "--dry-run", check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert said in done.stderr
+
+
+def test_a_release_of_a_plugin_is_imported(cli, birds, tmp_path):
+    """Fault A12."""
+    done = cli("data", "import", "birds", "data/release", "--data-root", "elsewhere", "--plugin", birds())
+    assert "Birds is at" in done.stdout
+    assert (tmp_path / "elsewhere" / "birds" / "birds.txt").exists()
+
+
+def test_embedded_data_sets_are_verified(cli):
+    """Fault A12: `data verify` refused them."""
+    report = cli.json("data", "verify", "ndigit_smoke")
+    assert (report["images"], report["classes"], report["shape"]) == (2400, 300, [1, 10, 26])
+    assert {part: split["classes"] for part, split in report["splits"].items()} == {
+        "train": 112,
+        "val": 38,
+        "test": 150,
+    }
+    assert all(len(split["manifest_sha256"]) == 64 for split in report["splits"].values())
+    assert "1 x 10 x 26" in cli("data", "verify", "ndigit_smoke").stdout
+
+
+TESTS = '''
+"""A test of embeddings with two metrics, a scorer, a corruption."""
+
+import torch
+from bench.datasets.corruptions import Corruption, register_corruption
+from bench.methods.scorers import ScorerSpec, register_scorer
+from bench.protocols.declare import test
+from bench.protocols.metrics import Metric
+from bench.protocols.rows import row
+
+
+@test(
+    group="extent",
+    per="embeddings",
+    needs=("directions",),
+    metrics=(
+        Metric(name="mean_length", title="Mean length", group="extent", of="embeddings", unit="number", high=2.0),
+        Metric(name="widest", title="Widest angle", group="extent", of="embeddings", unit="number", high=4.0),
+    ),
+)
+def extent(view):
+    """Lengths and angles."""
+    x = view.unit_vectors
+    yield row("mean_length", float(x.mean(0).norm()), n_queries=len(view))
+    yield row("widest", float(torch.acos((x @ x.T).clamp(-1, 1)).max()), n_queries=len(view))
+
+
+def _flattened(a, b, layout):
+    return layout.inner(a.mean, b.mean).tanh()
+
+
+register_scorer(ScorerSpec("flattened", "tanh of the inner product of the means", _flattened))
+
+
+def dim(image, severity, draw):
+    return (image.float() * (1 - 0.5 * severity)).round().to(torch.uint8)
+
+
+register_corruption(Corruption("dim", "less light", 0.0, 1.0, dim))
+'''
+
+
+def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(TESTS)
+    with_it = ("--plugin", plugin)
+    for kind, name, summary in (
+        ("scorers", "flattened", "tanh of the inner product of the means"),
+        ("corruptions", "dim", "less light"),
+        ("tests", "extent", "Lengths and angles."),
+    ):
+        assert name not in {row["name"] for row in cli.json("list", kind)}
+        assert {"name": name, "summary": summary} in cli.json("list", kind, *with_it)
+    asked = ("--dataset", "ndigit_smoke", "--scorers", "flattened", "--corruptions", "crop,dim:5", *with_it)
+    asked = (*RUN, *asked, "--set", "optim.epochs=1")
+    assert "1 trainings done" in cli(*asked).stderr
+    table = _table(tmp_path)
+    assert {row["split"] for row in table if row["metric"] == "mean_length"} == {"test", "test_crop", "test_dim"}
+    assert {row["split"] for row in table if row["metric"] == "spearman_dim"} == {"test_dim"}
+    assert "map_at_r" in {row["metric"] for row in table if row["scorer"] == "flattened"}
+    assert "Widest" in cli("report", *with_it).stdout or (tmp_path / "results/runs/report").is_dir()
+
+    units = {row["unit"] for row in table}
+    plugin.write_text("# nothing new\n" + TESTS)
+    assert "0 trainings done" in cli(*asked).stderr
+    assert {row["unit"] for row in _table(tmp_path)} == units
+    plugin.write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
+    assert "0 trainings done" in cli(*asked).stderr
+    assert not {row["unit"] for row in _table(tmp_path)} & units
+
+
+def _table(folder):
+    with (folder / "results" / "runs" / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_files_of_embeddings_are_scored_with_a_plugin(cli, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(TESTS)
+    rng = np.random.default_rng(0)
+    for name in ("first", "second"):
+        np.savez(tmp_path / f"{name}.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
+    asked = ("--scorers", "flattened", "--metrics", "extent,map_at_r", "--plugin", plugin)
+    rows = cli.json("score", "first.npz", *asked)["rows"]
+    assert {(row["metric"], row["scorer"]) for row in rows} >= {("widest", ""), ("map_at_r", "flattened")}
+    assert cli.json("compare", "first.npz", "second.npz", *asked)["comparison"]
+
+
+def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cli, tmp_path):
+    plugin = tmp_path / "mine.py"
+    for text, said in (
+        (TESTS.replace('"flattened"', '"cosine"'), "scorer 'cosine' is there already, in bench.methods.scorers."),
+        (TESTS.replace('"dim"', '"blur"'), "corruption 'blur' is there already, in bench.datasets.corruptions.blur"),
+        (TESTS.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
+    ):
+        plugin.write_text(text)
+        done = cli("list", "scorers", "--plugin", plugin, check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert said in done.stderr
+        assert "mine.py does not import" in done.stderr
+
+
+def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    (site / "extras-1.dist-info").mkdir(parents=True)
+    (site / "extras-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extras\nVersion: 1\n")
+    (site / "extras-1.dist-info" / "entry_points.txt").write_text(
+        "[bench.plugins]\nmine = bench_extras\nbroken = bench_no_such_module\n"
+    )
+    (site / "bench_extras.py").write_text(TESTS)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    listed = cli("list", "corruptions")
+    assert "less light" in listed.stdout
+    assert "entry point 'broken' does not import" in listed.stderr
+    asked = ("--dataset", "ndigit_smoke", "--corruptions", "dim", "--set", "optim.epochs=1")
+    cli(*RUN, *asked)
+    table = _table(tmp_path)
+    assert {"mean_length", "spearman_dim"} <= {row["metric"] for row in table}
+    (site / "bench_extras.py").write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
+    assert "0 trainings done" in cli(*RUN, *asked).stderr
+    assert not {row["unit"] for row in _table(tmp_path)} & {row["unit"] for row in table}

@@ -1,0 +1,96 @@
+"""`bench new` writes plug-ins that pass their checks and run as they are."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from bench.cli import main
+from bench.commands.new import PluginKind, write_template
+from bench.registry import import_file
+from PIL import Image
+
+
+@pytest.fixture
+def new(tmp_path, cli):
+    """Write a template; gives its file."""
+
+    def write(kind, name):
+        cli("new", kind, name)
+        return tmp_path / f"{name}.py"
+
+    return write
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for kind in PluginKind:
+        assert main(["new", kind.value, f"my_{kind.name}", "--out", f"below/{kind.name}.py"]) == 0
+        before = (tmp_path / "below" / f"{kind.name}.py").read_text()
+        assert "$" not in before
+        compile(before, kind.name, "exec")
+        assert main(["new", kind.value, "other", "--out", f"below/{kind.name}.py"]) == 2
+        assert "is there already" in capsys.readouterr().err
+        assert (tmp_path / "below" / f"{kind.name}.py").read_text() == before
+    assert main(["new", "method", "My-Method"]) == 2
+    assert "cannot be a name" in capsys.readouterr().err
+
+
+def test_templates_pass_their_checks(cli, new):
+    cli("test", "--method", "mine", "--plugin", new("method", "mine"))
+    cli("test", "--dataset", "sets", "--plugin", new("dataset", "sets"))
+    cli("data", "verify", "sets", "--plugin", "sets.py")
+    cli("test", "--test", "angles", "--plugin", new("test", "angles"))
+    for kind in ("corruption", "scorer", "distribution"):
+        rows = cli.json("list", f"{kind}s", "--check", "--plugin", new(kind, f"my_{kind}"))
+        assert f"my_{kind}" in {row["name"] for row in rows}
+
+
+def test_the_template_of_a_distribution_samples_what_it_says(tmp_path):
+    path = tmp_path / "mist.py"
+    write_template(PluginKind.distribution, "mist", path)
+    cloud = import_file(path).Mist(torch.zeros(2, 3), torch.tensor([0.5, 2.0]))
+    torch.manual_seed(0)
+    lengths = cloud.rsample(torch.Size([4000])).norm(dim=-1).mean(0)
+    torch.testing.assert_close(lengths, 3 * cloud.scale, rtol=0.05, atol=0.0)  # Gamma(D, scale)
+    assert cloud.log_prob(torch.ones(2, 3)).shape == (2,)
+
+
+def test_templates_run_together(cli, new, tmp_path):
+    names = {"method": "mine", "dataset": "sets", "test": "angles", "corruption": "dim", "scorer": "apart"}
+    plugins = [part for kind, name in names.items() for part in ("--plugin", new(kind, name))]
+    asked = ("--method", "mine", "--dataset", "sets", "--corruptions", "crop,dim", "--scorers", "apart")
+    short = ("--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
+    cli("run", *asked, *short, *plugins)
+    with (tmp_path / "results" / "runs" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["method"], row["dataset"]) for row in rows} == {("mine", "sets")}
+    assert {"angles_inside", "angles_between", "spearman_dim"} <= {row["metric"] for row in rows}
+    assert "apart" in {row["scorer"] for row in rows}
+    assert "method" in {row["confidence"] for row in rows}
+
+
+def test_the_template_of_photographs_is_found_verified_and_planned(cli, new, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(32):
+        path = tmp_path / "data" / f"class{number // 4}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    (tmp_path / "data" / "birds.txt").write_text("here they are")
+    asked = ("--data-root", "data", "--plugin", new("photo-dataset", "birds"))
+    cli("data", "verify", "birds", *asked)
+    cli("test", "--dataset", "birds", *asked)
+    run = (
+        "run",
+        "--method",
+        "cosface",
+        "--dataset",
+        "birds",
+        *asked,
+        "--weights",
+        "none",
+        "--set",
+        "data.image_size=64",
+    )
+    done = cli(*run, "--backbone", "squeezenet1_0", "--seeds", "1", "--hparams", "default", "--dry-run")
+    assert "cosface on birds" in done.stdout

@@ -1,0 +1,85 @@
+"""The suites for data sets and for tests of embeddings: ours pass, and they fail what they should fail."""
+
+import pytest
+import torch
+from bench.conformance import DATASET_CHECKS, TEST_CHECKS, ConformanceError
+from bench.datasets import ArrayImages, Dataset, TrainVal
+from bench.protocols.declare import EmbeddingTest
+from bench.protocols.known_tests import BUILT_IN, load_tests
+from bench.protocols.rows import row
+from bench.registry import Registry
+
+
+@pytest.mark.parametrize("name", ["ndigit_smoke", "glyphs"])
+@pytest.mark.parametrize("check", DATASET_CHECKS)
+def test_our_data_sets_conform(name, check):
+    DATASET_CHECKS[check](Registry("datasets").dataset(name)())
+
+
+@pytest.mark.parametrize("group", BUILT_IN)
+@pytest.mark.parametrize("check", TEST_CHECKS)
+def test_our_tests_of_embeddings_conform(group, check):
+    for declared in load_tests([group]):
+        TEST_CHECKS[check](declared)
+
+
+class Dots(Dataset):
+    """Sixteen classes of random pixels; a fault may be built in."""
+
+    name, summary = "dots", "random pixels"
+    input_channels, image_size = 1, (8, 8)
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.fault = fault
+
+    def part(self, classes, shift=0):
+        labels = torch.arange(len(classes)).repeat_interleave(3)
+        g = torch.Generator().manual_seed(classes[0])
+        if self.fault == "manifest":
+            g.seed()
+        pixels = torch.randint(0, 256, (len(labels), 1, 8, 8), dtype=torch.uint8, generator=g)
+        ids = [f"{c}/{i}" if self.fault != "ids" else f"{c - classes[0]}/{i}" for c in classes for i in range(3)]
+        images = ArrayImages(pixels, labels, ids, [f"class {c}" for c in classes], mean=(0.5,), std=(0.3,))
+        if self.fault == "crops":
+            images.cropped = lambda index, fraction: images.evaluation(index) + 1
+        if self.fault == "training":
+            images.training = lambda index, settings, generator: torch.rand(len(index), 1, 8, 8)
+        if self.fault == "evaluation":
+            images.evaluation = lambda index: images.normalised(images.pixels_of(index)).double()
+        if self.fault == "select":
+            images.select = lambda index: images
+        return images
+
+    def train_val(self, fold=0, folds=4):
+        val = [2 * fold, 2 * fold + 1]
+        return TrainVal(self.part([c for c in range(8) if c not in val]), self.part(val), fold, folds)
+
+    def test(self):
+        return self.part(list(range(7 if self.fault == "classes" else 8, 16)))
+
+
+def test_a_data_set_conforms_and_each_fault_is_found():
+    for check in DATASET_CHECKS.values():
+        check(Dots())
+    for fault in ("classes", "ids", "evaluation", "training", "crops", "select", "manifest"):
+        with pytest.raises(ConformanceError):
+            DATASET_CHECKS[fault](Dots(fault))
+
+
+@pytest.mark.parametrize(
+    ("fault", "run"),
+    [
+        ("metadata", lambda view: iter([row("nmi", 0.5)])),
+        ("runs", lambda view: iter(())),
+        ("runs", lambda view: iter([row("nmi", 0.5), row("nmi", 0.6)])),
+        ("declared", lambda view: iter([row("undeclared", 0.5)])),
+        ("declared", lambda view: iter([row("nmi", 1.5)])),
+        ("declared", lambda view: iter([row("nmi", 0.5, confidence="norm")])),
+        ("order", lambda view: iter([row("nmi", float(view.unit_vectors[0, 0]))])),
+        ("order", lambda view: iter([row("nmi", float(torch.rand(())))])),
+    ],
+)
+def test_each_fault_of_a_test_of_embeddings_is_found(fault, run):
+    with pytest.raises(ConformanceError):
+        TEST_CHECKS[fault](EmbeddingTest("spread", "embeddings", run))
