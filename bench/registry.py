@@ -58,9 +58,8 @@ class Entry:
             module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
-            # The path of the file may be long, and all of it is one line.
-            reason = f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
-            raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} does not import: {reason}") from error
+            what = f"{self.kind[:-1]} {self.name!r} from {self.origin}"
+            raise UserError(f"{what} does not import: {_reason(error)}") from error
 
     @property
     def code(self) -> str | Path:
@@ -265,10 +264,14 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         try:
             import_file(path)
         except Exception as error:  # whatever a contributed file raises is its reason, not our crash
-            reason = f"{type(error).__name__}: {first_line(error)} ({place_of(error)})"
-            raise UserError(f"--plugin {path} does not import: {reason}") from error
+            raise UserError(f"--plugin {path} does not import: {_reason(error)}") from error
         packages.append(plugin_name(path).rpartition(".")[0])
     return tuple(dict.fromkeys(packages))
+
+
+def _reason(error: Exception) -> str:
+    """Why a file does not import; its path, which may be long, has to fit on the same line."""
+    return f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
 
 
 def described(module: str, call: str) -> dict[str, str]:
