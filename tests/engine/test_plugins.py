@@ -82,6 +82,7 @@ def test_a_photo_data_set_brings_its_recipe(cli, birds, recipe):
     assert "at most 1 epochs" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_path):
     cli(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", birds(inside="recipe = SMALL"))
     assert ",birds," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
@@ -173,6 +174,7 @@ register_corruption(Corruption("dim", "less light", 0.0, 1.0, dim))
 '''
 
 
+@pytest.mark.slow
 def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, tmp_path):
     plugin = tmp_path / "mine.py"
     plugin.write_text(TESTS)
@@ -233,6 +235,7 @@ def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cl
         assert "mine.py does not import" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
     site = tmp_path / "site"
     (site / "extras-1.dist-info").mkdir(parents=True)

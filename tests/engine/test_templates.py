@@ -56,6 +56,7 @@ def test_the_template_of_a_distribution_samples_what_it_says(tmp_path):
     assert cloud.log_prob(torch.ones(2, 3)).shape == (2,)
 
 
+@pytest.mark.slow
 def test_templates_run_together(cli, new, tmp_path):
     names = {"method": "mine", "dataset": "sets", "test": "angles", "corruption": "dim", "scorer": "apart"}
     plugins = [part for kind, name in names.items() for part in ("--plugin", new(kind, name))]
