@@ -15,6 +15,7 @@ from ..store.records import Environment
 
 def environment(site: Site, started: float) -> Environment:
     """Environment of a unit that began at ``started`` (``time.perf_counter()``)."""
+    per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
         bench=__version__,
         torch=torch.__version__,
@@ -23,5 +24,5 @@ def environment(site: Site, started: float) -> Environment:
         device=torch.cuda.get_device_name() if site.device == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         seconds=round(time.perf_counter() - started, 3),
-        peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // per_mib,
     )
