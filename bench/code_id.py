@@ -227,7 +227,7 @@ def _folder(package: str) -> Path | None:
 
 
 def _edited(path: Path) -> int:
-    """When a file was edited: what is known of it is known of that version, however long this process lives."""
+    """Time of a file's last change; as a cache key it keeps one process from using an outdated syntax tree."""
     return path.stat().st_mtime_ns
 
 

@@ -150,7 +150,7 @@ def _extremes(model: Any, labels: Tensor) -> None:
 
 
 def _extreme_spreads(model: Any, labels: Tensor) -> None:
-    """What one large step can make of a spread head: raw values far outside of what training keeps."""
+    """Require finite losses and gradients for extreme outputs of a spread head, as one large step can cause."""
     if model.spread is None:
         return
     features = torch.rand(len(labels), model.mean.in_features)
@@ -323,7 +323,7 @@ def data_metadata(dataset: Dataset) -> None:
 
 
 def disjoint_classes(dataset: Dataset) -> None:
-    """No class is in two of training, validation and test, and every fold has the same development classes."""
+    """Require disjoint training, validation and test classes, and the same development classes in every fold."""
     test, development = set(dataset.test().class_names), None
     for fold in range(FOLDS):
         split = dataset.train_val(fold, FOLDS)
@@ -348,7 +348,7 @@ def class_labels(dataset: Dataset) -> None:
 
 
 def unique_ids(dataset: Dataset) -> None:
-    """No identity is given to two images."""
+    """Require that image identities are unique."""
     ids = [identity for _, images in _parts(dataset) for identity in images.ids]
     _require(len(set(ids)) == len(ids), "identities repeat; every image needs one of its own, in all parts")
 
@@ -481,7 +481,7 @@ def metadata_of_test(test: EmbeddingTest) -> None:
 
 
 def rows_of_test(test: EmbeddingTest) -> None:
-    """It gives rows for clean or corrupted embeddings, no two of the same."""
+    """Require rows for clean or corrupted embeddings, none of them repeated."""
     per_split = [_rows(test, clean) for clean in (True, False)]
     _require(any(per_split), "it gives no rows; do the embeddings have what `needs` names?")
     for rows in per_split:
@@ -491,7 +491,7 @@ def rows_of_test(test: EmbeddingTest) -> None:
 
 
 def declared_rows(test: EmbeddingTest) -> None:
-    """Every row has a declared metric, and its value is in the range of the metric."""
+    """Require a declared metric in every row, and a value within its range."""
     from .protocols.metrics import find_metric
 
     for row in [*_rows(test, True), *_rows(test, False)]:

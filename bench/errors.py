@@ -79,7 +79,7 @@ def place_of(error: BaseException) -> str:
 
 
 def from_plugin(error: BaseException) -> bool:
-    """Whether a line of a plug-in was on the way to an error."""
+    """Check if the traceback of an error passes through a plug-in."""
     return any(_of_plugin(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -75,7 +75,7 @@ class Display:
         self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
 
     def note(self, cell: Cell, text: str) -> None:
-        """What there is to say of a cell now, such as the best value so far."""
+        """Show a short note next to a cell, such as its best value so far."""
         if self._notes.get(cell) == text:
             return
         self._notes[cell] = text

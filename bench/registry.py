@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def code(self) -> str | Path:
-        """What :func:`~bench.code_id.code_id` takes for the code behind this entry."""
+        """Module or file of this entry, as :func:`~bench.code_id.code_id` takes it."""
         if self.plugin:
             assert self.path is not None
             return self.path
@@ -123,7 +123,7 @@ class Registry:
                 self._add(entry)
 
     def _kind_of_class(self, entry: Entry) -> str:
-        """Kind of a class whose syntax tree does not tell it, by importing it; what does not import is broken."""
+        """Kind of a class that its syntax tree does not show, found by importing it; failed imports are kept."""
         try:
             cls = entry.load()
         except UserError as error:
@@ -169,7 +169,7 @@ class Registry:
 
     @property
     def names(self) -> list[str]:
-        """Every name, sorted."""
+        """Names of all entries, sorted."""
         return sorted(self.entries)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -186,11 +186,11 @@ class Registered(NamedTuple):
 
 
 DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}
-"""Decorators of registration, with the kind that the name tells."""
+"""Decorators of registration, with the kind that their name implies."""
 
 
 def _registered_classes(path: Path) -> Iterator[Registered]:
-    """Every class at top level with a decorator of registration."""
+    """Top-level classes of a file that have a decorator of registration."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     imported = _imported_names(tree)
     kinds: dict[str, str] = {}
@@ -270,7 +270,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a file does not import; its path, which may be long, has to fit on the same line."""
+    """Reason why a file does not import, cut so that its path, which may be long, fits on the same line."""
     return f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
 
 

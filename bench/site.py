@@ -1,4 +1,4 @@
-"""Where work is done: folders, plug-ins and device; nothing here is part of a unit's identity."""
+"""The site of a run: folders, plug-ins and device; nothing here is part of a unit's identity."""
 
 from __future__ import annotations
 

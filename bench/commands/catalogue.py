@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Listed(StrEnum):
-    """What can be listed."""
+    """Kinds of entries that ``bench list`` prints."""
 
     methods = "methods"
     datasets = "datasets"
@@ -110,7 +110,7 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
 
 
 def _registered_rows(kind: Listed) -> list[ListRow]:
-    """Scorers, corruptions, tests of embeddings or distributions, those of plug-ins that were imported included."""
+    """Scorers, corruptions, tests of embeddings or distributions, including those of imported plug-ins."""
     if kind is Listed.corruptions:
         from ..datasets.corruptions.registry import CORRUPTIONS, NAMES, corruption_module
 
@@ -144,7 +144,7 @@ def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[Li
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
-    """What ``bench show`` prints: as a value and as text.
+    """Describe an entry for ``bench show``: as a value and as text.
 
     Raises:
         UserError: If there is nothing of that name.
@@ -236,7 +236,7 @@ def _setting_line(name: str, values: Mapping[str, object]) -> str:
 
 
 def _published(method: type[Method]) -> dict[str, dict[str, object]]:
-    """What papers published for a method, by data set and configuration."""
+    """Published settings of a method, by data set and configuration."""
     from ..planning.published import DATASETS, published_settings
     from ..protocols.recipes import recipe_of
 

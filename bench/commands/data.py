@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ARCHIVE_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
 
 app = typer.Typer(
-    help="Bring the data sets of image files to where `bench run` finds them, and check them.",
+    help="Place downloaded data sets where `bench run` finds them, and check them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,7 +34,7 @@ MaybeDataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of downloaded data sets; not needed for those in memory.", metavar="DIR"),
 ]
-AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="An incomplete release is not an error.")]
+AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an incomplete release.")]
 
 
 class DataRow(TypedDict):
@@ -195,7 +195,7 @@ def import_release(name: str, source: Path, root: Path, allow_partial: bool, plu
         raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
     target = root / name
     if target.exists():
-        raise UserError(f"{target} is there already; remove it first, or check it with `bench data verify {name}`")
+        raise UserError(f"{target} already exists; remove it first, or check it with `bench data verify {name}`")
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
         inside = Path(staging) / name

@@ -16,7 +16,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class PluginKind(StrEnum):
-    """What a plug-in can bring."""
+    """Kinds of plug-ins."""
 
     method = "method"
     dataset = "dataset"
@@ -59,4 +59,4 @@ def write_template(kind: PluginKind, name: str, path: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(filled)
     except FileExistsError:
-        raise UserError(f"{path} is there already; remove it, or name another with --out") from None
+        raise UserError(f"{path} already exists; remove it, or name another file with --out") from None

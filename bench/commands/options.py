@@ -14,7 +14,7 @@ DEFAULT_RESULTS = Path("results/runs")
 
 
 class Device(StrEnum):
-    """Where networks run."""
+    """Devices that networks run on."""
 
     auto = "auto"
     cpu = "cpu"

@@ -71,7 +71,7 @@ def report(
     store = open_results(results)
     collected = collect(store)
     if write_metrics(collected, store.root) is None:
-        raise UserError(f"{results} has no finished test yet; `bench status` says what there is")
+        raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     written = write_report(store, collected, out or results / "report")
     say_what_was_left_out(store, collected.superseded, Console(stderr=True))
     if as_json:
@@ -133,7 +133,7 @@ def status_rows(store: Store) -> list[StatusRow]:
 
 
 def say_what_was_left_out(store: Store, older: int, console: Console) -> None:
-    """Say how many older and how many damaged results the tables leave out."""
+    """Print the numbers of older and of damaged results that the tables leave out."""
     damaged = store.damaged_tests()
     if older:
         console.print(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OnExisting(StrEnum):
-    """What to do about results that exist."""
+    """Treatment of existing results."""
 
     skip = "skip"
     rerun = "rerun"
@@ -44,9 +44,9 @@ def run(
         typer.Option("--dataset", help="Data sets, comma separated; ndigit if not given.", metavar="D[,D..]"),
     ] = None,
     protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
-    preset: Annotated[str, typer.Option(help="Reading of the protocol.")] = "strict",
+    preset: Annotated[str, typer.Option(help="Variant of the protocol.")] = "strict",
     fidelity: Annotated[
-        str, typer.Option(help="`corrected`, or `released` for what a paper's code computes if that differs.")
+        str, typer.Option(help="`corrected`, or `released` for the computation of a paper's public code if it differs.")
     ] = "corrected",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")
@@ -59,7 +59,7 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="How many of the four blocks of classes validate, one model each; the preset's if not given.",
+            help="Number of the four blocks of classes that validate, one model each; the preset's if not given.",
         ),
     ] = None,
     hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Draw(StrEnum):
-    """What a bootstrap draws."""
+    """Units that a bootstrap resamples."""
 
     queries = "queries"
     classes = "classes"
@@ -35,14 +35,12 @@ Metrics = Annotated[
 Normalize = Annotated[
     bool | None,
     typer.Option(
-        "--normalize/--no-normalize", help="L2-normalise embeddings first; what the file says, else yes, by default."
+        "--normalize/--no-normalize", help="L2-normalise embeddings first; by default as the file says, otherwise yes."
     ),
 ]
 Bootstrap = Annotated[
     Draw,
-    typer.Option(
-        "--bootstrap", help="What is drawn for the intervals of a comparison: queries, or whole classes of them."
-    ),
+    typer.Option("--bootstrap", help="Resampling unit of a comparison's intervals: queries, or whole classes of them."),
 ]
 
 
@@ -57,7 +55,7 @@ def score(
     ] = None,
     device: Annotated[
         Device,
-        typer.Option(help="Where matrices of scores are computed: cuda pays for match and mls of diagonal normals."),
+        typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
     ] = Device.cpu,
     plugin: Plugins = None,
     as_json: Json = False,
@@ -137,7 +135,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     collected = collect(store)
     frame, roles = collected.frame, collected.roles
     if frame.empty:
-        raise UserError(f"{store.root} has no finished test yet; `bench status` says what there is")
+        raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:
         if name not in set(frame["method"]):
             raise UnknownName("method of these results", name, set(frame["method"]))

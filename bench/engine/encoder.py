@@ -42,7 +42,7 @@ class Encoder:
 
 
 def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training unit by its id or the start of it, or by those of a test of it.
+    """Folder of a training unit, found by its id, by the id of a test of it, or by the start of either.
 
     Raises:
         UserError: If there is no such unit, or several.
@@ -50,7 +50,7 @@ def unit_folder(results: Path, unit: str) -> Path:
     matching: dict[Path, None] = {}
     prefix = "".join(c for c in unit if c in "0123456789abcdef")
     if not unit or prefix != unit:
-        raise UserError(f"--run {unit!r} is no unit id; the column `unit` of {results / 'metrics.csv'} has them")
+        raise UserError(f"--run {unit!r} is not a unit id; the column `unit` of {results / 'metrics.csv'} has them")
     for path in sorted(results.glob(f"*/*/*/train-{unit}*")):
         matching[path] = None
     for path in sorted(results.glob(f"*/*/*/test-{unit}*")):
@@ -91,9 +91,9 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
         record = TrainRecord.from_json((folder / RECORD).read_bytes())
     except (OSError, DamagedRecord) as error:
         reason = first_line(error)
-        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` says what there is") from None
+        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` shows what exists") from None
     if not (folder / WEIGHTS).exists():
-        raise UserError(f"{folder} has no {WEIGHTS}: those of tuning trials are not kept; name one of the final seeds")
+        raise UserError(f"{folder} has no {WEIGHTS}: tuning trials keep none; name a unit of the final seeds")
     model = restored(record, folder / WEIGHTS, site)
 
     def run(load: Load, count: int) -> dict[str, np.ndarray]:

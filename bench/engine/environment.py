@@ -1,4 +1,4 @@
-"""Where and how long a unit ran."""
+"""Record of the machine and software that a unit ran on, and of its run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a plan will take here, and what it will put on the disk: from a few timed steps."""
+"""Estimates of a plan's run time and disk use on this machine, from a few timed steps."""
 
 from __future__ import annotations
 

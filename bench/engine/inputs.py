@@ -1,4 +1,4 @@
-"""What a stage trains on: augmented images, or cached features of a frozen backbone."""
+"""Inputs of a training stage: augmented images, or cached features of a frozen backbone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AugmentedImages:
         return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """None: class weights say nothing about classes that were not trained."""
+        """Return None: class weights say nothing about classes that were not trained."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What the driver asks of a worker, and what a worker answers: one JSON object per line."""
+"""Messages between the driver and its workers: one JSON object per line."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class JobFailed(UnitFailed):
 
 
 class SettingFailed(JobFailed):
-    """A job failed because of its setting: its loss is not finite, say."""
+    """A job failed because of its setting, for example because its loss is not finite."""
 
 
 class WorkerDied(JobFailed):

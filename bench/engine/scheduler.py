@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """What the scheduler asks of a pool."""
+    """The interface of a pool of workers, as the scheduler uses it."""
 
     async def run(self, job: Job, on_epoch: Callable[[int], None] = ..., priority: tuple[int, ...] = ...) -> Done:
         """Run a job in a worker."""
 
 
 class Display(Protocol):
-    """What the scheduler tells a display; cells are known by their names."""
+    """The interface of a progress display; cells are identified by their names."""
 
     def advance(self, cell: Cell, epochs: int) -> None:
         """Epochs were trained."""
@@ -43,18 +43,18 @@ class Display(Protocol):
         """Epochs need no training."""
 
     def note(self, cell: Cell, text: str) -> None:
-        """What there is to say of a cell now."""
+        """Show a short note next to a cell, such as its best value so far."""
 
     def tested(self, cell: Cell, seed: int) -> None:
         """A seed is trained and tested."""
 
     def log(self, text: str) -> None:
-        """Something happened."""
+        """Print one line above the progress bars."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed, and why.
+    """A failed unit and the reason.
 
     Attributes:
         what: Method, data set and seed.
@@ -80,7 +80,7 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What came of a run: failures, and how much was done or was there already."""
+    """Result of a run: failures, and counts of trainings done and reused."""
 
     failures: list[Failure] = field(default_factory=list)
     trained: int = 0
@@ -103,7 +103,7 @@ class _Tasks:
         self._tasks: dict[tuple[object, ...], asyncio.Task[object]] = {}
 
     def once(self, key: tuple[object, ...], work: Callable[[], Coroutine[object, object, T]]) -> asyncio.Task[T]:
-        """The task of a key; the key says what type it gives."""
+        """The task of a key; the key determines the type of its result."""
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(work())
         return self._tasks[key]  # type: ignore[return-value]
@@ -179,7 +179,7 @@ class Scheduler:
         return self._tasks.once(("study", plan.cell), lambda: self._tune(plan))
 
     async def _tune(self, plan: Plan) -> Best:
-        """Best setting of a cell: batches of trials, each asked before any of it is told."""
+        """Best setting of a cell: batches of trials, each proposed before any of its results is reported."""
         if plan.trials == 0:
             return Best({})
         below = plan.base
@@ -329,7 +329,7 @@ class Scheduler:
         await self._run(TrainJob(spec=spec, site=self.site), 1, on_epoch)
         record = self.store.trained(cell, unit)
         if record is None:
-            raise UnitFailed(f"the record of train {unit} is not there after its training")
+            raise UnitFailed(f"the record of train {unit} is missing after its training")
         self.outcome.trained += 1
         self.display.advance(cell, epochs - seen)
         return record
@@ -346,7 +346,7 @@ class Scheduler:
         self.display.tested(plan.cell, seed)
 
     def _touched(self, cell: Cell, spec: TestSpec) -> bool:
-        """Whether a test is done; it then counts as the latest one of its setting.
+        """Check if a test is done, and mark it as the latest one of its setting.
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """

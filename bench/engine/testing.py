@@ -130,7 +130,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """Every value of one model: MAP@R on its validation classes, and the battery on every split of the test images."""
+    """All values of one model: MAP@R on its validation classes, and the battery on every split of the test images."""
     tests = load_tests(spec.tests.groups)
     rows: list[SplitRow] = []
     validation = None
@@ -179,7 +179,7 @@ def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validatio
 
 
 def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
-    """Mean of the rows of several models, row by row; a value that one of them does not have, the mean does not have.
+    """Mean of the rows of several models, row by row; a value missing in one of them is missing in the mean.
 
     Example:
         >>> one, other = ({"split": "test", **row("map_at_r", value)} for value in (0.5, 1.0))

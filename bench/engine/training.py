@@ -56,7 +56,7 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
 
 @dataclass
 class Progress:
-    """How far a training is, and the best epoch so far."""
+    """Progress of a training: epochs done, and the best epoch so far."""
 
     epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Trainer:
         return steps_per_epoch(self.spec, len(self.data.train))
 
     def resume_or_start(self) -> None:
-        """Go on from the checkpoint; without one, set what depends on the data before the first step."""
+        """Resume from the checkpoint; without one, initialise the parameters that depend on the data."""
         self._load_checkpoint()
         if self.progress.epoch:
             return
@@ -212,7 +212,7 @@ class Trainer:
         return Epoch(epoch=epoch + 1, loss=loss, val_map_at_r=val, val_loss=val_loss)
 
     def book(self, row: Epoch) -> None:
-        """Keep an epoch if it is the best by what selects.
+        """Keep an epoch if it is the best by the selection criterion.
 
         Raises:
             UnitFailed: If that is not finite.

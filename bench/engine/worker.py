@@ -60,7 +60,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
 
 
 def failed(job: Job, error: Exception) -> Failed:
-    """What to say of a job that ended with an error; the whole traceback goes into the folder of the unit."""
+    """Message for a job that ended with an error; the full traceback is written to the folder of the unit."""
     log = ""
     if not isinstance(job, ProposeJob):
         path = job.site.store.unit_dir(*job.unit) / LOG

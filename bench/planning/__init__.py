@@ -1,1 +1,1 @@
-"""From a request to plans: layers of settings, merged once, give specifications with ids."""
+"""Planning: a request becomes plans, with settings merged from layers into specifications with ids."""

@@ -30,7 +30,7 @@ class CellSetting:
         params: Parameters of the method, defaults filled in.
         setting: Everything else that can be set.
         space: What is tuned.
-        pinned: What was fixed by hand.
+        pinned: Settings pinned by the user.
         checked: What the checks found.
     """
 

@@ -1,4 +1,4 @@
-"""What would stop a training, found before any is started."""
+"""Checks that find the errors of a training before any is started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What the checks of a setting found.
+    """Result of the checks of a setting.
 
     Attributes:
         partial: What the data set lacks, if that is allowed.

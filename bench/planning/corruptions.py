@@ -1,4 +1,4 @@
-"""Which corruptions are tested, and how severe they are."""
+"""Corruptions of the test images, and their ranges of severity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import UserError
 def corruption_ranges(
     asked: tuple[str, ...], preset: Mapping[str, tuple[float, float]]
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """Which corruptions are tested, and how severe they are.
+    """Corruptions to test, with their ranges of severity.
 
     Args:
         asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (levels 1 to 5 are fifths) or
@@ -35,11 +35,11 @@ def corruption_ranges(
         named = [text for text in named if text != "all"]
         named += [name for name in CORRUPTIONS if name not in {text.partition(":")[0] for text in named}]
     if not named:
-        raise UserError(f"--corruptions names none; use {', '.join(CORRUPTIONS)} or all")
+        raise UserError(f"--corruptions names no corruption; use {', '.join(CORRUPTIONS)} or all")
     for text in named:
         name, colon, bounds = text.partition(":")
         if name in ranges:
-            raise UserError(f"--corruptions {text}: {name} is named twice; one range holds every severity between")
+            raise UserError(f"--corruptions {text}: {name} is named twice; one range covers all severities in between")
         ranges[name] = _severities(name, text, bounds) if colon else usual[name]
     # The order in which they were typed sets nothing apart.
     ranges = {name: ranges[name] for name in CORRUPTIONS if name in ranges}
@@ -56,7 +56,7 @@ def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
 
     low, dash, high = bounds.partition("-")
     ends = [low, high if dash else low]
-    # A decimal point tells a severity from a level: 1 is the mildest of five, 1.0 the strongest there is.
+    # A decimal point distinguishes a severity from a level: 1 is the mildest of five, 1.0 the strongest there is.
     by_level = not any("." in end for end in ends)
     try:
         numbers = [int(end) / LEVELS if by_level else float(end) for end in ends]

@@ -1,4 +1,4 @@
-"""Values fixed by hand: ``--set key=value``."""
+"""Settings pinned by the user: ``--set key=value``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND_LINE = {"params": "method", "optim": "optim", "batches": "data", "view":
 
 @dataclass(frozen=True)
 class Pin:
-    """A value fixed by hand: ``--set key=text``, with ``key`` such as ``method.margin``."""
+    """A setting pinned by the user: ``--set key=text``, with ``key`` such as ``method.margin``."""
 
     key: str
     text: str
@@ -39,7 +39,7 @@ class Pin:
 
     @property
     def shared(self) -> bool:
-        """Whether it is about the data, which a method has in common with its base."""
+        """True if the pin concerns the data, which a method shares with its base."""
         return self.key.split(".")[0] in ("data", "augment")
 
 

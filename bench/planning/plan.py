@@ -37,7 +37,7 @@ ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if n
 
 @dataclass(frozen=True, kw_only=True)
 class TestPlan:
-    """What is tested, and by which code.
+    """Tests of a plan, and the id of their code.
 
     Attributes:
         code: Id of the code of the tests.
@@ -71,7 +71,7 @@ class Plan:
         base: Plan of the base method, for two-stage methods.
         testing: What the tests measure.
         preset: Name of the protocol's preset.
-        pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
+        pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
         pins_used: Keys of the pinned values that this plan has, its base's included.
         requested: Whether the method was asked for by name, rather than as a base.
     """
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def sampler_axes(self) -> tuple[str, ...]:
-        """What the tuner's draws depend on, in addition to the number of the trial."""
+        """Axes that seed the tuner's draws, in addition to the number of the trial."""
         return (*self.cell, self.base.cell.method if self.base else "")
 
     def defaults(self) -> Point:
@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def tuning_trainings(self) -> int:
-        """Trainings that the setting has cost, those of the base included."""
+        """Trainings that the setting has cost, including those of the base."""
         return (self.trials + (self.base.trials if self.base else 0)) * self.models
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
@@ -269,7 +269,7 @@ def _testing_code(cell: CellSetting, tests: Tests) -> str:
 
 
 def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site: Site) -> str:
-    """What sets this run apart from one with the same method, data set and budget."""
+    """Text that distinguishes this run from others of the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()
     if experiment.unusual_corruptions:

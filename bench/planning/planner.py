@@ -1,4 +1,4 @@
-"""Planning: from a request to plans, each base before the methods that stand on it.
+"""Planning: from a request to plans, each base before the methods that use it.
 
 A request is resolved once. For each cell, every source of settings gives one layer, the layers are merged once, the
 result is checked once, and a plan is made of it.

@@ -1,4 +1,4 @@
-"""What ``bench run`` was asked for, and what its names mean."""
+"""The request of ``bench run``, and the methods, data sets and presets that it names."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Request:
         recipe: Recipe of the data set.
         base: Cell of the base, for two-stage methods.
         requested: Whether the method was asked for by name, rather than as a base.
-        pins: Values fixed by hand: what is pinned for a method is not pinned for a base that only serves it, unless it
-            is about the data.
+        pins: Settings pinned by the user. What is pinned for a method is not pinned for a base that only serves it,
+            unless it concerns the data.
     """
 
     cell: Cell
@@ -71,7 +71,7 @@ class Experiment:
     """A request whose names were found and whose files were read.
 
     Attributes:
-        requests: Every cell, each base before the methods that stand on it.
+        requests: Every cell, each base before the methods that use it.
         protocol: The protocol.
         preset_name: Name of its preset.
         preset: The preset, with the folds and corruptions that were asked for.
@@ -86,7 +86,7 @@ class Experiment:
         backbone: Backbone, if it is not the recipe's.
         dim: Embedding size, if it is not the recipe's.
         scorers: Scorers to test with in addition to the usual ones.
-        pins: Values fixed by hand.
+        pins: Settings pinned by the user.
         unusual_folds: How many blocks validate, if that is not what the preset does anyway.
         unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
     """
@@ -123,7 +123,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     usual = protocol.presets[request.preset]
     if usual.trials == 0 and request.hparams == "tuned":
         raise UserError(
-            f"protocol {request.protocol!r} holds no class out, so there is nothing to tune on: use --hparams default"
+            f"protocol {request.protocol!r} holds out no classes, so there is nothing to tune on: use --hparams default"
             " or a file"
         )
     preset = _with_folds(usual, request)

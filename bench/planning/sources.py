@@ -50,7 +50,7 @@ def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
 def search_ranges(
     preset: Preset, recipe: Recipe, method: type[Method], stage: Stage, pinned: Setting
 ) -> dict[str, Range]:
-    """What is tuned: the parameters of the method and of the optimiser that have a range and are not pinned."""
+    """Ranges to tune: the parameters of the method and of the optimiser that have a range and are not pinned."""
     space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra
@@ -65,7 +65,7 @@ def search_ranges(
 
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
-    """Every key that ``--set`` takes for some methods and data sets."""
+    """Keys that ``--set`` accepts for some methods and data sets."""
     known = {f"optim.{key}" for key in OPTIM_KEYS}
     for recipe in recipes:
         known |= {f"augment.{key}" for key in recipe.augmentation}

@@ -27,9 +27,9 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
-    """Every contender under every corruption; empty if there is only the crop.
+    """Table of every contender under every corruption; empty if there is only the crop.
 
-    Values are those of its own scorer and the quoted confidence. Clean images have a row too, without a correlation:
+    Values belong to its own scorer and the quoted confidence. Clean images have a row too, without a correlation:
     their severity is constant.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))

@@ -37,7 +37,7 @@ class ComparisonRow:
     Attributes:
         contender: The method at one setting.
         seeds: Number of seeds.
-        trainings: Trainings that tuning has cost, those of the base included.
+        trainings: Trainings that tuning has cost, including those of the base.
         confidence: The confidence that is quoted.
         values: Statistics for each column of :data:`~bench.report.seeds.COMPARED`.
         marks: Marks of the values.

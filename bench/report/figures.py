@@ -26,7 +26,7 @@ CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 VARIANTS = {"query_only": "queries removed", "query_and_gallery": "queries and gallery removed"}
 """Variants of the filter-out curves with their titles, a column of panels each."""
 CURVE_KEYS = tuple(key for key in CONTENDER_KEYS if key not in ("protocol", "preset", "dataset"))
-"""Columns that tell the curves of a figure apart."""
+"""Columns that distinguish the curves of a figure."""
 
 
 def figure_style() -> AbstractContextManager[None]:
@@ -80,7 +80,7 @@ def _label(contender: Contender, pinned: str) -> str:
     extra = [contender.hparams] if contender.hparams != "tuned" else []
     extra += [contender.fidelity] if contender.fidelity != "corrected" else []
     extra += [contender.ensemble] if contender.ensemble else []
-    # Values that are pinned in every curve tell nothing here, and a long legend leaves no room for the curves.
+    # Values pinned in every curve add nothing here, and a long legend leaves no room for the curves.
     extra += [pinned] if pinned else []
     return textwrap.fill(", ".join([contender.method, *extra]), 40, max_lines=2, placeholder=" ..")
 

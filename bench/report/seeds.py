@@ -15,7 +15,7 @@ from .contender import Contender, by_contender
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """A column of the comparison. Heading, direction and unit are those of its metric.
+    """A column of the comparison. Its metric gives heading, direction and unit.
 
     Attributes:
         metric: Metric of the tidy table.
@@ -51,7 +51,7 @@ class ComparedColumn:
 
     @property
     def of_confidence(self) -> bool:
-        """Whether it measures a confidence (then the method's own one counts)."""
+        """True if the column measures a confidence (then the method's own one counts)."""
         return self.declared.of == "confidence"
 
     @property
@@ -61,7 +61,7 @@ class ComparedColumn:
 
     @property
     def percent(self) -> bool:
-        """Whether it is printed in percent."""
+        """True if the column is printed in percent."""
         return self.declared.unit == "share"
 
 
@@ -105,7 +105,7 @@ class SeedStatistics:
 
     @property
     def complete(self) -> bool:
-        """Whether every seed has a value."""
+        """True if every seed has a value."""
         return 0 < self.defined == self.seeds
 
     def text(self, percent: bool, brief: bool = False) -> str:
@@ -135,7 +135,7 @@ class SeedGroup:
         scorer: The method's own scorer.
         confidence: The confidence that is quoted.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Trainings that tuning has cost, those of the base included.
+        trainings: Trainings that tuning has cost, including those of the base.
     """
 
     contender: Contender

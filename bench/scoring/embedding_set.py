@@ -88,7 +88,7 @@ class EmbeddingSet:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """Every array but the identities, by name."""
+        """All arrays except the identities, by name."""
         names = ("embeddings", "labels", *MASKS, *FLOATS)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -103,9 +103,9 @@ class EmbeddingSet:
         return replace(self, ids=ids, **columns)
 
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
-        """These rows under the identities of another set of the same images, in its order.
+        """Reorder the rows to match another set of the same images, and take over its identities.
 
-        By identity where both have names; otherwise row by row.
+        Rows are matched by identity if both sets have identities, otherwise by position.
 
         Raises:
             BadInput: If images, labels or roles are not the same.

@@ -55,7 +55,7 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or 'cannot be read'}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path}: holds text that is not UTF-8; damaged?") from None
+        raise BadInput(f"{path}: contains text that is not UTF-8; damaged?") from None
     except MemoryError:
         raise BadInput(f"{path}: does not fit into memory") from None
 
@@ -127,12 +127,12 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> np.n
         try:
             version = np.lib.format.read_magic(file)
             if version not in _NPY_HEADERS:
-                raise BadInput(f"{key} is an array of format {version}, which holds no plain numbers")
+                raise BadInput(f"{key} is an array of format {version}, which does not contain plain numbers")
             shape, _, dtype = _NPY_HEADERS[version](file)
         except ValueError as error:
             raise BadInput(f"{key} is not a NumPy array ({_first_line(error)})") from None
         if dtype.hasobject:
-            raise BadInput(f"{key} holds pickled Python objects, which are never read; save numbers or plain text")
+            raise BadInput(f"{key} contains pickled Python objects, which are never read; save numbers or plain text")
         claimed = math.prod(shape) * dtype.itemsize
         packed = MOST_DEFLATE if info.compress_type == zipfile.ZIP_DEFLATED else 1
         stored = min(info.file_size - file.tell(), packed * info.compress_size)
@@ -209,7 +209,7 @@ def _read_parquet(path: Path) -> tuple[Arrays, list[str]]:
         if sorted(parts) != list(range(len(parts))):
             raise BadInput(f"columns {key}_0, {key}_1, .. must be numbered without gaps; found {len(parts)}")
         if key in whole:
-            raise BadInput(f"{key} is there both as one column and as one per dimension; keep one")
+            raise BadInput(f"{key} exists both as one column and as one per dimension; keep one")
         arrays[key] = np.stack([_column(table.column(parts[i]), key) for i in range(len(parts))], 1)
     if arrays.get("normalize", np.array(())).size:
         arrays["normalize"] = arrays["normalize"][0]

@@ -51,7 +51,7 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 
 
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
-    """Groups of tests that compute the wanted metrics, and those of confidences, which run if there is one.
+    """Groups of tests that compute the wanted metrics, and groups of confidences, which run if there is one.
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))

@@ -143,7 +143,7 @@ def score_set(
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
-    """The tidy table; ``name`` goes into the column ``method``."""
+    """The tidy table; ``name`` is the value of the column ``method``."""
     constant = {
         "protocol": "score",
         "method": name,

@@ -1,4 +1,4 @@
-"""From an embedding set to what the tests see."""
+"""The view of an embedding set that the tests work on."""
 
 from __future__ import annotations
 

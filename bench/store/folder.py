@@ -59,7 +59,7 @@ class Store:
         if not marker.exists():
             if not create:
                 raise UserError(
-                    f"{self.root} holds no results; `bench run` makes some, or name the folder with --results"
+                    f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
                 )
             if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
                 raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
@@ -103,7 +103,7 @@ class Store:
         return self.root.joinpath(*cell, f"{kind}-{unit}")
 
     def weights(self, cell: Cell, unit: str) -> Path:
-        """File of the weights of a training unit; those of trials that lost are not kept."""
+        """File of the weights of a training unit; weights of trials that lost are not kept."""
         return self.unit_dir(cell, "train", unit) / WEIGHTS
 
     def write(self, record: TrainRecord | TestRecord) -> None:
@@ -133,7 +133,7 @@ class Store:
         return _read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
 
     def tests(self) -> Iterator[TestRecord]:
-        """Every test, in the order of its path."""
+        """All tests, in the order of their paths."""
         for path in self._test_records():
             record = _read(path, TestRecord)
             if record is not None:
@@ -147,7 +147,7 @@ class Store:
         return sorted(self.root.glob(f"*/*/*/test-*/{RECORD}"))
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
-        """Every study with its trials, in the order of its path and of their numbers."""
+        """All studies with their trials, in the order of their paths and of the trials' numbers."""
         for path in sorted(self.root.glob(f"*/{dataset}/*/study-*/{STUDY}")):
             study = _read(path, StudyRecord)
             if study is not None:

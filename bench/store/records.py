@@ -62,7 +62,7 @@ class _Record(_Value):
 
 
 class Environment(_Value):
-    """Where and how long a unit ran.
+    """Machine and software that a unit ran on, and its run time.
 
     Attributes:
         seconds: Wall-clock time of this process on the unit.
@@ -134,21 +134,21 @@ class Columns(_Value):
 
 
 KEYS = tuple(Columns.model_fields)
-"""Columns that say which experiment a row of the tidy table belongs to."""
+"""Columns that identify the experiment of a row of the tidy table."""
 ROW_KEYS = ("split", "scorer", "confidence", "variant", "metric", "fraction")
-"""Columns that say what was measured; with :data:`KEYS` they tell any two rows apart."""
+"""Columns that identify the measurement; with :data:`KEYS` they identify a row."""
 COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 """Columns of the tidy table, in order."""
 
 
 class Role(_Value):
-    """What a test plays in comparisons.
+    """Role of a test in comparisons.
 
     Attributes:
         primary_scorer: The method's own scorer.
         default_confidence: The confidence that is quoted.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Trainings that tuning has cost, those of the base included.
+        trainings: Trainings that tuning has cost, including those of the base.
         train: Ids of the tested models.
         base_train: Ids of their bases.
     """
@@ -169,7 +169,7 @@ class Curve(_Value):
 
 
 class Corrupted(_Value):
-    """How test images were corrupted: range of severities, seed of the draws, SHA-256 of what was drawn."""
+    """Record of a corruption of test images: range of severities, seed of the draws, SHA-256 of what was drawn."""
 
     severity: tuple[float, float]
     seed: int

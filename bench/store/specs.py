@@ -53,7 +53,7 @@ class _Spec(_Value):
 
 
 class Batches(_Value):
-    """How training images are served.
+    """Composition and loading of training batches.
 
     Attributes:
         classes_per_batch: P of the class-balanced batches.
@@ -71,7 +71,7 @@ class Batches(_Value):
 
 
 class StageSelection(_Value):
-    """Which epoch of a training is kept, and when it stops (:class:`~bench.protocols.Selection`)."""
+    """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`)."""
 
     metric: SelectionMetric
     patience: int
@@ -105,7 +105,7 @@ class TrainSpec(_Spec):
         weights: SHA-256 of its starting weights; None for random ones.
         dim: Embedding size.
         optim: Optimiser and schedule.
-        batches: How training images are served.
+        batches: Composition and loading of training batches.
         view: How photographs are read; empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
         selection: Which epoch is kept.
@@ -142,7 +142,7 @@ class TrainSpec(_Spec):
         return Cell(self.protocol, self.dataset, self.method)
 
     def as_base(self) -> BaseReference:
-        """What a two-stage training says of this one."""
+        """Reference to this training, for the specification of a two-stage training that starts from it."""
         return BaseReference(method=self.method, params=self.params, fidelity=self.fidelity, unit=self.id)
 
 
@@ -179,8 +179,8 @@ class TestSpec(_Spec):
             embeddings side by side (``concatenated``); empty for one model.
         hparams: Label of where the setting comes from.
         trials: Budget of the study.
-        tuning_trainings: Trainings that the setting has cost, those of the base included.
-        pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
+        tuning_trainings: Trainings that the setting has cost, including those of the base.
+        pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
         tests: What is measured.
         scorers: Scorers to test with in addition to the method's own and the cosine.
         soft_labels: SHA-256 of people's label distributions, if there are some.

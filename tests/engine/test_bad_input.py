@@ -108,8 +108,8 @@ class Diverges(Method):
         (("run", "--method", "cosface", "--set", "optim.lr=inf"), "out of range"),
         (("run", "--method", "cosface", "--workers", "999"), "cores"),
         (("run", "--method", "cosface", "--results", "/proc/nowhere"), "/proc/nowhere"),
-        (("status",), "holds no results"),
-        (("report", "--results", "nowhere"), "holds no results"),
+        (("status",), "contains no results"),
+        (("report", "--results", "nowhere"), "contains no results"),
     ],
 )
 def test_one_line_that_says_what_to_do(arguments, message, inside, monkeypatch):

@@ -195,7 +195,7 @@ def test_a_dry_run_names_the_corruptions(tmp_path, monkeypatch, capsys):
     [
         ("blurr", "unknown corruption 'blurr'; did you mean 'blur'?"),
         ("crop,blur,blur:3", "blur is named twice"),
-        (" ,", "--corruptions names none"),
+        (" ,", "--corruptions names no corruption"),
         ("blur:", "expected a level from 1 to 5"),
         ("blur:strong", "expected a level from 1 to 5"),
         ("blur:3-", "expected a level from 1 to 5"),

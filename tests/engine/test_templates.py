@@ -30,7 +30,7 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path, monkeypatch, capsys):
         assert "$" not in before
         compile(before, kind.name, "exec")
         assert main(["new", kind.value, "other", "--out", f"below/{kind.name}.py"]) == 2
-        assert "is there already" in capsys.readouterr().err
+        assert "already exists" in capsys.readouterr().err
         assert (tmp_path / "below" / f"{kind.name}.py").read_text() == before
     assert main(["new", "method", "My-Method"]) == 2
     assert "cannot be a name" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_compare_prints_the_same_for_files(two, bench):
         (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings that are points"),
         (("score", "a.npz", "--metrics", "recal"), "did you mean 'recall'"),
         (("score",), "Missing argument"),
-        (("compare", "cosface"), "holds no results"),
+        (("compare", "cosface"), "contains no results"),
     ],
 )
 def test_a_wrong_command_gives_one_line(two, bench, arguments, message):
