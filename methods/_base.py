@@ -97,7 +97,7 @@ class Method:
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
     class Params(MethodParams):
-        """No hyper-parameters."""
+        """Empty set of hyper-parameters."""
 
     params: Any
 

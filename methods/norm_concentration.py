@@ -155,7 +155,7 @@ class DistributionProxyMethod(NormConcentrationMethod):
 def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and learning rates of distribution proxies from a row of the EL-nivMF and NIR scripts.
 
-    Their rates are those of raw concentrations and temperatures, so they suit the released form only.
+    Their rates apply to raw concentrations and temperatures, so they suit the released form only.
 
     Args:
         values: Options of the row.
@@ -165,7 +165,7 @@ def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[di
     params: dict[str, Any] = {
         "concentration": float(values["loss_proxyvmf_concentration"]),
         "temperature": float(values["loss_proxyvmf_temp"]),
-        # The scripts set it for every loss; their code heeds it for those of this name.
+        # The scripts set it for every loss; their code applies it to losses of this name only.
         "norm_multiplier": float(values["loss_proxyvmf_init_norm_multiplier"]) if "proxyvmf" in values["loss"] else 0.0,
         "concentration_rate": rate["conc"] / rate["proxy"],
         "temperature_rate": rate["temp"] / rate["proxy"],

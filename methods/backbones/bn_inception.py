@@ -100,5 +100,5 @@ def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
 
 
 def cached_weights(name: str) -> Path | None:
-    """No file: the public weights of this network are in no cache of timm or torch."""
+    """Return None: neither timm nor torch caches the public weights of this network."""
     return None

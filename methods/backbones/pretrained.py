@@ -271,7 +271,7 @@ def load_weights(network: Photographs, path: Path) -> None:
     if missing or misfits or (extra and not fitted):
         parts = [f"{len(missing)} of {len(wanted)} parameters missing, such as {missing[0]}"] if missing else []
         parts += [f"{misfits[0]} has another shape"] if misfits else []
-        raise ValueError("; ".join(parts) or "it holds other parameters")
+        raise ValueError("; ".join(parts) or "it contains other parameters")
     body.load_state_dict(fitted, strict=False)
     if input_format is not None:
         network.set_format(input_format)

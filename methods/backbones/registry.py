@@ -25,7 +25,7 @@ FREEZE_NORM = ("no", "statistics", "all")
 
 
 def known_backbones() -> list[str]:
-    """Every name that :func:`build_backbone` takes."""
+    """Names that :func:`build_backbone` accepts."""
     import timm
 
     return [*MODULES, *timm.list_models()]
@@ -105,5 +105,5 @@ def build_backbone(name: str, in_channels: int, weights: Path | None = None, fre
             raise
         # Whatever a file that is no checkpoint makes the loaders raise.
         first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{weights} does not hold weights of {name!r}: {' '.join(first[:2])}") from error
+        raise ValueError(f"{weights} does not contain weights of {name!r}: {' '.join(first[:2])}") from error
     return backbone

@@ -64,7 +64,7 @@ def array_form(kind: str, *names: str) -> Callable[[D], D]:
 
 
 def known_distributions() -> dict[str, type[Distribution]]:
-    """Every class that has an array form, by kind: those of this folder, then those of modules that were imported.
+    """Distributions that have an array form, by kind: first those of this folder, then those of imported modules.
 
     Example:
         >>> list(known_distributions())[:2]

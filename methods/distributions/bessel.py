@@ -10,7 +10,7 @@ high enough for it to be exact to rounding (DLMF 10.41.3 with 10.41.9), then dow
     a_j = 1 / (2 (j + 1) + k^2 a_{j+1}),   L_j = L_{j+1} + log1p(k^2 a_{j+1} / (2 (j + 1))),   a_j = A_j / k.
 
 Every term is a sum of positive parts or a difference taken before rounding, so L and A keep their *relative* accuracy
-as k goes to 0, where mutual likelihood scores live.
+as k goes to 0, the range that mutual likelihood scores need.
 """
 
 from __future__ import annotations

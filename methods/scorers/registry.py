@@ -74,7 +74,7 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
     """
     module = str(sys._getframe(1).f_globals.get("__name__"))
     if spec.name in MODULES or (spec.name in _ADDED and _ADDED[spec.name][1] != module):
-        raise ValueError(f"scorer {spec.name!r} is there already, in {scorer_module(spec.name)}; choose another name")
+        raise ValueError(f"scorer {spec.name!r} is already defined in {scorer_module(spec.name)}; choose another name")
     _ADDED[spec.name] = (spec, module)
     return spec
 

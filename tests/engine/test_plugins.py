@@ -224,8 +224,8 @@ def test_files_of_embeddings_are_scored_with_a_plugin(cli, tmp_path):
 def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cli, tmp_path):
     plugin = tmp_path / "mine.py"
     for text, said in (
-        (TESTS.replace('"flattened"', '"cosine"'), "scorer 'cosine' is there already, in bench.methods.scorers."),
-        (TESTS.replace('"dim"', '"blur"'), "corruption 'blur' is there already, in bench.datasets.corruptions.blur"),
+        (TESTS.replace('"flattened"', '"cosine"'), "scorer 'cosine' is already defined in bench.methods.scorers."),
+        (TESTS.replace('"dim"', '"blur"'), "corruption 'blur' is already defined in bench.datasets.corruptions.blur"),
         (TESTS.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
     ):
         plugin.write_text(text)

@@ -117,7 +117,7 @@ def test_frozen_batch_norms_keep_their_statistics_and_parameters(freeze, affine)
 
 def test_what_does_not_fit_is_said(tmp_path):
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "other.pth")
-    with pytest.raises(ValueError, match=r"does not hold weights of 'bn_inception': 414 of \d+ parameters missing"):
+    with pytest.raises(ValueError, match=r"does not contain weights of 'bn_inception': 414 of \d+ parameters missing"):
         build_backbone("bn_inception", 3, tmp_path / "other.pth")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match="does not hold weights"):
