@@ -58,7 +58,7 @@ def class_balanced_batches(
         classes_per_batch: P, at least 1.
         images_per_class: K, at least 1.
         generator: Source of every random number (on the CPU).
-        num_batches: Number of batches; None stands for one epoch, max(1, floor(N / (P * K))).
+        num_batches: Number of batches; None means one epoch, max(1, floor(N / (P * K))).
 
     Returns:
         Batches of image indices, int64 ``[P * K]`` each, class by class.

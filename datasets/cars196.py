@@ -31,7 +31,7 @@ class Cars196(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Whether the folder contains annotations in one of the two layouts."""
+        """Check if the folder contains annotations in one of the two layouts."""
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
     def list_images(self, folder: Path) -> Listing:

@@ -26,7 +26,7 @@ class CUB200(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Whether the folder contains the two lists."""
+        """Check if the folder contains the two lists."""
         if (folder / "lists" / "files.txt").exists():
             raise DataError(f"{folder} is CUB-200 (2010, 6,033 images), not CUB-200-2011; {cls.advice()}")
         if (folder / "images.txt").exists() != (folder / "image_class_labels.txt").exists():

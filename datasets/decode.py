@@ -41,7 +41,9 @@ def decode(path: Path) -> Tensor:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
     if min(pixels.shape[:2]) < 2:
-        raise DataError(f"{path}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels holds nothing to learn")
+        raise DataError(
+            f"{path}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels has no content to learn from"
+        )
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
 

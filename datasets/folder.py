@@ -75,7 +75,7 @@ class Folder(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Whether the folder contains folders."""
+        """Check if the folder contains subfolders."""
         # Any folder of folders: to search below the given folder would turn a wrong path into a wrong data set.
         return any(entry.is_dir() for entry in os.scandir(folder))
 
@@ -101,7 +101,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
         folder: ``DIR/CLASS/*``, ``DIR/query/CLASS/*`` with ``DIR/gallery/CLASS/*``, or images without folders.
 
     Returns:
-        The images, and whether they have classes: those of a flat folder do not.
+        The images, and True if they have classes; images of a flat folder have none.
 
     Raises:
         DataError: If there is no image, or if there are images both in class folders and next to them.
@@ -113,7 +113,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     below = any(e.is_dir() and not e.name.startswith(".") for e in os.scandir(folder))
     if loose and below:
         raise DataError(
-            f"{folder} holds images beside folders, such as {loose[0]}; put every image into a class folder"
+            f"{folder} contains images next to class folders, such as {loose[0]}; put every image into a class folder"
         )
     roles = ("query", "gallery") if all((folder / role).is_dir() for role in ("query", "gallery")) else ("",)
     for role in roles if below else ():
@@ -121,7 +121,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     for name in loose:
         listing.add(name, "", "")
     if not listing.ids:
-        raise DataError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
+        raise DataError(f"{folder} contains no image ({', '.join(IMAGE_SUFFIXES)})")
     listing.check_names()
     return listing, below
 
@@ -136,6 +136,6 @@ def _add_classes(listing: Listing, folder: Path, prefix: str, part: str) -> None
             raise DataError(f"{entry.path}: {error.strerror}") from None
         if not files:
             kinds = ", ".join(IMAGE_SUFFIXES)
-            raise DataError(f"class folder {entry.path} holds no image ({kinds}); fill it or remove it")
+            raise DataError(f"class folder {entry.path} contains no image ({kinds}); fill it or remove it")
         for name in files:
             listing.add(f"{prefix}{entry.name}/{name}", entry.name, entry.name, part)

@@ -53,7 +53,7 @@ class PixelCache:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether both files exist and are complete; the index is written last."""
+        """True if both files exist and are complete; the index is written last."""
         try:
             with np.load(path.with_suffix(".index.npz")) as index:
                 size = int((index["heights"] * index["widths"] * 3).sum())

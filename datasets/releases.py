@@ -180,7 +180,7 @@ class PhotoDataset(Dataset):
         self.partial = ""
         if root is None:
             raise DataError(
-                f"{self.name} needs --data-root DIR, the folder that holds {self.official}; {self.advice()}"
+                f"{self.name} needs --data-root DIR, the folder that contains {self.official}; {self.advice()}"
             )
         if not root.is_dir():
             raise DataError(f"--data-root {root}: no such folder")
@@ -203,7 +203,7 @@ class PhotoDataset(Dataset):
     @classmethod
     @abstractmethod
     def recognises(cls, folder: Path) -> bool:
-        """Whether a folder is the top folder of this release.
+        """Check if a folder is the top folder of this release.
 
         Args:
             folder: Any folder below the data root.

@@ -71,19 +71,19 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
         raise DataError(f"{path}: expected a column 'path', a column per class, and a line per image")
     names = header[1:]
     if len(set(names)) != len(names):
-        raise DataError(f"{path}: column {_repeated(names)!r} is there twice")
+        raise DataError(f"{path}: column {_repeated(names)!r} appears twice")
     for name in names:
         if name not in class_names:
-            raise DataError(f"{path}: column {name!r} is no class of this data set{_nearest(name, class_names)}")
+            raise DataError(f"{path}: column {name!r} is not a class of this data set{_nearest(name, class_names)}")
     images = [PurePosixPath(text).as_posix() for text in table.iloc[1:, 0]]
     if len(set(images)) != len(images):
-        raise DataError(f"{path}: {_repeated(images)!r} is there twice")
+        raise DataError(f"{path}: {_repeated(images)!r} appears twice")
     known = set(ids)
     strange = [name for name in images if name not in known]
     if strange:
         raise DataError(
-            f"{path}: {len(strange)} of {len(images)} paths name no image, such as {strange[0]!r}; they are relative to"
-            f" {path.parent}"
+            f"{path}: {len(strange)} of {len(images)} paths name an unknown image, such as {strange[0]!r};"
+            f" they are relative to {path.parent}"
         )
     values = table.iloc[1:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     total = values.sum(1)

@@ -27,7 +27,7 @@ class SOP(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Whether the folder contains both lists."""
+        """Check if the folder contains both lists."""
         there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
         if any(there) and not all(there):
             raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")

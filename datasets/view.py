@@ -1,4 +1,4 @@
-"""How a photograph becomes the square that a network sees in evaluation."""
+"""Resizing and cropping of photographs to the square input of a network in evaluation."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
     if corruption.apply is None:
         raise ValueError(f"corruption {name!r} needs `apply`, a function of the pixels")
     if name in NAMES or (name in _ADDED and _ADDED[name][1] != module):
-        raise ValueError(f"corruption {name!r} is there already, in {corruption_module(name)}; choose another name")
+        raise ValueError(f"corruption {name!r} is already defined in {corruption_module(name)}; choose another name")
     _ADDED[name] = (corruption, module)
     return corruption
 

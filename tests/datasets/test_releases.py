@@ -186,8 +186,8 @@ DAMAGES = {
     _damage_unreadable: "no such folder",
     _damage_wrong_cub: r"is CUB-200 \(2010",
     _damage_swapped_labels: "do not belong together",
-    _damage_empty_class: "class 99 holds no image",
-    _damage_one_pixel: "1 x 1 pixels holds nothing to learn",
+    _damage_empty_class: "class 99 contains no image",
+    _damage_one_pixel: "1 x 1 pixels has no content to learn from",
     _damage_missing_images: "4 listed ones are not there, such as img/WOMEN/Dresses/id_00000002",
     _damage_swapped_sop: "are swapped",
     _damage_not_an_annotation: "not an annotation file of Cars196",
@@ -246,7 +246,7 @@ def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "test      12 images     4 classes" in shown
     assert main(["data", "import", "cub200", str(tmp_path / "CUB.tgz"), "--data-root", str(data_root)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
         archive.writestr("hello.txt", "x")
     assert main(["data", "import", "sop", str(tmp_path / "wrong.zip"), "--data-root", str(data_root)]) == 2
