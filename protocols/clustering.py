@@ -77,7 +77,7 @@ def ami(labels: Tensor, clusters: Tensor) -> float:
 
 
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:
-    """F1 of "these two images are of one class" as told by "they are in one cluster".
+    """F1 of the prediction that two images have one class if they are in one cluster.
 
     Example:
         >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))

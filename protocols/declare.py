@@ -1,4 +1,4 @@
-"""Declaring tests of embeddings: a decorator that says what a test measures, of what, and what it needs.
+"""Declaring tests of embeddings: a decorator with the group of a test, its metrics and the inputs that it needs.
 
     @test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
     def clustering(view: Embeddings) -> Iterator[Row]: ...
@@ -44,7 +44,7 @@ class EmbeddingTest:
             scorer, to tidy rows.
         needs: Attributes of the embeddings without which it is left out.
         clean_only: Whether it is left out on corrupted images.
-        metrics: Metrics that it brings along; those of built-in tests are in the table of metrics.
+        metrics: Metrics that the test declares; metrics of built-in tests are in the table of metrics.
     """
 
     group: str

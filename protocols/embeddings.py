@@ -50,7 +50,7 @@ class Quality:
     Attributes:
         values: Higher = better, ``[N]``; of corrupted images what the corruption left, 1 - severity.
         kind: Name of the corruption (``crop``); metrics are named after it.
-        variant: Tells the rows apart from those of other qualities of this kind.
+        variant: Name that distinguishes the rows of this quality from those of others of its kind.
         clean: Confidences of the same images without the corruption by name, each ``[N]``, if they are known.
     """
 
@@ -183,7 +183,7 @@ class Embeddings:
 
         Args:
             scorer: Name of the scorer.
-            ks: k of Recall@k; those of the options if not given.
+            ks: k of Recall@k; by default the ones of the options.
         """
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))

@@ -26,7 +26,7 @@ BUILT_IN = {
 
 
 def known_groups() -> tuple[str, ...]:
-    """Every known group: the built-in ones, then those of test files that were imported.
+    """All known groups: the built-in ones, then those of imported test files.
 
     Example:
         >>> known_groups()[:3]

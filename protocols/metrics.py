@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def family(self) -> bool:
-        """True if it stands for many metrics."""
+        """True if the entry describes several metrics."""
         return "{" in self.name
 
     def values(self, name: str) -> dict[str, str] | None:
@@ -253,7 +253,7 @@ METRICS: Mapping[str, Metric] = _table(*_RANKED, *_DIRECTIONS, *_CONFIDENCES)
 
 
 def known_metrics() -> dict[str, Metric]:
-    """Every metric by name: the built-in ones, then those that tests in files of their own brought along.
+    """All metrics by name: the built-in ones, then those declared by imported test files.
 
     Raises:
         ValueError: If a test brings a metric of a name that is taken.
@@ -262,9 +262,9 @@ def known_metrics() -> dict[str, Metric]:
     for declared in declared_tests():
         for metric in declared.metrics:
             if not isinstance(metric, Metric):
-                raise ValueError(f"{declared.module} declares {metric!r}, which is no Metric")
+                raise ValueError(f"{declared.module} declares {metric!r}, which is not a Metric")
             if known.setdefault(metric.name, metric) != metric:
-                raise ValueError(f"{declared.module} declares the metric {metric.name!r}, which is there already")
+                raise ValueError(f"{declared.module} declares the metric {metric.name!r}, which already exists")
     return known
 
 
@@ -299,7 +299,7 @@ def title_of(name: str, *, short: bool = False) -> str:
 
 
 def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
-    """Every group of tests with its metrics, in the order of the table."""
+    """Groups of tests with their metrics, in the order of the table."""
     known = known_metrics().values()
     for group in dict.fromkeys(metric.group for metric in known):
         yield group, tuple(metric for metric in known if metric.group == group)

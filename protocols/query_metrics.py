@@ -141,7 +141,7 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
     """
     need = max([int(ranking.positives.max()), *ks])
     if need > ranking.depth and not ranking.exhausted:
-        raise ValueError(f"ranking holds {ranking.depth} places, metrics need {need}")
+        raise ValueError(f"ranking has {ranking.depth} places, metrics need {need}")
     blocks = []
     for block in ranking.blocks():
         valid = block.neighbours >= 0

@@ -133,7 +133,7 @@ class Gallery:
 
 
 def _round(x: Tensor) -> Tensor:
-    """Float32 values that bfloat16 holds exactly."""
+    """Float32 values that bfloat16 represents exactly."""
     return x.bfloat16().float()
 
 
@@ -149,7 +149,7 @@ def rounding_pays(queries: int) -> bool:
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
-    """``left @ right.T``; the processor may take factors that bfloat16 holds exactly for what they are."""
+    """``left @ right.T``; factors that bfloat16 represents exactly may be multiplied in bfloat16."""
     if not rounded:
         return torch.mm(left, right.T, out=out)
     before = torch.get_float32_matmul_precision()
@@ -166,9 +166,9 @@ def group_size(count: int, depth: int) -> int:
 
 
 def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
-    """Whether a search by bounds is right and worth its preparation.
+    """Check if a search by bounds is exact and worth its preparation.
 
-    Right: float32 products have their full precision, and nothing that bounds are made of overflows.
+    Exact: float32 products have their full precision, and nothing that bounds are made of overflows.
     """
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, standard deviation (ddof 1), 95 % t-interval and count; nan where one value does not say."""
+    """Mean, standard deviation (ddof 1), 95 % t-interval and count; nan where one value does not determine them."""
 
     mean: float
     sd: float

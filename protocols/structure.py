@@ -59,7 +59,7 @@ def _mean_cosine(sums: Tensor, counts: Tensor) -> Tensor:
 
 
 def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Mean cosine distance inside the classes (those of two images or more) and between normalised class means.
+    """Mean cosine distance inside the classes of two images or more, and between normalised class means.
 
     Raises:
         ValueError: If there is one class only, or no class of two images.
@@ -122,7 +122,7 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """Every structural metric; ``class_concentration`` as variance, SD and coefficient of variation over classes.
+    """Rows of all structural metrics; ``class_concentration`` as variance, SD and coefficient of variation of classes.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])

@@ -1,4 +1,4 @@
-"""What a training recipe is."""
+"""Training recipes: the settings that all methods share on one data set."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Stage(Optim):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one data set is trained on, the same for every method.
+    """Training settings of one data set, the same for every method.
 
     Attributes:
         backbone: Name of the backbone.
@@ -113,6 +113,6 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
-        """How training images are served, by name."""
+        """Settings of the training batches, by name."""
         names = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
         return {name: getattr(self, name) for name in names}

@@ -199,7 +199,7 @@ def test_a_metric_of_a_name_that_is_taken_is_refused(plugin):
     with pytest.raises(ValueError, match="of group 'mine', its test of group 'other'"):
         declare.test(group="other", per="embeddings", metrics=(taken,))
     declare.test(group="mine", per="embeddings", metrics=(taken,))(lambda view: ())
-    with pytest.raises(ValueError, match="'nmi', which is there already"):
+    with pytest.raises(ValueError, match="'nmi', which already exists"):
         find_metric("map_at_r")
 
 
