@@ -1,4 +1,4 @@
-"""Which part of the public code makes DUL-cls collapse with a vMF? A plug-in with one change per method.
+"""Search for the part of the public code that makes DUL-cls collapse with a vMF: one change per method.
 
     uv run bench run --method dul_faulty_sampler,dul_start_at_one,dul_both --plugin benchmarks/dul_vmf_parts.py \
         --dataset ndigit --hparams default --seeds 1 --set method.distribution=vmf --results results/dul_vmf
@@ -42,7 +42,7 @@ class _Part(DulCls):
 
 @register
 class FaultySampler(_Part):
-    """The sampler alone."""
+    """The public sampler alone."""
 
     name = "dul_faulty_sampler"
     summary = "DUL-cls with a vMF, public sampler"
@@ -51,7 +51,7 @@ class FaultySampler(_Part):
 
 @register
 class StartAtOne(_Part):
-    """The start alone."""
+    """The start at a concentration of 1 alone."""
 
     name = "dul_start_at_one"
     summary = "DUL-cls with a vMF, concentration 1 at the start"
@@ -60,7 +60,7 @@ class StartAtOne(_Part):
 
 @register
 class Both(_Part):
-    """Sampler and start."""
+    """Both changes: the public sampler and the start at 1."""
 
     name = "dul_both"
     summary = "DUL-cls with a vMF, public sampler and concentration 1 at the start"

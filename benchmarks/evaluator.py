@@ -1,4 +1,4 @@
-"""Cost of exact evaluation beside a bare faiss search and pytorch-metric-learning, all measured in this run.
+"""Cost of exact evaluation compared with a bare faiss search and pytorch-metric-learning, measured in one run.
 
     uv run python benchmarks/evaluator.py [--images 60502] [--dim 128] [--repeats 3] [--part compare|scaling]
 
@@ -42,7 +42,7 @@ SAMPLED = (1024, 3072)
 
 
 def one_thread() -> None:
-    """Leave torch and faiss one thread each; BLAS is told by threadpoolctl."""
+    """Limit torch and faiss to one thread each; threadpoolctl limits BLAS."""
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
 
@@ -56,7 +56,7 @@ def timed(run: Callable[[], object]) -> float:
 
 def peak_extra(run: Callable[[], object]) -> float:
     """MiB that a run adds to the resident memory at its peak, as Linux counts it."""
-    # Memory that earlier runs gave back to the allocator would hide what this one needs.
+    # Memory that earlier runs returned to the allocator would hide the need of this run.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -135,7 +135,7 @@ def check(scorer: DistributionScorer, labels: Tensor) -> float:
 
 
 def all_sides(count: int, dim: int) -> dict[str, Callable[[], object]]:
-    """What is measured, by name; the first is the bare search, the last pytorch-metric-learning."""
+    """Measured functions by name; the first is the bare search, the last pytorch-metric-learning."""
     x, labels = embeddings(count, dim)
     depth = full_depth(labels, KS)
     make = scorers(x)
@@ -169,7 +169,7 @@ def compare(count: int, dim: int, repeats: int) -> None:
     bare = next(iter(sides))
     peak: dict[str, float] = {}
     for place, name in enumerate(sides):
-        # What one side leaves in the allocator would count for, or against, the next.
+        # Memory that one side leaves in the allocator would distort the measurement of the next.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
             peak[name] = alone.submit(peak_alone, place, count, dim).result()
     times: dict[str, list[float]] = {name: [] for name in sides}
@@ -225,7 +225,7 @@ def scaling(dim: int) -> None:
             if whole:
                 seconds = timed(lambda run=run, count=count: run(torch.arange(count)))
             else:
-                run(torch.arange(SAMPLED[0]))  # what a scorer works out once is no part of the difference
+                run(torch.arange(SAMPLED[0]))  # one-time work of a scorer must not count in the difference
                 few, more = (timed(lambda run=run, q=q: run(torch.arange(q))) for q in SAMPLED)
                 seconds = few + (more - few) / (SAMPLED[1] - SAMPLED[0]) * (count - SAMPLED[0])
             line += f"{seconds:>{width}.1f}"

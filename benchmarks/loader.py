@@ -4,7 +4,7 @@
 
 Each side gives batches of 128 augmented 224 px crops (random resized crop, flip, colour jitter), normalised floats,
 with the same number of processes or threads. The other side is the usual pipeline: PIL decoding, torchvision's PIL
-transforms, ``DataLoader``. The first pass of ours (decoding into the cache) is timed beside it.
+transforms, ``DataLoader``. The first pass of ours (decoding into the cache) is timed separately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 128
 
 
 class Files(torch.utils.data.Dataset):
-    """The usual pipeline."""
+    """The usual pipeline: PIL, torchvision and a DataLoader."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -69,7 +69,7 @@ def peak() -> int:
 
 
 def main() -> None:
-    """Time both and print a ratio."""
+    """Time both pipelines and print their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=640)
     parser.add_argument("--size", default="500x375")

@@ -1,4 +1,4 @@
-"""Cost of every method's loss beside a training step of GoogLeNet at 224 px, both measured in this run.
+"""Cost of every method's loss relative to a training step of GoogLeNet at 224 px, measured in one run.
 
     uv run python benchmarks/losses.py [--classes 11318] [--dim 128] [--batch 100] [--backbone-batch 8] [--device cpu]
 
@@ -25,7 +25,7 @@ from torch import nn
 
 
 class Flat(nn.Module):
-    """Stands in for a backbone: hands features through."""
+    """Identity in place of a backbone: returns its features unchanged."""
 
     out_features = 1024
 
@@ -46,7 +46,7 @@ def timed(run: Callable[[], object], device: str) -> float:
 
 
 def paired(first: Callable[[], object], second: Callable[[], object], repeats: int, device: str) -> tuple[float, float]:
-    """Median seconds of two runs in turns, after one of each to warm up: what else the machine does hits both."""
+    """Median seconds of two alternating runs after one warm-up of each; other load on the machine affects both."""
     times = [(timed(first, device), timed(second, device)) for _ in range(repeats + 1)][1:]
     return statistics.median(t for t, _ in times), statistics.median(t for _, t in times)
 
@@ -63,7 +63,7 @@ def peak_extra(run: Callable[[], object], device: str) -> float:
         before = torch.cuda.memory_allocated()
         run()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    # Memory that earlier runs gave back to the allocator would hide what this one needs.
+    # Memory that earlier runs returned to the allocator would hide the need of this run.
     ctypes.CDLL(None).malloc_trim(0)
     before, peak, done = resident(), 0, threading.Event()
 

@@ -1,4 +1,4 @@
-"""Does NIR's regulariser live? Its gradient beside the proxy loss's over training, released against corrected.
+"""Gradient of NIR's regulariser relative to the proxy loss's during training, released against corrected form.
 
     uv run python benchmarks/nir_gradient.py [--epochs 20] [--out results/nir]
 
