@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"does not contain weights of 'bn_inception': 414 of \d+ parameters missing"):
         build_backbone("bn_inception", 3, tmp_path / "other.pth")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
-    with pytest.raises(ValueError, match="does not hold weights"):
+    with pytest.raises(ValueError, match="does not contain weights"):
         build_backbone("resnet18", 3, tmp_path / "junk.safetensors")
     with pytest.raises(ValueError, match="did you mean 'resnet50'"):
         check_backbone("resnet5O")
