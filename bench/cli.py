@@ -20,7 +20,6 @@ app = typer.Typer(
         "Start with:  bench run --method dul_cls --dataset ndigit --seeds 5"
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -36,7 +35,7 @@ def root(
         raise typer.Exit
 
 
-app.command("run")(run.run)
+app.command("run", cls=run.RunCommand)(run.run)
 app.command("list")(catalogue.list_entries)
 app.command("show")(catalogue.show)
 app.add_typer(data.app, name="data")

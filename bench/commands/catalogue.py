@@ -12,6 +12,7 @@ import typer
 
 from ..errors import UnknownName, UserError
 from ..registry import Registry, described, load_plugins
+from . import completion
 from .options import Json, Plugins, print_json
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def list_entries(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
+    name: Annotated[str, typer.Argument(help="A method, data set or protocol.", autocompletion=completion.ENTRY)],
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:

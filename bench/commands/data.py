@@ -15,6 +15,7 @@ import typer
 from ..errors import UserError, first_line
 from ..registry import Registry
 from ..resources import cores
+from . import completion
 from .options import Json, Plugins, print_json
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
 
 @app.command("verify")
 def verify(
-    name: Annotated[str, typer.Argument(help="Data set.")],
+    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
     data_root: MaybeDataRoot = None,
     allow_partial: AllowPartial = False,
     as_json: Json = False,
@@ -135,7 +136,7 @@ def _verify_in_memory(dataset: Dataset, as_json: bool) -> bool:
 
 @app.command("import")
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set.")],
+    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
     source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
     data_root: DataRoot,
     allow_partial: AllowPartial = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserError
+from . import completion
 from .options import DEFAULT_RESULTS, Device, Plugins, Results
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def embed(
         ),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", help="A backbone alone, its pooled features.", metavar="NAME")
+        str | None,
+        typer.Option(
+            "--backbone",
+            help="A backbone alone, its pooled features.",
+            metavar="NAME",
+            autocompletion=completion.BACKBONE,
+        ),
     ] = None,
     weights: Annotated[
         str | None,

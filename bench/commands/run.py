@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from ..errors import LINE, UserError
+from . import completion
 from .options import DEFAULT_RESULTS, Device, Plugins, Results
+from .sections import SectionedCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,18 +37,46 @@ class Sampler(StrEnum):
     tpe = "tpe"
 
 
+class RunCommand(SectionedCommand):
+    """``bench run``, with its options in sections."""
+
+    sections: ClassVar = {
+        "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
+        "Settings": ("hparams", "set_", "base", "backbone", "weights", "dim"),
+        "Budget": ("seeds", "trials", "sampler", "folds"),
+        "Tests": ("scorers", "corruptions"),
+        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device"),
+        "Results": ("results", "on_existing", "dry_run"),
+    }
+
+
 def run(
     method: Annotated[
-        list[str], typer.Option("--method", help="Methods, comma separated, or `all`.", metavar="M[,M..]")
+        list[str],
+        typer.Option(
+            "--method",
+            help="Methods, comma separated, or `all`.",
+            metavar="M[,M..]",
+            autocompletion=completion.METHODS,
+        ),
     ],
     dataset: Annotated[
         list[str] | None,
-        typer.Option("--dataset", help="Data sets, comma separated; ndigit if not given.", metavar="D[,D..]"),
+        typer.Option(
+            "--dataset",
+            help="Data sets, comma separated; ndigit if not given.",
+            metavar="D[,D..]",
+            autocompletion=completion.DATASETS,
+        ),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
-    preset: Annotated[str, typer.Option(help="Variant of the protocol.")] = "strict",
+    protocol: Annotated[str, typer.Option(help="Protocol.", autocompletion=completion.PROTOCOL)] = "reality_check",
+    preset: Annotated[str, typer.Option(help="Variant of the protocol.", autocompletion=completion.PRESET)] = "strict",
     fidelity: Annotated[
-        str, typer.Option(help="`corrected`, or `released` for the computation of a paper's public code if it differs.")
+        str,
+        typer.Option(
+            help="`corrected`, or `released` for the computation of a paper's public code if it differs.",
+            autocompletion=completion.FIDELITY,
+        ),
     ] = "corrected",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")
@@ -62,12 +92,21 @@ def run(
             help="Number of the four blocks of classes that validate, one model each; the preset's if not given.",
         ),
     ] = None,
-    hparams: Annotated[str, typer.Option(help="tuned, default, published, or a JSON/TOML file.")] = "tuned",
+    hparams: Annotated[
+        str, typer.Option(help="tuned, default, published, or a JSON/TOML file.", autocompletion=completion.HPARAMS)
+    ] = "tuned",
     base: Annotated[
         str | None,
-        typer.Option(help="Base of two-stage methods; the recipe's if not given.", metavar="METHOD"),
+        typer.Option(
+            help="Base of two-stage methods; the recipe's if not given.",
+            metavar="METHOD",
+            autocompletion=completion.METHOD,
+        ),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME", autocompletion=completion.BACKBONE),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +129,7 @@ def run(
         typer.Option(
             help="Scorers to test with in addition to a method's own and the cosine, comma separated, or `all`.",
             metavar="S[,S..]",
+            autocompletion=completion.SCORERS_OR_ALL,
         ),
     ] = None,
     corruptions: Annotated[
@@ -98,6 +138,7 @@ def run(
             help="Corruptions of the test images, comma separated, or `all`; crop if not given. With a level of five"
             " (blur:3, jpeg:1-5) or severities in [0, 1] (noise:0.2-1.0).",
             metavar="C[,C..]",
+            autocompletion=completion.CORRUPTIONS,
         ),
     ] = None,
     set_: Annotated[

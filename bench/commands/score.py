@@ -11,6 +11,7 @@ import typer
 from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
+from . import completion
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ class Draw(StrEnum):
 
 Scorers = Annotated[
     list[str] | None,
-    typer.Option("--scorers", help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
+    typer.Option(
+        "--scorers",
+        help="Scorers to rank with, comma separated; cosine if not given.",
+        metavar="S[,S..]",
+        autocompletion=completion.SCORERS,
+    ),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]"),
+    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]", autocompletion=completion.METRICS),
 ]
 Normalize = Annotated[
     bool | None,

@@ -10,6 +10,7 @@ import typer
 
 from ..errors import UnitFailed, UnknownName, UserError, first_line
 from ..registry import Registry, load_plugins
+from . import completion
 from .options import Json, Plugins, print_json
 
 Checks = Mapping[str, Callable[[Any], None]]
@@ -27,13 +28,25 @@ class CheckResult(TypedDict):
 
 def check_entries(
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="Methods, comma-separated, or all.", metavar="M[,M..]")
+        list[str] | None,
+        typer.Option(
+            "--method", help="Methods, comma-separated, or all.", metavar="M[,M..]", autocompletion=completion.METHODS
+        ),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option("--dataset", help="Data sets, comma-separated.", metavar="D[,D..]")
+        list[str] | None,
+        typer.Option(
+            "--dataset", help="Data sets, comma-separated.", metavar="D[,D..]", autocompletion=completion.DATASETS
+        ),
     ] = None,
     test: Annotated[
-        list[str] | None, typer.Option("--test", help="Groups of tests, comma-separated, or all.", metavar="T[,T..]")
+        list[str] | None,
+        typer.Option(
+            "--test",
+            help="Groups of tests, comma-separated, or all.",
+            metavar="T[,T..]",
+            autocompletion=completion.TESTS,
+        ),
     ] = None,
     data_root: Annotated[
         Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")

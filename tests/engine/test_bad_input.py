@@ -250,6 +250,9 @@ def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
     assert done.returncode == 1
     assert "NameError" in done.stderr
     assert not list(tmp_path.rglob("trial-*.json"))
+    # Fault A12: the last line named metrics.csv although none was written.
+    assert "no test finished, so there is no table" in " ".join(done.stderr.split())
+    assert "metrics.csv" not in done.stderr
 
 
 def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path):

@@ -1,0 +1,132 @@
+"""Shell completion of names: methods, data sets, protocols, presets, scorers, corruptions, tests, backbones.
+
+Nothing here imports torch or a plug-in's dependencies: names come from syntax trees and tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+from ..errors import UserError
+
+Known = Callable[[typer.Context], Iterable[str]]
+Completer = Callable[[typer.Context, str], list[str]]
+
+
+def _one(known: Known) -> Completer:
+    """Complete a single name."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        return _matching(known, ctx, incomplete)
+
+    return complete
+
+
+def _listed(known: Known) -> Completer:
+    """Complete the last item of a comma-separated list; items that are already there are not offered again."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        done, comma, last = incomplete.rpartition(",")
+        given = done.split(",")
+        return [f"{done}{comma}{name}" for name in _matching(known, ctx, last) if name not in given]
+
+    return complete
+
+
+def _matching(known: Known, ctx: typer.Context, start: str) -> list[str]:
+    # An error message in the middle of a command line would help nobody; the command itself reports it.
+    with suppress(UserError):
+        return [name for name in known(ctx) if name.startswith(start)]
+    return []
+
+
+def _registered(kind: str, ctx: typer.Context) -> list[str]:
+    from ..registry import Registry
+
+    return Registry(kind, tuple(Path(path) for path in ctx.params.get("plugin") or ())).names
+
+
+def _methods(ctx: typer.Context) -> list[str]:
+    return _registered("methods", ctx)
+
+
+def _datasets(ctx: typer.Context) -> list[str]:
+    return _registered("datasets", ctx)
+
+
+def _protocols(ctx: typer.Context) -> Iterable[str]:
+    from ..protocols import PROTOCOLS
+
+    return PROTOCOLS
+
+
+def _presets(ctx: typer.Context) -> Iterable[str]:
+    """Presets of the protocol that was typed before; of every protocol if there is none of that name."""
+    from ..protocols import PROTOCOLS, get_protocol
+
+    asked = ctx.params.get("protocol")
+    names = [asked] if asked in PROTOCOLS else PROTOCOLS
+    return dict.fromkeys(preset for name in names for preset in get_protocol(name).presets)
+
+
+def _fidelities(ctx: typer.Context) -> Iterable[str]:
+    from ..planning.request import FIDELITIES
+
+    return FIDELITIES
+
+
+def _scorers(ctx: typer.Context) -> Iterable[str]:
+    from ..methods.scorers.registry import SCORERS
+
+    return SCORERS
+
+
+def _corruptions(ctx: typer.Context) -> Iterable[str]:
+    from ..datasets.corruptions.registry import CORRUPTIONS
+
+    return CORRUPTIONS
+
+
+def _tests(ctx: typer.Context) -> Iterable[str]:
+    from ..protocols.known_tests import known_groups
+
+    return known_groups()
+
+
+def _metrics(ctx: typer.Context) -> Iterable[str]:
+    from ..protocols.metrics import metric_requests
+
+    return metric_requests()
+
+
+def _backbones(ctx: typer.Context) -> Iterable[str]:
+    """Backbones of ours and of the recipes; the names of timm's other models need an import of torch."""
+    from ..methods.backbones.registry import MODULES
+    from ..protocols.recipes import RECIPES, get_recipe
+
+    return sorted({*MODULES, *(get_recipe(name).backbone for name in RECIPES)})
+
+
+def _with_all(known: Known) -> Known:
+    return lambda ctx: [*known(ctx), "all"]
+
+
+METHOD = _one(_methods)
+METHODS = _listed(_with_all(_methods))
+DATASET = _one(_datasets)
+DATASETS = _listed(_with_all(_datasets))
+PROTOCOL = _one(_protocols)
+PRESET = _one(_presets)
+FIDELITY = _one(_fidelities)
+SCORERS = _listed(_scorers)
+SCORERS_OR_ALL = _listed(_with_all(_scorers))
+CORRUPTIONS = _listed(_with_all(_corruptions))
+METRICS = _listed(_with_all(_metrics))
+TESTS = _listed(_with_all(_tests))
+BACKBONE = _one(_backbones)
+ENTRY = _one(lambda ctx: [*_methods(ctx), *_datasets(ctx), *_protocols(ctx)])
+HPARAMS = _one(lambda ctx: ("tuned", "default", "published"))

@@ -1,0 +1,117 @@
+"""Shell completion as a shell asks for it, and the help of the command with the most options."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(sys.executable).with_name("bench")
+
+PLUGIN = '''
+import no_such_module
+from bench.methods import Method, register
+
+
+@register
+class Zigzag(Method):
+    """Back and forth."""
+
+    name = "zigzag"
+    summary = "back and forth"
+'''
+
+
+COMPLETE = """
+import sys
+from bench.cli import main
+try:
+    main()
+finally:
+    heavy = {"torch", "numpy", "pandas", "optuna", "matplotlib", "rich"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+
+
+def ask(line):
+    """Offers for the last word of a command line, asked through the variables that the bash script sets.
+
+    Every one is given without an import of anything heavy: a shell waits for it.
+    """
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_BENCH_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COMPLETE], env=os.environ | words, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("bench ru", ["run"]),
+        ("bench run --method arcf", ["arcface"]),
+        ("bench run --method arcface,pfe,arc", []),
+        ("bench run --method pfe,arc", ["pfe,arcface"]),
+        ("bench run --method al", ["all"]),
+        ("bench run --dataset cub200,ndigit_s", ["cub200,ndigit_smoke"]),
+        ("bench run --protocol ", ["reality_check", "standardized"]),
+        ("bench run --preset pe", ["per"]),
+        ("bench run --protocol standardized --preset pe", []),
+        ("bench run --fidelity r", ["released"]),
+        ("bench run --hparams p", ["published"]),
+        ("bench run --base cosf", ["cosface"]),
+        ("bench run --backbone res", ["resnet50"]),
+        ("bench run --scorers cosine,ml", ["cosine,mls"]),
+        ("bench run --corruptions crop,j", ["crop,jpeg"]),
+        ("bench run --sampler t", ["tpe"]),
+        ("bench run --plugin no_such_file.py --method arcf", []),
+        ("bench test --test clus", ["clustering"]),
+        ("bench show standard", ["standardized"]),
+        ("bench data verify so", ["sop"]),
+        ("bench embed --backbone goog", ["googlenet"]),
+        ("bench score mine.npz --metrics recall,verif", ["recall,verification"]),
+    ],
+)
+def test_names_are_completed(line, offers):
+    assert ask(line) == offers
+
+
+def test_a_plugin_typed_before_is_completed_without_importing_it(tmp_path):
+    path = tmp_path / "zigzag.py"
+    path.write_text(PLUGIN)
+    assert ask(f"bench run --plugin {path} --method zig") == ["zigzag"]
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+def test_the_script_that_bash_installs_completes():
+    script = (
+        'eval "$(bench --show-completion)"; complete -p bench; COMP_WORDS=(bench run --method pfe,arcf); COMP_CWORD=3; '
+        '_bench_completion bench; echo "offers: ${COMPREPLY[*]}"'
+    )
+    path = f"{BENCH.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert "_bench_completion bench" in done.stdout, done.stderr
+    assert "offers: pfe,arcface" in done.stdout
+
+
+@pytest.mark.parametrize(("columns", "terminal"), [("80", "dumb"), ("120", "xterm-256color")])
+def test_the_options_of_run_are_in_sections_of_plain_text(columns, terminal):
+    environment = os.environ | {"COLUMNS": columns, "TERM": terminal}
+    shown = subprocess.run([BENCH, "run", "--help"], env=environment, capture_output=True, text=True).stdout
+    titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
+    expected = ["What to run", "Settings", "Budget", "Tests", "Data and machine", "Results", "Other options"]
+    assert titles == expected
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+def test_every_option_of_run_is_in_one_section():
+    from bench.commands.run import RunCommand, run
+
+    named = [name for names in RunCommand.sections.values() for name in names]
+    assert sorted(named) == sorted(name for name in run.__annotations__ if name != "return")
