@@ -56,7 +56,7 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     from .methods.backbones.registry import build_backbone
     from .methods.cosface import CosFace
 
-    method: Any = cls(cls.Params(**params), fidelity)  # type: ignore[attr-defined]
+    method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -79,6 +80,7 @@ class Method:
             a distribution and a confidence, unless it says otherwise.
         fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
         released_behaviour: What ``released`` does differently, one entry each.
+        fidelity_defaults: Parameters that have another default in a released form, by fidelity.
         published: Where settings of this method were published; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
@@ -93,6 +95,7 @@ class Method:
     default_confidence: ClassVar[str] = "max_cosine"
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
     released_behaviour: ClassVar[tuple[str, ...]] = ()
+    fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
@@ -115,8 +118,13 @@ class Method:
     def __init__(self, params: MethodParams | None = None, fidelity: str = "corrected") -> None:
         if fidelity not in self.fidelities:
             raise ValueError(f"method {self.name!r} offers {', '.join(self.fidelities)}, not {fidelity!r}")
-        self.params = self.Params() if params is None else params
+        self.params = self.Params(**self.defaults(fidelity)) if params is None else params
         self.fidelity = fidelity
+
+    @classmethod
+    def defaults(cls, fidelity: str) -> dict[str, Any]:
+        """Parameters whose default in a form is not that of ``Params``."""
+        return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
     def released(self) -> bool:

@@ -22,7 +22,12 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
 from ._base import MethodParams, Paper, register, tuned
-from .distributions.bessel import log_and_ratio, vmf_log_normalizer_ratio, vmf_mean_resultant_length
+from .distributions.bessel import (
+    log_and_ratio,
+    vmf_log_normalizer,
+    vmf_log_normalizer_ratio,
+    vmf_mean_resultant_length,
+)
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .norm_concentration import NormConcentrationMethod, ScaledNorm
 from .published import PER
@@ -115,6 +120,15 @@ class VmfLoss(nn.Module):
         """Cosines of the modes to the class modes, and the inverse temperature."""
         assert isinstance(distribution, VonMisesFisher)
         return distribution.loc @ F.normalize(self.weight, dim=-1).mT, float(self.log_temperature.detach().exp())
+
+    def class_logits(self, distribution: VonMisesFisher) -> Tensor:
+        """Log E_w exp(beta w.z) of the classes, ``[B, C]`` in float64, at the mean z = A(k_x) mu_x of each image."""
+        mean, weight, beta = distribution.mean.double(), self.weight.double(), self.log_temperature.double().exp()
+        log_c = surrogate_log_normalizer if self.released else vmf_log_normalizer
+        k_class = weight.square().sum(-1).clamp_min(1e-24).sqrt()
+        squared = k_class.square() + beta.square() * mean.square().sum(-1, keepdim=True) + 2.0 * beta * mean @ weight.mT
+        joint = squared.clamp_min(1e-24).sqrt()
+        return log_c(k_class, distribution.dim) - log_c(joint, distribution.dim)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""

@@ -56,7 +56,7 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     # A method whose public code computes what its paper says has one form, which is both.
     fidelity = experiment.fidelity if experiment.fidelity in method.fidelities else "corrected"
     pinned = from_pins(request.pins, method, recipe)
-    usual = Setting(params=usual_params(recipe, preset, method.name))
+    usual = Setting(params=usual_params(recipe, preset, method, fidelity))
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
     params = checked_params(method, merge(usual, pinned.layer).params)
     frozen = "backbone" not in method(method.Params(**params), fidelity).trained_parts

@@ -134,7 +134,7 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
         kind = next((kind for name, kind in source.names.items() for tail in tails if variant == name + tail), None)
         if kind is None or where != DATASETS.get(dataset):
             continue
-        params, rates = source.convert(values, method.Params.model_fields)
+        params, rates = source.convert({**values, "dataset": dataset}, method.Params.model_fields)
         epochs = int(values["n_epochs"])
         optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
         milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]

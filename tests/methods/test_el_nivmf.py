@@ -35,7 +35,7 @@ def test_our_start_sets_the_mean_concentration(batch):
 @pytest.mark.parametrize("cls", [ElNivmf, ProxyDistance])
 def test_the_public_start_multiplies_the_last_layer_and_takes_class_means(cls, batch):
     raw, labels = batch
-    model = _model(cls(cls.Params(norm_multiplier=30.0, concentration=6.0), "released"))
+    model = _model(cls(cls.Params(start="class_means", norm_multiplier=30.0, concentration=6.0), "released"))
     before, unseen = model.mean.weight.clone(), model.objective.weight[3].clone()
     model.method.initialise(model, raw, labels)
     assert torch.equal(model.mean.weight, 30.0 * before)
