@@ -9,7 +9,7 @@ the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient
 
 Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition`` ("No
 Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. The paper says of
-"Negative Pairs" that the NLL of pairs of different classes is maximised; here, with one class c_i != y_i drawn per sample,
+"Negative Pairs" that the NLL of pairs of different classes is maximised; here, with a class c_i != y_i drawn per sample,
 
     L + w mean_i gamma(-NLL(z_i | rho_{c_i}))
 
@@ -95,7 +95,7 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """mean_i gamma(NLL_i) of ``[B]``."""
+        """Mean of gamma(NLL_i) over ``[B]``."""
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
             exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)
