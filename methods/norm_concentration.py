@@ -132,6 +132,8 @@ class DistributionProxies(nn.Module):
 class DistributionProxyMethod(NormConcentrationMethod):
     """Base of methods that compare such images with :class:`DistributionProxies`."""
 
+    repository = "el"
+
     @torch.no_grad()
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set alpha so that the mean concentration of an image is ``image_concentration`` times D.
