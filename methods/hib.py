@@ -159,7 +159,7 @@ class HIB(Method):
     fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (
-        "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs have draws of their own",
+        "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
         "binary cross-entropy of probabilities with torch's clamps: log p stops at -100, pairs with p < 1e-12 fade",
         "a is a free number, not an exponential; a and b learn at lr_objective (corrected: 0.2 of it) and decay",
         "embeddings keep the size that the network gives them",

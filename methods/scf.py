@@ -33,7 +33,7 @@ class SCF(SpreadMethod):
     deviations = (
         "head on pooled features, as in PER (the paper: last feature map)",
         "the unit sphere (the paper's radius 64 shifts the loss by a constant)",
-        "the concentration starts at D (PER's code: 1); k = D/phi(r) is positive but has no lower bound: it falls like D/r",
+        "the concentration starts at D (PER's code: 1); k = D/phi(r) is positive, but falls like D/r without a bound",
         SpreadHead.DEVIATION,
     )
     scorer = "mls"

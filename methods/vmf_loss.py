@@ -133,10 +133,9 @@ class VmfLoss(nn.Module):
         """Scalar loss of a batch."""
         dim, beta = distribution.dim, self.log_temperature.exp()
         k_class = self.weight.square().sum(-1).clamp_min(1e-12).sqrt()
-        unit = F.normalize(self.weight, dim=-1)
         draws = self._draws(distribution)
         if self.points:
-            log_sum = torch.logsumexp(beta * (draws @ unit.mT), -1).mean()
+            log_sum = torch.logsumexp(beta * (draws @ F.normalize(self.weight, dim=-1).mT), -1).mean()
         elif self.released or not self.samples:
             # |v_c + beta z| from one matrix product; [K, B, C, D] would not fit in memory.
             squared = k_class.square() + (beta * draws).square().sum(-1, keepdim=True)
@@ -145,10 +144,11 @@ class VmfLoss(nn.Module):
             log_sum = torch.logsumexp(log_c(k_class, dim) - log_c(joint, dim), -1).mean()
         else:
             log_sum = _MeanLogSum.apply(draws.reshape(-1, dim), self.weight, beta)
+        unit = F.normalize(self.weight, dim=-1)[labels]
         length = distribution.mean_resultant_length
         if not self.points:
             length = length * vmf_mean_resultant_length(k_class, dim)[labels]
-        loss = log_sum - (beta * length * (distribution.loc * unit[labels]).sum(-1)).mean()
+        loss = log_sum - (beta * length * (distribution.loc * unit).sum(-1)).mean()
         if self.released and not self.points:
             loss = loss + surrogate_log_normalizer(beta, dim) - vmf_log_normalizer(beta, dim)
         return loss
