@@ -83,7 +83,7 @@ def metadata(cls: Any) -> None:
     _require(cls.__doc__ is not None, "a class needs a docstring")
     get_scorer(cls.scorer)
     _require("corrected" in cls.fidelities, "every method has a corrected form")
-    released = "released" in cls.fidelities
+    released = len(cls.fidelities) > 1
     _require(released == bool(cls.released_behaviour), "released_behaviour must say what fidelity=released does")
     defaults = cls.Params().model_dump()
     for name, field in cls.Params.model_fields.items():

@@ -78,7 +78,10 @@ class Method:
         trains: The :data:`PARTS` this method trains.
         default_confidence: The confidence quoted for this method when only one is: ``method`` for a class that defines
             a distribution and a confidence, unless it says otherwise.
-        fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
+        fidelities: ``corrected``, and ``released`` if a public code behaves differently; where the codes of two
+            repositories differ from each other, ``released_per`` and ``released_el``.
+        repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
+            (EL-nivMF and NIR); empty for any other.
         released_behaviour: What ``released`` does differently, one entry each.
         fidelity_defaults: Parameters that have another default in a released form, by fidelity.
         published: Where settings of this method were published; a registered subclass does not inherit them.
@@ -94,6 +97,7 @@ class Method:
     trains: ClassVar[tuple[str, ...]] = PARTS
     default_confidence: ClassVar[str] = "max_cosine"
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
+    repository: ClassVar[str] = ""
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
@@ -128,8 +132,8 @@ class Method:
 
     @property
     def released(self) -> bool:
-        """True if the method computes what the paper's public code does rather than what its equations say."""
-        return self.fidelity == "released"
+        """True if the method computes what a public code does rather than what the paper's equations say."""
+        return self.fidelity != "corrected"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

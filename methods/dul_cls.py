@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register, tuned
-from .distributions.bessel import vmf_log_normalizer_ratio
+from .distributions.bessel import released_log_uniform, vmf_log_normalizer
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .distributions.point import PointMass
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .heads import SpreadHead
-from .learned_spread import SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ArcFaceLoss, CosFaceLoss
 from .published import PER, same_names
 
@@ -54,7 +54,7 @@ class SampledClassification(nn.Module):
             k = distribution.concentration
             if self.released:
                 sample = released_rsample(distribution)
-                prior = k + vmf_log_normalizer_ratio(k, distribution.dim)
+                prior = k + vmf_log_normalizer(k, distribution.dim) - released_log_uniform(distribution.dim)
             else:
                 sample, prior = distribution.rsample(), distribution.kl_to_uniform()
         loss: Tensor = self.classifier(PointMass(sample, validate_args=False), labels)
@@ -88,7 +88,8 @@ class DulCls(SpreadMethod):
     published = (PER("dul-cls", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
-        "the head is linear, and the spread starts at s2 = 1 or k = 1",
+        RELEASED_HEAD,
+        f"classifier=arcface: {ArcFaceLoss.RELEASED}",
         "distribution=vmf: draws come from the faulty sampler, and the prior term is k + log C(k) - log C(0), no KL",
     )
 
@@ -102,6 +103,10 @@ class DulCls(SpreadMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""
-        margin_loss = ArcFaceLoss if self.params.classifier == "arcface" else CosFaceLoss
-        classifier = margin_loss(num_classes, dim, self.params.scale, self.params.margin)
-        return SampledClassification(classifier, self.params.kl_weight, self.released)
+        p = self.params
+        classifier = (
+            ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)
+            if p.classifier == "arcface"
+            else CosFaceLoss(num_classes, dim, p.scale, p.margin)
+        )
+        return SampledClassification(classifier, p.kl_weight, self.released)

@@ -156,6 +156,7 @@ class DistributionProxies(nn.Module):
 class DistributionProxyMethod(NormConcentrationMethod):
     """Base of methods that compare such images with :class:`DistributionProxies`."""
 
+    repository = "el"
     fidelity_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
 
     @torch.no_grad()

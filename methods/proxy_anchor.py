@@ -41,8 +41,11 @@ class ProxyAnchor(Method):
         equations="Eq. 4",
     )
     published = (PER("proxy-anchor", _from_per), NivmfScripts(_from_scripts, {"ProxyAnchor": {}}))
-    fidelities = ("corrected", "released")
-    released_behaviour = ("the positive term is averaged over samples, not over classes (EL-nivMF and NIR code)",)
+    fidelities = ("corrected", "released_per", "released_el")
+    released_behaviour = (
+        "released_per (PER's code): as corrected, the positive term is averaged over the classes of the batch",
+        "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes",
+    )
 
     class Params(MethodParams):
         """Scale and margin."""
@@ -52,4 +55,5 @@ class ProxyAnchor(Method):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
-        return ProxyAnchorLoss(num_classes, dim, self.params.scale, self.params.margin, self.released)
+        over_samples = self.fidelity == "released_el"
+        return ProxyAnchorLoss(num_classes, dim, self.params.scale, self.params.margin, over_samples)

@@ -46,7 +46,11 @@ def run(
     protocol: Annotated[str, typer.Option(help="Protocol.")] = "reality_check",
     preset: Annotated[str, typer.Option(help="Reading of the protocol.")] = "strict",
     fidelity: Annotated[
-        str, typer.Option(help="`corrected`, or `released` for what a paper's code computes if that differs.")
+        str,
+        typer.Option(
+            help="`corrected`, or `released` for what a paper's code computes if that differs (`released_per`,"
+            " `released_el`: that of one repository)."
+        ),
     ] = "corrected",
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")

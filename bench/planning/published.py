@@ -163,7 +163,7 @@ def find_published(
         dataset: Name of the data set.
         base: Base method of two-stage methods.
         values: ``backbone`` and ``dim`` of the network.
-        fidelity: ``corrected`` or ``released``.
+        fidelity: A form that the method has (``Method.fidelities``).
         params: All parameters of the method as pinned or by default; they may choose among several settings.
 
     Raises:
@@ -188,7 +188,7 @@ def find_published(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if found[network].released_only and fidelity != "released":
+    if found[network].released_only and fidelity == "corrected":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"
