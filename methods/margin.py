@@ -86,6 +86,7 @@ class Margin(Method):
         " two images per class",
     )
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = ("divides by triplets with any active term, not by active terms (EL-nivMF code)",)
     default_confidence = "norm"
 

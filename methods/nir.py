@@ -205,6 +205,7 @@ class NIR(Method):
         for base in _BASES
     )
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
         "Proxy-Anchor's positive term is averaged over samples; ProxyNCA counts the own proxy once per sample",

@@ -21,7 +21,7 @@ from .published import PER
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
     """Parameters of PER, which has the original form on squared distances as they are: that is scale 2."""
-    return {"form": "original", "scale": 2.0}
+    return {"form": "original", "scale": 2.0, "start": "xavier"}
 
 
 @register
@@ -45,16 +45,19 @@ class ProxyNCA(Method):
     released_behaviour = (
         "form=softplus: the own proxy counts once per sample of its class in the batch (NIR's code)",
         "form=original at scale 2 is what PER's code computes, in either form",
+        "proxies start at normal draws of variance 1/64 (start=normal; EL-nivMF and NIR code)",
     )
+    fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Form, scale and (softplus only) margin."""
+        """Form, scale and (softplus only) margin; where proxies start."""
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = 0.1
+        start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
         p = self.params
-        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released)
+        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released, p.start)

@@ -17,6 +17,7 @@ from bench.methods import nivmf_losses
 from bench.methods.distributions import PointMass, VonMisesFisher
 from bench.methods.el_nivmf import ElNivmf
 from bench.methods.margin import Margin, margin_loss
+from bench.methods.multi_similarity import MultiSimilarity, multi_similarity_loss
 from bench.methods.nir import NIR
 from bench.methods.norm_softmax import NormSoftmax
 from bench.methods.proxy_anchor import ProxyAnchor
@@ -149,15 +150,34 @@ def test_released_margin_loss_and_gradients(dim):
     assert max(errors.values()) < TOLERANCE, errors
 
 
+@pytest.mark.parametrize("dim", DIMS)
+def test_released_multi_similarity_and_gradients(dim):
+    given, reference = load(f"inputs_M{dim}"), load(f"ref_multisimilarity_nosingleton_M{dim}")
+    # Their code fails on the last image, which is alone in its class.
+    unit = F.normalize(given["z"][:11], dim=-1).requires_grad_()
+    objective = released(MultiSimilarity, alpha=2.0, beta=40.0, threshold=0.5, epsilon=0.1).objective(CLASSES, dim)
+    loss = objective(PointMass(unit), given["labels"].long()[:11])
+    loss.backward()
+    errors = {
+        "loss": relative(loss, reference["loss"]),
+        "grad_z": relative(unit.grad, along_the_sphere(reference["grad_z"], unit.detach())),
+    }
+    assert max(errors.values()) < TOLERANCE, errors
+
+
+def test_multi_similarity_without_kept_pairs_is_zero_when_released():
+    cosines = torch.eye(4)  # no two images are alike, and none are confused
+    labels = torch.tensor([0, 1, 2, 3])
+    assert multi_similarity_loss(cosines, labels, 2.0, 40.0, 0.5, 0.1, over_kept=True).item() == 0.0
+
+
 @pytest.mark.parametrize(("name", "dim", "conditioned"), [("M8", 8, "all"), ("M9odd", 9, "all"), ("M8mid", 8, "mid")])
 def test_released_nir_and_gradients(name, dim, conditioned):
     held = load(f"ref_nir_{name}")
     blocks = sum(key.endswith(".perm") for key in held)
     depth = sum(key.startswith("w:module_list.1.subnet1.") and key.endswith("weight") for key in held)
     width = held["w:module_list.1.subnet1.0.weight"].shape[0]
-    method = released(
-        NIR, omega=float(held["omega"]), blocks=blocks, depth=depth, width=width, conditioned=conditioned
-    )
+    method = released(NIR, omega=float(held["omega"]), blocks=blocks, depth=depth, width=width, conditioned=conditioned)
     objective = method.objective(len(held["proxies"]), dim).double()
     with torch.no_grad():
         objective.proxies.copy_(held["proxies"])
