@@ -7,9 +7,10 @@ A conditional flow tau^{-1}(.|rho_y) maps unit embeddings, given their proxy, to
 Corrected: NLL is a mean over dimensions. As the sum over D dimensions that the public code takes, exp(NLL) and with it
 the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient.py``).
 
-Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition`` ("No
-Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. The paper says of
-"Negative Pairs" that the NLL of pairs of different classes is maximised; here, with a class c_i != y_i drawn per sample,
+Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition``
+("No Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. Of "Negative
+Pairs" the paper says that the NLL of pairs of different classes is maximised; here, with a class c_i != y_i drawn per
+sample,
 
     L + w mean_i gamma(-NLL(z_i | rho_{c_i}))
 
@@ -95,7 +96,7 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Mean of gamma(NLL_i) over ``[B]``."""
+        """Mean over the batch of gamma of the likelihoods ``[B]``."""
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
             exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)

@@ -44,8 +44,8 @@ class ProxyAnchor(Method):
     fidelities = ("corrected", "released_per", "released_el")
     released_behaviour = (
         "released_per (PER's code): as corrected, the positive term is averaged over the classes of the batch",
-        "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes; proxies start"
-        " at normal draws of variance 1/64 (start=normal)",
+        "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes; proxies"
+        " start at normal draws of variance 1/64 (start=normal)",
     )
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 

@@ -16,7 +16,10 @@ from .bessel import vmf_log_normalizer, vmf_log_normalizer_ratio, vmf_log_unifor
 from .shapes import broadcast_shapes
 
 PATHWISE_FROM_DIM = 64
-"""From here on the pathwise gradient of a draw is used by default: its bias in E[cos] is below 0.6 %."""
+"""From here on the pathwise gradient of a draw is used by default: its slope of E[cos] is too small by up to 0.8 / D.
+
+That is 1.2 % at D = 64, 0.6 % at 128 and 0.15 % at 512, largest where k is about 0.7 D.
+"""
 
 _ROUNDS = 1000
 
@@ -29,7 +32,8 @@ class VonMisesFisher(Distribution):
         loc: ``[*B, D]``, D >= 2; normalised here, a zero vector raises (or stays zero without validation).
         concentration: ``[*B]``, >= 0; 0 is the uniform distribution.
         gradient: How draws depend on the concentration. ``implicit`` is exact in any dimension; ``pathwise`` follows
-            the accepted proposal only, cheaper and with negligible bias for D >= 64; ``auto`` chooses by D.
+            the accepted proposal only, cheaper and too small by up to 0.8 / D (see :data:`PATHWISE_FROM_DIM`); ``auto``
+            chooses by D.
 
     Source: Mardia and Jupp 2000, section 9.3.
     """

@@ -1,8 +1,8 @@
 """Released methods against the public EL-nivMF and NIR code: losses and gradients of ``tests/golden/losses/ref_*``.
 
-The code without a form here, and why: ``arcface`` clamps negative cosines away and is in no table; ``proxynca_dim0`` sums
-over the batch and ``proxynca_v2`` takes the root of its distance, which no paper does; NIR's Multi-Similarity has a
-softplus around a mean, and its tables take EL-nivMF's row.
+The code without a form here, and why: ``arcface`` clamps negative cosines away and is in no table; ``proxynca_dim0``
+sums over the batch and ``proxynca_v2`` takes the root of its distance, which no paper does; NIR's Multi-Similarity has
+a softplus around a mean, and its tables take EL-nivMF's row.
 """
 
 from __future__ import annotations

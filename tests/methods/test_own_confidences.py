@@ -97,7 +97,7 @@ def test_expected_likelihood_confidences_repeat_and_leave_the_random_state_alone
 
 
 def test_expected_likelihood_probabilities_are_those_of_the_integral():
-    """With K a multiple of the identity, the expected likelihood of two vMFs is closed form: C(k) C(k_c) / C(|z + k_c mu|)."""
+    """With K a multiple of the identity it is closed form: C(k) C(k_c) / C(|z + k_c mu|)."""
     torch.manual_seed(0)
     objective = ElNivmf(ElNivmf.Params(samples=20_000, concentration=4.0, temperature=0.7)).objective(CLASSES, DIM)
     images = _images()
