@@ -224,6 +224,7 @@ def test_the_pathwise_gradient_is_too_small_by_what_its_docstring_says(dim, low,
     assert slope.std().item() / math.sqrt(n) / truth.item() < 2e-4
     assert low < short < high
     assert short < 0.8 / dim
+    assert "too small by up to 0.8 / D" in VonMisesFisher.__doc__
 
 
 def test_the_implicit_gradient_is_that_of_the_inverse_cdf():
