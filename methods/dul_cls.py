@@ -26,6 +26,12 @@ from .losses import ArcFaceLoss, CosFaceLoss
 from .published import PER, same_names
 
 
+def released_prior(distribution: VonMisesFisher) -> Tensor:
+    """Prior term ``[B]`` of PER's public code, k + log C(k) - log C(1e-6): no KL, which has k A(k) in place of k."""
+    k, dim = distribution.concentration, distribution.dim
+    return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
+
+
 class SampledClassification(nn.Module):
     """Margin softmax of one sample plus a weighted KL: to N(0, I) for a normal, to the uniform for a vMF.
 
@@ -51,10 +57,8 @@ class SampledClassification(nn.Module):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
             assert isinstance(distribution, VonMisesFisher)
-            k = distribution.concentration
             if self.released:
-                sample = released_rsample(distribution)
-                prior = k + vmf_log_normalizer(k, distribution.dim) - released_log_uniform(distribution.dim)
+                sample, prior = released_rsample(distribution), released_prior(distribution)
             else:
                 sample, prior = distribution.rsample(), distribution.kl_to_uniform()
         loss: Tensor = self.classifier(PointMass(sample, validate_args=False), labels)

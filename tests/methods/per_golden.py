@@ -20,7 +20,7 @@ def load(name):
 
 def error(found, golden):
     """Largest difference, relative to the largest entry of the golden values."""
-    golden = golden.to(F64)
+    golden = golden.detach().to(F64)
     scale = golden.abs().max().clamp_min(1e-300)
     return float((found.detach().to(F64).reshape(golden.shape) - golden).abs().max() / scale)
 
