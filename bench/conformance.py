@@ -56,7 +56,7 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     from .methods.backbones.registry import build_backbone
     from .methods.cosface import CosFace
 
-    method: Any = cls(cls.Params(**params), fidelity)  # type: ignore[attr-defined]
+    method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None
@@ -83,7 +83,7 @@ def metadata(cls: Any) -> None:
     _require(cls.__doc__ is not None, "a class needs a docstring")
     get_scorer(cls.scorer)
     _require("corrected" in cls.fidelities, "every method has a corrected form")
-    released = "released" in cls.fidelities
+    released = len(cls.fidelities) > 1
     _require(released == bool(cls.released_behaviour), "released_behaviour must say what fidelity=released does")
     defaults = cls.Params().model_dump()
     for name, field in cls.Params.model_fields.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -77,8 +78,12 @@ class Method:
         trains: The :data:`PARTS` this method trains.
         default_confidence: The confidence quoted for this method when only one is: ``method`` for a class that defines
             a distribution and a confidence, unless it says otherwise.
-        fidelities: ``corrected``, and ``released`` if the paper's public code behaves differently.
+        fidelities: ``corrected``, and ``released`` if a public code behaves differently; where the codes of two
+            repositories differ from each other, ``released_per`` and ``released_el``.
+        repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
+            (EL-nivMF and NIR); empty for any other.
         released_behaviour: What ``released`` does differently, one entry each.
+        fidelity_defaults: Parameters that have another default in a released form, by fidelity.
         published: Where settings of this method were published; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
@@ -92,7 +97,9 @@ class Method:
     trains: ClassVar[tuple[str, ...]] = PARTS
     default_confidence: ClassVar[str] = "max_cosine"
     fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
+    repository: ClassVar[str] = ""
     released_behaviour: ClassVar[tuple[str, ...]] = ()
+    fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
@@ -115,13 +122,18 @@ class Method:
     def __init__(self, params: MethodParams | None = None, fidelity: str = "corrected") -> None:
         if fidelity not in self.fidelities:
             raise ValueError(f"method {self.name!r} offers {', '.join(self.fidelities)}, not {fidelity!r}")
-        self.params = self.Params() if params is None else params
+        self.params = self.Params(**self.defaults(fidelity)) if params is None else params
         self.fidelity = fidelity
+
+    @classmethod
+    def defaults(cls, fidelity: str) -> dict[str, Any]:
+        """Parameters whose default in a form is not that of ``Params``."""
+        return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
     def released(self) -> bool:
-        """True if the method computes what the paper's public code does rather than what its equations say."""
-        return self.fidelity == "released"
+        """True if the method computes what a public code does rather than what the paper's equations say."""
+        return self.fidelity != "corrected"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

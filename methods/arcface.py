@@ -31,6 +31,9 @@ class ArcFace(Method):
         "beyond theta + m = pi the target logit continues linearly (the authors' code; the paper is silent)",
     )
     published = (PER("arcface"),)
+    fidelities = ("corrected", "released")
+    repository = "per"
+    released_behaviour = (f"{ArcFaceLoss.RELEASED} (the authors' code: its linear continuation)",)
 
     class Params(MethodParams):
         """Scale s and margin m."""
@@ -40,4 +43,4 @@ class ArcFace(Method):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """ArcFace cross-entropy over the training classes."""
-        return ArcFaceLoss(num_classes, dim, self.params.scale, self.params.margin)
+        return ArcFaceLoss(num_classes, dim, self.params.scale, self.params.margin, self.released)

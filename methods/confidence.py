@@ -12,20 +12,23 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
 
     Args:
         objective: A module with ``class_cosines(distribution) -> ([B, C], scale)``, the scale a number or ``[B, 1]``;
-            anything else gives nothing.
+            anything else gives nothing. One whose classifier is no softmax of scaled cosines has in addition
+            ``class_logits(distribution) -> [B, C]``, the logits of its own.
         distribution: Batch of B embeddings.
 
     Returns:
-        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest softmax
-        probability of the scaled cosines, no margin) and ``neg_entropy`` (negative entropy of that softmax, nats),
-        each ``[B]``.
+        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest probability of the
+        objective's own softmax over the classes, no margin) and ``neg_entropy`` (negative entropy of that softmax,
+        nats), each ``[B]``.
     """
     class_cosines = getattr(objective, "class_cosines", None)
     if class_cosines is None:
         return {}
     cosines, scale = class_cosines(distribution)
+    class_logits = getattr(objective, "class_logits", None)
     # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
-    log_p = torch.log_softmax(scale * cosines.double(), dim=-1)
+    logits = scale * cosines.double() if class_logits is None else class_logits(distribution).double()
+    log_p = torch.log_softmax(logits, dim=-1)
     return {
         "max_cosine": cosines.amax(-1),
         "max_probability": log_p.amax(-1),

@@ -16,14 +16,20 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register, tuned
-from .distributions.bessel import vmf_log_normalizer_ratio
+from .distributions.bessel import released_log_uniform, vmf_log_normalizer
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .distributions.point import PointMass
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .heads import SpreadHead
-from .learned_spread import SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ArcFaceLoss, CosFaceLoss
 from .published import PER, same_names
+
+
+def released_prior(distribution: VonMisesFisher) -> Tensor:
+    """Prior term ``[B]`` of PER's public code, k + log C(k) - log C(1e-6): no KL, which has k A(k) in place of k."""
+    k, dim = distribution.concentration, distribution.dim
+    return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
 
 
 class SampledClassification(nn.Module):
@@ -51,10 +57,8 @@ class SampledClassification(nn.Module):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
             assert isinstance(distribution, VonMisesFisher)
-            k = distribution.concentration
             if self.released:
-                sample = released_rsample(distribution)
-                prior = k + vmf_log_normalizer_ratio(k, distribution.dim)
+                sample, prior = released_rsample(distribution), released_prior(distribution)
             else:
                 sample, prior = distribution.rsample(), distribution.kl_to_uniform()
         loss: Tensor = self.classifier(PointMass(sample, validate_args=False), labels)
@@ -88,7 +92,8 @@ class DulCls(SpreadMethod):
     published = (PER("dul-cls", _from_per),)
     fidelities = ("corrected", "released")
     released_behaviour = (
-        "the head is linear, and the spread starts at s2 = 1 or k = 1",
+        RELEASED_HEAD,
+        f"classifier=arcface: {ArcFaceLoss.RELEASED}",
         "distribution=vmf: draws come from the faulty sampler, and the prior term is k + log C(k) - log C(0), no KL",
     )
 
@@ -102,6 +107,10 @@ class DulCls(SpreadMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Sampled margin softmax plus KL."""
-        margin_loss = ArcFaceLoss if self.params.classifier == "arcface" else CosFaceLoss
-        classifier = margin_loss(num_classes, dim, self.params.scale, self.params.margin)
-        return SampledClassification(classifier, self.params.kl_weight, self.released)
+        p = self.params
+        classifier = (
+            ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)
+            if p.classifier == "arcface"
+            else CosFaceLoss(num_classes, dim, p.scale, p.margin)
+        )
+        return SampledClassification(classifier, p.kl_weight, self.released)

@@ -14,7 +14,7 @@ from torch import nn
 
 from ._base import Paper, register
 from .heads import SpreadHead
-from .learned_spread import SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ClassLikelihood
 from .published import PER
 
@@ -44,7 +44,7 @@ class DulReg(SpreadMethod):
     on_base = True
     published = (PER("dul-reg", _from_per),)
     fidelities = ("corrected", "released")
-    released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
+    released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
         """Choice of the distribution and of the parts that are trained."""

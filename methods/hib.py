@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
-from .learned_spread import RELEASED_SPREAD, RERANKED, spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, RERANKED, spread_confidence
 from .published import PER
 
 if TYPE_CHECKING:
@@ -36,41 +36,96 @@ class MatchLoss(nn.Module):
         kl_weight: Weight of the KL to the prior.
         samples: K.
         pairs: ``all`` averages over all pairs of the batch, ``balanced`` gives genuine and impostor pairs half each.
-        with_self: Whether an image is a genuine pair with itself.
     """
 
-    learning_rates = {"log_scale": ("lr_objective", 0.2), "bias": ("lr_objective", 0.2)}  # noqa: RUF012
+    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
+        "log_scale": ("lr_objective", 0.2),
+        "bias": ("lr_objective", 0.2),
+    }
 
-    def __init__(self, kl_weight: float, samples: int, pairs: str, with_self: bool) -> None:
+    def __init__(self, kl_weight: float, samples: int, pairs: str) -> None:
         super().__init__()
-        self.kl_weight, self.samples, self.pairs, self.with_self = kl_weight, samples, pairs, with_self
-        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.kl_weight, self.samples, self.pairs = kl_weight, samples, pairs
+        self._make_scale()
         self.bias = nn.Parameter(torch.zeros(()))
+
+    def _make_scale(self) -> None:
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def scale(self) -> Tensor:
+        """HIB's a, scalar."""
+        return self.log_scale.exp()
+
+    @torch.no_grad()
+    def start(self, size: Tensor) -> None:
+        """Start a at one over a size, scalar."""
+        self.log_scale.copy_(-size.log())
 
     def scorer_options(self) -> dict[str, float]:
         """Trained scale and bias of the match probability."""
-        return {"scale": float(self.log_scale.detach().exp()), "bias": float(self.bias.detach())}
+        return {"scale": float(self.scale().detach()), "bias": float(self.bias.detach())}
+
+    def _logits(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Logits ``[B, K, B, K]`` of all pairs of draws, each ``[K, B, D]``."""
+        k, count, dim = rows.shape
+        left, right = (draws.transpose(0, 1).reshape(count * k, dim) for draws in (rows, columns))
+        # cdist has a zero, not an infinite, gradient at distance zero.
+        distance = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+        return (self.bias - self.scale() * distance).reshape(count, k, count, k)
+
+    def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses of the genuine pairs and of the impostor pairs, from a mask ``[B, B]`` of the genuine ones."""
+        draws = distribution.rsample((self.samples,))
+        logits = self._logits(draws, draws)
+        log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(self.samples)
+        log_other = torch.logsumexp(F.logsigmoid(-logits), (1, 3)) - 2 * math.log(self.samples)
+        others = ~torch.eye(len(genuine), dtype=torch.bool, device=genuine.device)
+        return -log_match[genuine & others], -log_other[~genuine]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
-        count, k = len(labels), self.samples
-        draws = distribution.rsample((k,)).transpose(0, 1).reshape(count * k, -1)
-        # cdist has a zero, not an infinite, gradient at distance zero.
-        distance = torch.cdist(draws, draws, compute_mode="donot_use_mm_for_euclid_dist")
-        logits = (self.bias - self.log_scale.exp() * distance).reshape(count, k, count, k)
-        log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(k)
-        log_other = torch.logsumexp(F.logsigmoid(-logits), (1, 3)) - 2 * math.log(k)
-        genuine = labels[:, None] == labels[None, :]
-        counted = torch.ones_like(genuine)
-        if not self.with_self:
-            counted.fill_diagonal_(False)
-        positive, negative = -log_match[genuine & counted], -log_other[~genuine]
+        positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
         if self.pairs == "balanced":
             parts = [x.mean() for x in (positive, negative) if len(x)]
             loss = torch.stack(parts).sum() * 0.5
         else:
             loss = torch.cat([positive, negative]).mean()
         return loss + self.kl_weight * kl_to_standard_normal(distribution).mean()
+
+
+class ReleasedMatchLoss(MatchLoss):
+    """PER's soft contrastive loss.
+
+    Its a is a free number of either sign, a and b learn and decay like any parameter of the objective. Pairs of an
+    image with itself count. Rows and columns of the matrix of pairs have draws of their own. The cross-entropy is that
+    of probabilities, with torch's clamps: the logarithm stops at -100, and the gradient divides by
+    max(p (1 - p), 1e-12), so that pairs with a smaller p fade.
+    """
+
+    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
+
+    def _make_scale(self) -> None:
+        self.raw_scale = nn.Parameter(torch.ones(()))
+
+    def scale(self) -> Tensor:
+        """HIB's a, scalar."""
+        return self.raw_scale
+
+    @torch.no_grad()
+    def start(self, size: Tensor) -> None:
+        """Start a at one over a size, scalar."""
+        self.raw_scale.copy_(size.reciprocal())
+
+    def match(self, distribution: IsotropicNormal) -> Tensor:
+        """Match probabilities ``[B, B]``."""
+        columns = distribution.rsample((self.samples,))
+        rows = distribution.rsample((self.samples,))
+        return torch.sigmoid(self._logits(rows, columns)).mean((1, 3))
+
+    def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses of the genuine pairs and of the impostor pairs, from a mask ``[B, B]`` of the genuine ones."""
+        losses = F.binary_cross_entropy(self.match(distribution), genuine.to(distribution.loc.dtype), reduction="none")
+        return losses[genuine], losses[~genuine]
 
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
@@ -102,9 +157,13 @@ class HIB(Method):
     warm_start = True
     published = (PER("hib", _from_per),)
     fidelities = ("corrected", "released")
+    repository = "per"
     released_behaviour = (
-        "pairs of an image with itself count as genuine",
-        "the head is linear, and the variance starts at 1",
+        "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
+        "binary cross-entropy of probabilities with torch's clamps: log p stops at -100, pairs with p < 1e-12 fade",
+        "a is a free number, not an exponential; a and b learn at lr_objective (corrected: 0.2 of it) and decay",
+        "embeddings keep the size that the network gives them",
+        RELEASED_HEAD,
         RERANKED,
     )
 
@@ -129,7 +188,7 @@ class HIB(Method):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Soft contrastive loss."""
         p = self.params
-        return MatchLoss(p.kl_weight, p.samples, p.pairs, self.released)
+        return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Scale embeddings to unit variance per dimension, and set a to one over their mean coordinate."""
@@ -139,7 +198,7 @@ class HIB(Method):
             if not self.released:
                 model.mean.weight.div_(raw.std())
                 raw = raw / raw.std()
-            objective.log_scale.copy_(-raw.abs().mean().log())
+            objective.start(raw.abs().mean())
 
     def confidence(self, distribution: Distribution) -> Tensor:
         """Negative log variance."""

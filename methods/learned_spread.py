@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -14,8 +15,10 @@ from .distributions.normal import IsotropicNormal
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead, positive_from_raw, variance_from_raw
 
-RELEASED_SPREAD = 4.54e-5
-"""Constant exp(-10) that PER's code adds to the positive map."""
+RELEASED_SPREAD = math.exp(-10.0)
+"""Constant that PER's code adds to the positive map."""
+
+RELEASED_HEAD = "the head is linear, and the spread starts at s2 = 1 or k = 1, with s2 and 1/k at least exp(-10)"
 
 RERANKED = "tests also rank only the nearest means by the score, as PER's code does (variant=reranked)"
 
@@ -34,6 +37,7 @@ class SpreadMethod(Method):
     """
 
     default_confidence = "method"
+    repository = "per"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Head with one raw number per image."""

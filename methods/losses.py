@@ -27,6 +27,20 @@ def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     return torch.where(c > math.cos(math.pi - margin), shifted, c - margin * math.sin(margin))
 
 
+def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
+    """Target cosine of PER's public code: ``cos(theta + m)`` up to ``theta + m = pi``, plain ``cos(theta)`` beyond.
+
+    The logit jumps up there, by ``1 - cos(m)``: an image on the far side of its class pays less than one at the edge.
+
+    Args:
+        cosine: Any shape, in [-1, 1] up to rounding; clamped to 1e-6 from +-1 in every precision.
+        margin: Radians, in [0, pi].
+    """
+    c = cosine.clamp(-1.0 + 1e-6, 1.0 - 1e-6)
+    shifted = c * math.cos(margin) - (1.0 - c.square()).sqrt() * math.sin(margin)
+    return torch.where(c >= math.cos(math.pi - margin), shifted, cosine)
+
+
 class CosineClassifier(nn.Module):
     """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over the training classes.
 
@@ -77,15 +91,26 @@ class CosFaceLoss(CosineClassifier):
 
 
 class ArcFaceLoss(CosineClassifier):
-    """ArcFace (Deng et al. 2019, Eq. 3): target logit ``s * cos(theta_y + m)``, m in radians."""
+    """ArcFace (Deng et al. 2019, Eq. 3): target logit ``s * cos(theta_y + m)``, m in radians.
 
-    def __init__(self, num_classes: int, dim: int, scale: float, margin: float) -> None:
+    Args:
+        num_classes: C.
+        dim: D.
+        scale: Inverse temperature s.
+        margin: Angle m.
+        released: Beyond pi - m, do as PER's public code (:func:`released_arcface_cosines`).
+    """
+
+    RELEASED = "beyond theta + m = pi the target logit is the plain cosine"
+
+    def __init__(self, num_classes: int, dim: int, scale: float, margin: float, released: bool = False) -> None:
         super().__init__(num_classes, dim, scale)
-        self.margin = margin
+        self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
         """Target cosine at the angle widened by the margin."""
-        return arcface_cosines(target, self.margin)
+        widened = released_arcface_cosines if self.released else arcface_cosines
+        return widened(target, self.margin)
 
 
 class ClassLikelihood(nn.Module):

@@ -81,7 +81,12 @@ class Margin(Method):
         arxiv="1706.07567",
         equations="Eq. 3-6",
     )
+    deviations = (
+        "every genuine pair of a batch counts; the EL-nivMF code draws one positive per anchor, which is the same with"
+        " two images per class",
+    )
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = ("divides by triplets with any active term, not by active terms (EL-nivMF code)",)
     default_confidence = "norm"
 

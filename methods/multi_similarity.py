@@ -22,9 +22,26 @@ _FAR = -1e30
 
 
 def multi_similarity_loss(
-    cosines: Tensor, labels: Tensor, alpha: float, beta: float, threshold: float, epsilon: float
+    cosines: Tensor,
+    labels: Tensor,
+    alpha: float,
+    beta: float,
+    threshold: float,
+    epsilon: float,
+    *,
+    over_kept: bool = False,
 ) -> Tensor:
-    """Multi-Similarity loss of cosines ``[B, B]``, averaged over all anchors (Eq. 15 with the mining of Eq. 11-12)."""
+    """Multi-Similarity loss of cosines (Eq. 15 with the mining of Eq. 11-12).
+
+    Args:
+        cosines: ``[B, B]``.
+        labels: ``[B]``.
+        alpha: Scale of the positives.
+        beta: Scale of the negatives.
+        threshold: t.
+        epsilon: Slack of the mining.
+        over_kept: Average over the anchors that keep pairs of both kinds (the public EL-nivMF code), not over all.
+    """
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     hardest = cosines.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
@@ -37,20 +54,23 @@ def multi_similarity_loss(
 
     pull = part(-alpha * (cosines - threshold), keep_positive, alpha)
     push = part(beta * (cosines - threshold), keep_negative, beta)
+    if over_kept:
+        kept = keep_positive.any(1) & keep_negative.any(1)
+        return (pull + push)[kept].sum() / kept.sum().clamp_min(1)
     return (pull + push).mean()
 
 
 class MultiSimilarityLoss(nn.Module):
     """Multi-Similarity of the pairs in a batch."""
 
-    def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float) -> None:
+    def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
         super().__init__()
-        self.constants = (alpha, beta, threshold, epsilon)
+        self.constants, self.over_kept = (alpha, beta, threshold, epsilon), over_kept
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
         unit = F.normalize(distribution.mean, dim=-1)
-        return multi_similarity_loss(unit @ unit.mT, labels, *self.constants)
+        return multi_similarity_loss(unit @ unit.mT, labels, *self.constants, over_kept=self.over_kept)
 
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
@@ -73,6 +93,10 @@ class MultiSimilarity(Method):
     )
     default_confidence = "norm"
     published = (PER("multi-similarity", _from_per),)
+    fidelities = ("corrected", "released_el")
+    released_behaviour = (
+        "released_el (EL-nivMF code): the mean is over anchors that keep positives and negatives, not over all",
+    )
 
     class Params(MethodParams):
         """Scales of positives and negatives, threshold, mining slack."""
@@ -85,4 +109,5 @@ class MultiSimilarity(Method):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Pair loss."""
         p = self.params
-        return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon)
+        over_kept = self.fidelity == "released_el"
+        return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

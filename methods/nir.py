@@ -1,16 +1,30 @@
 """NIR: non-isotropy regularisation of proxy losses (Roth et al., CVPR 2022).
 
-A conditional flow tau^{-1}(.|rho_y) maps unit embeddings, given their proxy, to a standard normal:
+A conditional flow tau^{-1}(.|rho_y) maps unit embeddings, given their proxy, to a standard normal (Eq. 10, 11):
 
     NLL_i = 1/2 |tau^{-1}(z_i | rho_{y_i})|^2 - log |det J|,   L = mean_i gamma(NLL_i) + omega L_proxy
 
 Corrected: NLL is a mean over dimensions. As the sum over D dimensions that the public code takes, exp(NLL) and with it
 the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient.py``).
+
+Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition``
+("No Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. Of "Negative
+Pairs" the paper says that the NLL of pairs of different classes is maximised; here, with a class c_i != y_i drawn per
+sample,
+
+    L + w mean_i gamma(-NLL(z_i | rho_{c_i}))
+
+Table 5 adds L_proxy of synthetic samples z~_i = tau(zeta_i | rho_{y_i}), zeta_i ~ N(0, I), to L_proxy (``synthetic``):
+
+    generate         proxies learn from them: z~ is detached
+    reverse_match    the flow learns from them: proxies are detached, in tau and in L_proxy
+    generate_match   both learn: nothing is detached
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,8 +32,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.func import functional_call
 
 from ._base import Method, MethodParams, Paper, register, tuned
+from .distributions.point import PointMass
 from .flow import ConditionalFlow
 from .proxies import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss
 from .published import NivmfScripts
@@ -29,25 +45,32 @@ _LARGEST = 50.0
 
 
 class NirLoss(nn.Module):
-    """A proxy loss and the likelihood of its embeddings under a flow."""
+    """A proxy loss and the likelihood of its embeddings under a flow.
 
-    def __init__(
-        self,
-        proxy_loss: nn.Module,
-        flow: ConditionalFlow,
-        *,
-        omega: float,
-        gamma: str,
-        mean_over_dims: bool,
-        detach_condition: bool,
-        noise: float,
-        flow_rate: float,
-    ) -> None:
+    Args:
+        proxy_loss: Loss with proxies ``weight [C, D]``, or SoftTriple with its centres ``[C, K, D]``.
+        flow: Flow from embeddings to the latent.
+        params: Weight, gamma and ablations.
+        released: The negative log likelihood is a sum over dimensions and the noise uniform, as in the public code.
+
+    Raises:
+        ValueError: If negative pairs are asked for and there is one class only.
+    """
+
+    def __init__(self, proxy_loss: nn.Module, flow: ConditionalFlow, params: NIR.Params, released: bool) -> None:
         super().__init__()
-        self.learning_rates = {"flow": ("lr", flow_rate)}
+        self.learning_rates = {"flow": ("lr", params.flow_rate)}
         self.proxy_loss, self.flow = proxy_loss, flow
-        self.omega, self.gamma, self.noise = omega, gamma, noise
-        self.mean_over_dims, self.detach_condition = mean_over_dims, detach_condition
+        self.params, self.released = params, released
+        if params.negative_pairs and len(self.proxies) < 2:
+            raise ValueError("negative_pairs needs at least two classes")
+
+    @property
+    def proxies(self) -> Tensor:
+        """Proxies ``[C, D]`` or centres ``[C, K, D]``, not normalised."""
+        weight = self.proxy_loss.weight
+        assert isinstance(weight, Tensor)
+        return weight
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
         """Cosines to the classes and their scale, from the proxy loss."""
@@ -56,8 +79,7 @@ class NirLoss(nn.Module):
 
     def condition(self, points: Tensor, labels: Tensor) -> Tensor:
         """Unit proxy of each sample ``[B, D]``; of several centres their assigned mean, shares detached."""
-        weight = self.proxy_loss.weight
-        assert isinstance(weight, Tensor)
+        weight = self.proxies
         if weight.dim() == 3:
             assert isinstance(self.proxy_loss, SoftTripleLoss)
             share = self.proxy_loss.assigned(points)[1].detach()
@@ -66,43 +88,93 @@ class NirLoss(nn.Module):
         else:
             own = weight[labels]
         own = F.normalize(own, dim=-1)
-        return own.detach() if self.detach_condition else own
+        return own.detach() if self.params.detach_condition else own
+
+    def negative_log_likelihood(self, unit: Tensor, condition: Tensor) -> Tensor:
+        """NLL ``[B]`` of unit embeddings given conditions, each ``[B, D]``: over dimensions a mean, released a sum."""
+        nll = self.flow.negative_log_likelihood(unit, condition)
+        return nll if self.released else nll / unit.shape[1]
+
+    def gamma(self, nll: Tensor) -> Tensor:
+        """Mean over the batch of gamma of the likelihoods ``[B]``."""
+        if self.params.gamma == "exp":
+            # In float64: a sum over dimensions reaches exp(-900) within an epoch.
+            exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)
+            return exponent.exp().mean().to(nll.dtype)
+        return (F.softplus(nll) if self.params.gamma == "softplus" else nll).mean()
 
     def regulariser(self, points: Tensor, labels: Tensor) -> Tensor:
-        """mean_i gamma(NLL_i) of points ``[B, D]``."""
+        """mean_i gamma(NLL_i) of points ``[B, D]``, and the term of negative pairs."""
         unit = F.normalize(points, dim=-1)
-        if self.noise:
-            unit = unit + self.noise * torch.randn_like(unit)
-        nll = self.flow.negative_log_likelihood(unit, self.condition(points, labels))
-        if self.mean_over_dims:
-            nll = nll / points.shape[1]
-        if self.gamma == "exp":
-            # In float64: a sum over dimensions reaches exp(-900) within an epoch.
-            return nll.double().clamp_max(_LARGEST).exp().mean().to(points.dtype)
-        return (F.softplus(nll) if self.gamma == "softplus" else nll).mean()
+        if self.params.noise:
+            unit = self._noisy(unit)
+        result = self.gamma(self.negative_log_likelihood(unit, self.condition(points, labels)))
+        if self.params.negative_pairs:
+            shift = torch.randint(1, len(self.proxies), labels.shape, device=labels.device)
+            other = self.condition(points, (labels + shift) % len(self.proxies))
+            result = result + self.params.negative_pairs * self.gamma(-self.negative_log_likelihood(unit, other))
+        return result
+
+    def _noisy(self, unit: Tensor) -> Tensor:
+        if self.released:
+            return F.normalize(unit + self.params.noise * torch.rand_like(unit), dim=-1)
+        return unit + self.params.noise * torch.randn_like(unit)
+
+    def synthetic_loss(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Proxy loss of one synthetic sample per sample, of its class; see ``synthetic`` at the head of this file."""
+        condition, latent = self.condition(points, labels), torch.randn_like(points)
+        loss: Tensor
+        if self.params.synthetic == "generate":
+            with torch.no_grad():
+                made = self.flow.inverse(latent, condition)
+            loss = self.proxy_loss(PointMass(made), labels)
+            return loss
+        if self.params.synthetic == "generate_match":
+            loss = self.proxy_loss(PointMass(self.flow.inverse(latent, condition)), labels)
+            return loss
+        made = self.flow.inverse(latent, condition.detach())
+        fixed = {name: value.detach() for name, value in self.proxy_loss.named_parameters()}
+        loss = functional_call(self.proxy_loss, fixed, (PointMass(made), labels))
+        return loss
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
         base: Tensor = self.proxy_loss(distribution, labels)
-        return self.regulariser(distribution.mean, labels) + self.omega * base
+        if self.params.synthetic != "none":
+            base = base + self.synthetic_loss(distribution.mean, labels)
+        return self.regulariser(distribution.mean, labels) + self.params.omega * base
 
 
-def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+_BASES: Mapping[str, Mapping[str, Any]] = {
+    "proxy_anchor": {"scale": 32.0, "margin": 0.1},
+    "proxy_nca": {"scale": 32.0, "margin": 0.1},
+    "soft_triple": {"scale": 20.0, "margin": 0.01, "centres": 10},
+}
+"""Constants of the base losses: defaults of the scripts' code, which lacks SoftTriple; that one's are of its own paper
+(Qian et al., ICCV 2019) and of NIR's section 4.2, which has 10 centres on CUB and Cars and 2 on SOP."""
+
+
+def _from_scripts(
+    values: Mapping[str, str], fields: Collection[str], base_loss: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Weight of the proxy loss from a row; the rest are defaults of the scripts' code.
 
-    Options may have the name that they had before (``normflow``).
+    The scripts run Proxy-Anchor only. The paper did not tune again for the other base losses (section 4.2), so the row
+    holds for them too. Options may have the name that they had before (``normflow``).
     """
     options = {name.replace("normflow", "nir"): value for name, value in values.items()}
     params = {
-        "base_loss": "proxy_anchor",
+        "base_loss": base_loss,
+        **_BASES[base_loss],
         "omega": float(options["loss_nir_w_align"]),
-        "scale": 32.0,
-        "margin": 0.1,
+        "start": "normal",
         "blocks": 5,
         "depth": 8,
         "width": 128,
         "flow_rate": float(options.get("loss_nir_lrmulti", 50)),
     }
+    if base_loss == "soft_triple" and values["dataset"] == "sop":
+        params["centres"] = 2
     return params, {"lr_objective": 0.04}
 
 
@@ -121,24 +193,49 @@ class NIR(Method):
     deviations = (
         "the negative log likelihood is a mean over dimensions (the paper's sum dies in the first epoch)",
         "omega near 1, because the regulariser does not vanish; the paper's 0.0075 to 0.3 is for the sum",
-        "3 blocks, 3 layers, width 64 by default (the paper: 5 blocks, 8 layers, width 128, for D = 512)",
+        "3 blocks, 3 layers, width 64 by default (the paper: 8 blocks of width 128, its code 5 blocks of 8 layers)",
+        "a negative log likelihood above 50 counts as 50 in the exponential; an overflow would end the training",
+        "the fixed permutations of the flow are drawn by another generator than in the public code",
+        "with noise, the noise is normal and the sum is not normalised again, so that the density is one of R^D",
+        "the public code has no SoftTriple, negative pairs or synthetic samples and the paper no formulas for these:"
+        " the condition on several centres is their assigned mean, the forms of the others are at the head of the file",
     )
     # Their omega is for the sum over dimensions.
-    published = (NivmfScripts(_from_scripts, {"ProxyAnchor+NIR": {}}, released_only=True),)
+    published = tuple(
+        NivmfScripts(partial(_from_scripts, base_loss=base), {"ProxyAnchor+NIR": {"base_loss": base}}, True)
+        for base in _BASES
+    )
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
         "Proxy-Anchor's positive term is averaged over samples; ProxyNCA counts the own proxy once per sample",
+        "proxies start at normal draws of variance 1/64 (start=normal)",
+        "noise is uniform in [0, 1) times its size, and the sum is normalised again",
     )
+    fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Proxy loss and its constants; weight of it; the flow and its rate over ``lr``; the ablations of the paper."""
+        """Proxy loss and its constants; weight of it; the flow and its rate over ``lr``; the ablations of the paper.
+
+        Attributes:
+            centres: Centres per class of SoftTriple.
+            start: Where proxies start: Xavier uniform, or normal of variance 1/64; not for SoftTriple's centres.
+            gamma_temperature: T of gamma(x) = exp(x / T).
+            negative_pairs: Weight w of pairs of different classes.
+            synthetic: How synthetic samples enter the proxy loss.
+        """
 
         base_loss: Literal["proxy_anchor", "proxy_nca", "soft_triple"] = "proxy_anchor"
         omega: float = tuned(1.0, 0.01, 10.0, log=True, ge=0)
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
+        centres: int = Field(2, ge=1)
+        start: Literal["xavier", "normal"] = "xavier"
         gamma: Literal["exp", "softplus", "identity"] = "exp"
+        gamma_temperature: float = Field(1.0, gt=0)
+        negative_pairs: float = Field(0.0, ge=0)
+        synthetic: Literal["none", "generate", "reverse_match", "generate_match"] = "none"
         detach_condition: bool = False
         noise: float = 0.0
         blocks: int = 3
@@ -152,18 +249,10 @@ class NIR(Method):
         p = self.params
         proxy_loss: nn.Module
         if p.base_loss == "proxy_anchor":
-            proxy_loss = ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, self.released)
+            proxy_loss = ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, self.released, p.start)
         elif p.base_loss == "proxy_nca":
-            proxy_loss = ProxyNCALoss(num_classes, dim, p.scale, "softplus", p.margin, self.released)
+            proxy_loss = ProxyNCALoss(num_classes, dim, p.scale, "softplus", p.margin, self.released, p.start)
         else:
-            proxy_loss = SoftTripleLoss(num_classes, dim, p.scale, p.margin, centres=2, gamma=0.1, tau=0.2)
-        return NirLoss(
-            proxy_loss,
-            ConditionalFlow(dim, p.blocks, p.depth, p.width, conditioned=p.conditioned),
-            omega=p.omega,
-            gamma=p.gamma,
-            mean_over_dims=not self.released,
-            detach_condition=p.detach_condition,
-            noise=p.noise,
-            flow_rate=p.flow_rate,
-        )
+            proxy_loss = SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, gamma=0.1, tau=0.2)
+        flow = ConditionalFlow(dim, p.blocks, p.depth, p.width, conditioned=p.conditioned)
+        return NirLoss(proxy_loss, flow, p, self.released)

@@ -17,11 +17,12 @@ from .norm_concentration import DistributionProxies, NormConcentrationParams
 DISTANCES = ("cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
 
 EL_NIVMF_RELEASED = (
-    "K is not applied to the draws, which leaves isotropic vMF proxies",
+    "K is not applied to the draws, which leaves isotropic vMF proxies, so normalizer has no effect",
     "draws come from the faulty sampler",
     "the temperature is inside the mean over draws, in effect a maximum",
-    "quadratic fit of the normaliser, made for D = 128 and 512",
-    "concentrations and temperature are raw numbers, cut off at 0.1 and not at all",
+    "quadratic fit of the normaliser, made for D = 128 and 512; any other D gets that of 512",
+    "concentrations and temperature are raw numbers: the one counts as 0.1 below that, the other may cross zero",
+    "proxies start scaled by the concentration (start=scaled)",
 )
 """Differences between the public code of EL-nivMF and its equations."""
 
@@ -151,12 +152,19 @@ class ElNivmfLoss(DistributionProxies):
             draws = distribution.rsample((self.samples,))
         return el_nivmf_logits(
             draws,
-            self.directions(),
-            self.concentration(),
-            self.temperature(),
+            self.directions().to(draws),
+            self.concentration().to(draws),
+            self.temperature().to(draws),
             normalizer=self.normalizer,
             released=self.released,
         )
+
+    def class_logits(self, distribution: VonMisesFisher) -> Tensor:
+        """Logits ``[B, C]`` in float64, from the same random numbers in every call."""
+        loc = distribution.loc
+        with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
+            torch.manual_seed(0)
+            return super().class_logits(distribution)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""

@@ -8,15 +8,22 @@ trained, to maximise the mutual likelihood score of genuine pairs:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Paper, register
+from .distributions.arrays import rows_of
 from .heads import SpreadHead
-from .learned_spread import RERANKED, SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, RERANKED, SpreadMethod, SpreadParams
 from .published import PER
-from .scorers.layout import Matrix
+from .scorers.layout import Matrix, Pairs
 from .scorers.likelihood import mutual_likelihood
+
+_BLOCK_ELEMENTS = 1 << 22
+"""Coordinates of the images of a block of pairs: 16 MiB in float32."""
 
 
 class MutualLikelihood(nn.Module):
@@ -39,6 +46,54 @@ class MutualLikelihood(nn.Module):
         if not genuine.any():
             raise ValueError("PFE needs batches with at least two images of some class")
         return -mutual_likelihood(distribution, distribution, Matrix)[genuine].mean()
+
+    def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """The same loss of a whole set of images, from its genuine pairs alone, in blocks of bounded size.
+
+        Raises:
+            ValueError: If there is no genuine pair.
+        """
+        total = distribution.mean.new_zeros((), dtype=torch.float64)
+        count = 0
+        for left, right in genuine_pairs(labels, _BLOCK_ELEMENTS // distribution.event_shape[0], self.with_self):
+            scores = mutual_likelihood(rows_of(distribution, left), rows_of(distribution, right), Pairs)
+            total += scores.double().sum()
+            count += len(left)
+        if not count:
+            raise ValueError("PFE needs validation classes with at least two images")
+        return (-total / count).to(distribution.mean.dtype)
+
+
+def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+    """All ordered pairs of images of one class, block by block.
+
+    Args:
+        labels: ``[N]``.
+        limit: Pairs of a block, at most, unless a single image has more.
+        with_self: Whether an image is a pair with itself.
+
+    Yields:
+        Rows of the first and of the second images, each ``[P]``.
+
+    Example:
+        >>> [(i.tolist(), j.tolist()) for i, j in genuine_pairs(torch.tensor([4, 7, 4, 4]), 3)]
+        [([0, 0], [2, 3]), ([2, 2], [0, 3]), ([3, 3], [0, 2])]
+    """
+    order = labels.argsort(stable=True)
+    _, place, sizes = labels[order].unique_consecutive(return_inverse=True, return_counts=True)
+    first, many = (sizes.cumsum(0) - sizes)[place], sizes[place]
+    # Blocks of images whose pairs fit: each boundary is found from the running number of pairs.
+    ends, start = many.cumsum(0), 0
+    while start < len(order):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(torch.searchsorted(ends, before + limit, right=True)))
+        own = many[start:stop]
+        left = torch.arange(start, stop, device=labels.device).repeat_interleave(own)
+        step = torch.arange(len(left), device=labels.device) - (own.cumsum(0) - own).repeat_interleave(own)
+        right = first[left] + step
+        counted = slice(None) if with_self else left != right
+        yield order[left[counted]], order[right[counted]]
+        start = stop
 
 
 @register
@@ -66,7 +121,7 @@ class PFE(SpreadMethod):
     fidelities = ("corrected", "released")
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
-        "the head is linear, and the variance starts at 1",
+        RELEASED_HEAD,
         RERANKED,
     )
 

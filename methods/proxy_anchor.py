@@ -9,7 +9,7 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -25,7 +25,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Defaults of the scripts' code, which they leave alone: scale 32, margin 0.1, proxies at 2000 times the rate."""
-    return {"scale": 32.0, "margin": 0.1}, {"lr_objective": 0.02}
+    return {"scale": 32.0, "margin": 0.1, "start": "normal"}, {"lr_objective": 0.02}
 
 
 @register
@@ -41,15 +41,22 @@ class ProxyAnchor(Method):
         equations="Eq. 4",
     )
     published = (PER("proxy-anchor", _from_per), NivmfScripts(_from_scripts, {"ProxyAnchor": {}}))
-    fidelities = ("corrected", "released")
-    released_behaviour = ("the positive term is averaged over samples, not over classes (EL-nivMF and NIR code)",)
+    fidelities = ("corrected", "released_per", "released_el")
+    released_behaviour = (
+        "released_per (PER's code): as corrected, the positive term is averaged over the classes of the batch",
+        "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes; proxies"
+        " start at normal draws of variance 1/64 (start=normal)",
+    )
+    fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Scale and margin."""
+        """Scale and margin; where proxies start."""
 
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
+        start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
-        return ProxyAnchorLoss(num_classes, dim, self.params.scale, self.params.margin, self.released)
+        p, over_samples = self.params, self.fidelity == "released_el"
+        return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

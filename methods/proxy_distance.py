@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from ._base import Paper, register
 from .distributions.von_mises_fisher import VonMisesFisher
@@ -32,19 +31,22 @@ class DistanceLoss(DistributionProxies):
         super().__init__(num_classes, dim, params, vector=params.distance == "nivmf", released=released)
         self.distance, self.normalizer = params.distance, params.normalizer
 
-    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
-        assert isinstance(distribution, VonMisesFisher)
-        logits = distance_logits(
+    def logits(self, distribution: VonMisesFisher) -> Tensor:
+        """-d / t, ``[B, C]``."""
+        raw = distribution.loc * distribution.concentration.unsqueeze(-1)
+        return distance_logits(
             self.distance,
-            distribution.loc * distribution.concentration.unsqueeze(-1),
-            self.directions(),
-            self.concentration(),
-            self.temperature(),
+            raw,
+            self.directions().to(raw),
+            self.concentration().to(raw),
+            self.temperature().to(raw),
             normalizer=self.normalizer,
             released=self.released,
         )
-        return F.cross_entropy(logits, labels)
+
+    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch."""
+        return F.cross_entropy(self.logits(distribution), labels)
 
 
 @register
@@ -78,7 +80,8 @@ class ProxyDistance(DistributionProxyMethod):
     released_behaviour = (
         "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",
         "kl_vmf: the sign is turned, so that the loss pushes images away from their class, and A(k) is left out",
-        "concentrations and temperature are raw numbers",
+        "concentrations and temperature are raw numbers: the one counts as 0.1 below that, the other may cross zero",
+        "proxies start scaled by the concentration (start=scaled); scalar concentrations start at their lengths",
     )
 
     class Params(NormConcentrationParams):

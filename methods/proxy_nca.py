@@ -1,9 +1,9 @@
 """ProxyNCA, ProxyNCA++ and the form the NIR paper calls ProxyNCA.
 
-With unit embeddings and unit proxies, d_c = |z - p_c|^2 and s_c = cos(z, p_c):
+With unit embeddings and unit proxies, s_c = cos(z, p_c) and d_c = |z - p_c|^2 = 2 - 2 s_c:
 
-    original   L = -log exp(-s d_y) / sum_{c != y} exp(-s d_c)
-    plusplus   L = -log exp(-s d_y) / sum_c exp(-s d_c)
+    original   L = -log exp(-s d_y / 2) / sum_{c != y} exp(-s d_c / 2)
+    plusplus   L = -log exp(-s d_y / 2) / sum_c exp(-s d_c / 2)
     softplus   L = log(1 + exp(-a (s_y - m))) + log(1 + sum_{c != y} exp(a (s_c + m)))
 """
 
@@ -20,8 +20,8 @@ from .published import PER
 
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters of PER, which has the original form at scale 1."""
-    return {"form": "original", "scale": 1.0}
+    """Parameters of PER, which has the original form on squared distances as they are: that is scale 2."""
+    return {"form": "original", "scale": 2.0, "start": "xavier"}
 
 
 @register
@@ -41,16 +41,23 @@ class ProxyNCA(Method):
     )
     published = (PER("proxy-nca", _from_per),)
     fidelities = ("corrected", "released")
-    released_behaviour = ("form=softplus: the own proxy counts once per sample of its class in the batch",)
+    repository = "el"
+    released_behaviour = (
+        "form=softplus: the own proxy counts once per sample of its class in the batch (NIR's code)",
+        "form=original at scale 2 is what PER's code computes, in either form",
+        "proxies start at normal draws of variance 1/64 (start=normal; EL-nivMF and NIR code)",
+    )
+    fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Form, scale and (softplus only) margin."""
+        """Form, scale and (softplus only) margin; where proxies start."""
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = 0.1
+        start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
         p = self.params
-        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released)
+        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released, p.start)

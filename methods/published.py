@@ -40,8 +40,8 @@ class NivmfScripts:
     """Settings of the run scripts of EL-nivMF and NIR, one row of options per method, data set and network.
 
     Attributes:
-        convert: ``(options, fields) -> (parameters, learning rates of the objective)`` from the options of a row and
-            the names of the method's parameters.
+        convert: ``(options, fields) -> (parameters, learning rates of the objective)`` from the options of a row, the
+            data set's name as ``dataset`` among them, and the names of the method's parameters.
         names: Names of the method in the scripts, each with the parameters that make it the method of that name.
         released_only: Whether the settings make sense for the released form only.
     """

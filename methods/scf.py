@@ -14,7 +14,7 @@ from torch import nn
 
 from ._base import Paper, register
 from .heads import SpreadHead
-from .learned_spread import RERANKED, SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, RERANKED, SpreadMethod, SpreadParams
 from .losses import ClassLikelihood
 from .published import PER
 
@@ -33,7 +33,7 @@ class SCF(SpreadMethod):
     deviations = (
         "head on pooled features, as in PER (the paper: last feature map)",
         "the unit sphere (the paper's radius 64 shifts the loss by a constant)",
-        "the concentration starts at D (PER's code: 1), bounded away from 0 by the map 1/k = phi(r)/D",
+        "the concentration starts at D (PER's code: 1); k = D/phi(r) is positive, but falls like D/r without a bound",
         SpreadHead.DEVIATION,
     )
     scorer = "mls"
@@ -41,7 +41,7 @@ class SCF(SpreadMethod):
     published = (PER("scl"),)
     trains = ("spread",)
     fidelities = ("corrected", "released")
-    released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)
+    released_behaviour = (RELEASED_HEAD, RERANKED)
 
     class Params(SpreadParams):
         """Choice of the distribution."""

@@ -15,16 +15,17 @@ The second form draws where the two densities meet, so that few draws suffice ev
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
-from .learned_spread import spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
 from .scorers.layout import Pairs
 from .scorers.likelihood import mutual_likelihood
@@ -69,7 +70,7 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
         query: Batch shape ``[Q]``.
         prototype: Batch shape ``[C]``.
         target: Place of each query's class among the prototypes, ``[Q]``.
-        samples: Draws from the normalised product of query and target prototype.
+        samples: Draws from the normalised product of query and target prototype; 0 takes its mean instead.
     """
     own = IsotropicNormal(prototype.loc[target], prototype.variance[target], validate_args=False)
     u, v = query.variance, own.variance
@@ -78,39 +79,117 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
         u * v / (u + v),
         validate_args=False,
     )
-    z = meeting.rsample((samples,))
+    z = meeting.rsample((samples,)) if samples else meeting.loc.unsqueeze(0)
     squared = torch.cdist(z, prototype.loc, compute_mode="donot_use_mm_for_euclid_dist").square()
     log_density = -0.5 * (squared / prototype.variance + query.dim * (2 * math.pi * prototype.variance).log())
     log_inverse = -torch.logsumexp(log_density, -1)
-    return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(samples)
+    return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(max(1, samples))
 
 
 class PrototypeLoss(nn.Module):
-    """Expected softmax over the prototypes of the batch's other half, with a trained noise variance."""
+    """Expected softmax over the prototypes of the batch's other half, with a trained noise variance.
 
-    learning_rates = {"log_noise": ("lr_objective", 0.2)}  # noqa: RUF012
+    Args:
+        samples: Draws per query.
+        noise: Whether there is a noise variance.
+    """
 
-    def __init__(self, samples: int) -> None:
+    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
+    noisy_queries: ClassVar[bool] = True
+
+    def __init__(self, samples: int, noise: bool = True) -> None:
         super().__init__()
         self.samples = samples
-        self.log_noise = nn.Parameter(torch.zeros(()))
+        self.log_noise = nn.Parameter(torch.zeros(())) if noise else None
+
+    def noise(self) -> Tensor | float:
+        """The noise variance eps."""
+        return 0.0 if self.log_noise is None else self.log_noise.exp()
+
+    def split(self, labels: Tensor) -> Tensor:
+        """Half ``[B]`` of each image."""
+        return halves(labels)
+
+    def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
+        """Log probabilities ``[Q]`` of the queries' classes."""
+        return log_expected_softmax(query, prototype, target, self.samples)
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
         """Scalar loss of a batch with at least two images of some class."""
-        half = halves(labels)
-        variance = distribution.variance + self.log_noise.exp()
+        half = self.split(labels)
+        variance = distribution.variance + self.noise()
         losses = []
         for queries, support in ((~half, half), (half, ~half)):
             classes, prototype = prototypes(distribution.loc[support], variance[support], labels[support])
             queries = queries & torch.isin(labels, classes)
             if len(classes) < 2 or not queries.any():
                 continue
-            query = IsotropicNormal(distribution.loc[queries], variance[queries], validate_args=False)
+            own = variance if self.noisy_queries else distribution.variance
+            query = IsotropicNormal(distribution.loc[queries], own[queries], validate_args=False)
             target = torch.searchsorted(classes, labels[queries])
-            losses.append(-log_expected_softmax(query, prototype, target, self.samples))
+            losses.append(-self.log_probability(query, prototype, target))
         if not losses:
             raise ValueError("SPE needs batches of at least two classes with two images each")
         return torch.cat(losses).mean()
+
+
+def released_halves(labels: Tensor) -> Tensor:
+    """Half ``[B]`` (False or True) of each image in PER's public code: the first images of a class, then the last.
+
+    Example:
+        >>> released_halves(torch.tensor([7, 7, 3, 7, 3, 7])).tolist()
+        [False, False, False, True, True, True]
+    """
+    same = labels[:, None] == labels[None, :]
+    return 2 * same.tril(-1).sum(1) >= same.sum(1)
+
+
+def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
+    """What PER's public code takes for the log of the expected softmax, ``[Q]``.
+
+    In place of p_c(z) for one z, the sum over classes has p_c(z_c), with z_c drawn from the product of the query and
+    prototype c.
+
+    Args:
+        query: Batch shape ``[Q]``.
+        prototype: Batch shape ``[C]``.
+        target: Place of each query's class among the prototypes, ``[Q]``.
+        samples: Draws z_c per query and class; 0 takes the mean of the product.
+    """
+    u, v = query.variance.unsqueeze(1), prototype.variance.unsqueeze(0)
+    loc = query.loc.unsqueeze(1) * v.unsqueeze(-1) + prototype.loc.unsqueeze(0) * u.unsqueeze(-1)
+    meeting = IsotropicNormal(loc / (u + v).unsqueeze(-1), u * v / (u + v), validate_args=False)
+    z = meeting.rsample((samples,)) if samples else meeting.loc.unsqueeze(0)
+    log_inverse = -torch.logsumexp(prototype.log_prob(z), -1)
+    own = IsotropicNormal(prototype.loc[target], prototype.variance[target], validate_args=False)
+    return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(max(1, samples))
+
+
+class ReleasedPrototypeLoss(PrototypeLoss):
+    """PER's loss: noise on the images of a prototype and again on the prototype, none on queries.
+
+    Args:
+        samples: Draws per query and class.
+        dim: D; the noise starts at exp(0.01^(2/D)).
+        noise: Whether there is a noise variance.
+    """
+
+    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
+    noisy_queries = False
+
+    def __init__(self, samples: int, dim: int, noise: bool = True) -> None:
+        super().__init__(samples, noise)
+        if self.log_noise is not None:
+            nn.init.constant_(self.log_noise, 0.01 ** (2 / dim))
+
+    def split(self, labels: Tensor) -> Tensor:
+        """Half ``[B]`` of each image."""
+        return released_halves(labels)
+
+    def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
+        """Log probabilities ``[Q]`` of the queries' classes."""
+        noisy = IsotropicNormal(prototype.loc, prototype.variance + self.noise(), validate_args=False)
+        return log_released_softmax(query, noisy, target, self.samples)
 
 
 @register
@@ -135,28 +214,43 @@ class SPE(Method):
     default_confidence = "method"
     warm_start = True
     published = (PER("spe"),)
+    fidelities = ("corrected", "released")
+    repository = "per"
+    released_behaviour = (
+        "the sum over classes has the density of class c at a draw of its own, not of all classes at one draw",
+        "the noise is added to the images of a prototype and again to the prototype, not to queries",
+        "the noise starts at exp(0.01^(2/D)), 2.54 at D = 128; it learns at lr_objective and decays",
+        "the first half of a class's images, not every other one, makes a half of the batch",
+        "embeddings keep the size that the network gives them (`spread` is not used)",
+        RELEASED_HEAD,
+    )
 
     class Params(MethodParams):
-        """Size of the embeddings at the start, draws per query."""
+        """Size of the embeddings at the start, draws per query, whether there is a noise variance."""
 
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
-        samples: int = 16
+        samples: int = Field(16, ge=0)
+        noise: bool = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Variance head, one number per image."""
-        return SpreadHead(in_features)
+        return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
         """N(raw, s2 I)."""
         assert spread is not None
-        return IsotropicNormal(raw, positive_from_raw(spread.squeeze(-1)), validate_args=False)
+        phi = positive_from_raw(spread.squeeze(-1))
+        return IsotropicNormal(raw, phi + RELEASED_SPREAD if self.released else phi, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Expected softmax over prototypes."""
-        return PrototypeLoss(self.params.samples)
+        p = self.params
+        return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Scale embeddings to the standard deviation ``spread`` per dimension."""
+        if self.released:
+            return
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
 

@@ -19,7 +19,7 @@ from ._base import Paper, register
 from .distributions.normal import IsotropicNormal
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead
-from .learned_spread import SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import CosineClassifier
 from .published import PER
 
@@ -57,7 +57,7 @@ class VmfFl(SpreadMethod):
     deviations = ("the concentration starts at D, the variance at 2/D (PER's code: 1)", SpreadHead.DEVIATION)
     published = (PER("vmfmm"),)
     fidelities = ("corrected", "released")
-    released_behaviour = ("the head is linear, and the spread starts at s2 = 1 or k = 1",)
+    released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
         """Choice of the distribution; the network predicts the scale, so none is tuned."""

@@ -13,16 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
 from ._base import MethodParams, Paper, register, tuned
-from .distributions.bessel import log_and_ratio, vmf_log_normalizer_ratio, vmf_mean_resultant_length
+from .distributions.bessel import (
+    log_and_ratio,
+    vmf_log_normalizer,
+    vmf_log_normalizer_ratio,
+    vmf_mean_resultant_length,
+)
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .norm_concentration import NormConcentrationMethod, ScaledNorm
 from .published import PER
@@ -96,17 +102,24 @@ class VmfLoss(nn.Module):
         dim: D.
         temperature: Inverse temperature beta at the start (trained).
         class_length: Mean resultant length of the class distributions at the start.
-        samples: Draws per image; 0 replaces the draw by the image's mean direction scaled by A(k_x).
-        released: The authors' normaliser, PER's sampler and its offset.
+        samples: Draws per image; 0 replaces the draw by its expectation A(k_x) mu_x.
+        released: The authors' normaliser, PER's sampler, its offset and its rate of the temperature.
+        points: Whether classes are points mu_c, not distributions (PER's "vmf-loss-det").
     """
 
-    learning_rates = {"log_temperature": ("lr_objective", 0.1)}  # noqa: RUF012
-
     def __init__(
-        self, num_classes: int, dim: int, temperature: float, class_length: float, samples: int, released: bool
+        self,
+        num_classes: int,
+        dim: int,
+        temperature: float,
+        class_length: float,
+        samples: int,
+        released: bool,
+        points: bool = False,
     ) -> None:
         super().__init__()
-        self.samples, self.released = samples, released
+        self.samples, self.released, self.points = samples, released, points
+        self.learning_rates = {} if released else {"log_temperature": ("lr_objective", 0.1)}
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         norm = class_length * (dim - 1) / (1 - class_length**2)
         self.weight = nn.Parameter(torch.randn(num_classes, dim) * (norm / math.sqrt(dim)))
@@ -116,28 +129,48 @@ class VmfLoss(nn.Module):
         assert isinstance(distribution, VonMisesFisher)
         return distribution.loc @ F.normalize(self.weight, dim=-1).mT, float(self.log_temperature.detach().exp())
 
+    def class_logits(self, distribution: VonMisesFisher) -> Tensor:
+        """Log E_w exp(beta w.z) of the classes, ``[B, C]`` in float64, at the mean z = A(k_x) mu_x of each image."""
+        mean, weight, beta = distribution.mean.double(), self.weight.double(), self.log_temperature.double().exp()
+        if self.points:
+            return beta * mean @ F.normalize(weight, dim=-1).mT
+        log_c = surrogate_log_normalizer if self.released else vmf_log_normalizer
+        k_class = weight.square().sum(-1).clamp_min(1e-24).sqrt()
+        squared = k_class.square() + beta.square() * mean.square().sum(-1, keepdim=True) + 2.0 * beta * mean @ weight.mT
+        joint = squared.clamp_min(1e-24).sqrt()
+        return log_c(k_class, distribution.dim) - log_c(joint, distribution.dim)
+
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss of a batch."""
         dim, beta = distribution.dim, self.log_temperature.exp()
         k_class = self.weight.square().sum(-1).clamp_min(1e-12).sqrt()
-        if self.released:
-            draws = torch.stack([released_rsample(distribution) for _ in range(self.samples)])
-        else:
-            draws = distribution.rsample((self.samples,))
-        if self.released:
+        draws = self._draws(distribution)
+        if self.points:
+            log_sum = torch.logsumexp(beta * (draws @ F.normalize(self.weight, dim=-1).mT), -1).mean()
+        elif self.released or not self.samples:
             # |v_c + beta z| from one matrix product; [K, B, C, D] would not fit in memory.
-            squared = k_class.square() + beta.square() + 2.0 * beta * (draws @ self.weight.mT)
-            joint = squared.clamp_min(1e-12).sqrt()
-            closed = surrogate_log_normalizer
-            log_sum = torch.logsumexp(closed(k_class, dim) - closed(joint, dim), -1).mean()
+            squared = k_class.square() + (beta * draws).square().sum(-1, keepdim=True)
+            joint = (squared + 2.0 * beta * (draws @ self.weight.mT)).clamp_min(1e-12).sqrt()
+            log_c = surrogate_log_normalizer if self.released else vmf_log_normalizer_ratio
+            log_sum = torch.logsumexp(log_c(k_class, dim) - log_c(joint, dim), -1).mean()
         else:
             log_sum = _MeanLogSum.apply(draws.reshape(-1, dim), self.weight, beta)
         unit = F.normalize(self.weight, dim=-1)[labels]
-        length = distribution.mean_resultant_length * vmf_mean_resultant_length(k_class, dim)[labels]
+        length = distribution.mean_resultant_length
+        if not self.points:
+            length = length * vmf_mean_resultant_length(k_class, dim)[labels]
         loss = log_sum - (beta * length * (distribution.loc * unit).sum(-1)).mean()
-        if self.released:
-            loss = loss + surrogate_log_normalizer(beta, dim) - vmf_log_normalizer_ratio(beta, dim)
+        if self.released and not self.points:
+            loss = loss + surrogate_log_normalizer(beta, dim) - vmf_log_normalizer(beta, dim)
         return loss
+
+    def _draws(self, distribution: VonMisesFisher) -> Tensor:
+        """Points ``[K, B, D]`` at which the sum over classes is evaluated."""
+        if not self.samples:
+            return distribution.mean.unsqueeze(0)
+        if self.released:
+            return released_rsample(distribution, (self.samples,))
+        return distribution.rsample((self.samples,))
 
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
@@ -165,23 +198,28 @@ class VmfLossMethod(NormConcentrationMethod):
     )
     published = (PER("vmf-loss", _from_per),)
     fidelities = ("corrected", "released")
+    repository = "per"
     released_behaviour = (
         "draws come from the faulty sampler, the closed form replaces the normaliser",
-        "an offset of log-normalisers of the temperature leaks a small gradient into it",
+        "an offset of log-normalisers of the temperature is in the loss and leaks a small gradient into it",
+        "the log temperature learns at lr_objective (corrected: 0.1 of it) and decays",
+        "alpha comes from the mean coordinate, not from the mean norm, so concentrations start a quarter too high",
     )
 
     class Params(MethodParams):
-        """Inverse temperature, initial mean resultant lengths of images and classes, draws."""
+        """Inverse temperature, initial mean resultant lengths of images and classes, draws, kind of the classes."""
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
         class_length: float = tuned(0.4, 0.05, 0.9, gt=0, lt=1)
-        samples: int = 10
+        samples: int = Field(10, ge=0)
+        classes: Literal["vmf", "point"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Class distributions and loss."""
         p = self.params
-        return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released)
+        points = p.classes == "point"
+        return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set alpha so that the mean concentration has the mean resultant length ``image_length``."""

@@ -195,6 +195,7 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         "default_confidence": cls.default_confidence,
         "fidelities": list(cls.fidelities),
         "released_behaviour": list(cls.released_behaviour),
+        "fidelity_defaults": {fidelity: dict(values) for fidelity, values in cls.fidelity_defaults.items()},
         "published": published,
     }
     lines = [f"{cls.name}: {cls.summary}", "", document, "", *_paper_lines(cls)]
@@ -204,7 +205,7 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         f"trains      {', '.join(cls.trains)}" + (" on a trained base (--base)" if cls.on_base else ""),
         f"fidelity    {', '.join(cls.fidelities)}",
         "parameters" + ("" if parameters else "  none"),
-        *(_parameter_line(key, default, search) for key, (default, search) in parameters.items()),
+        *(_parameter_line(cls, key, default, search) for key, (default, search) in parameters.items()),
     ]
     if cls.deviations:
         lines += ["differs from the paper"] + [f"  - {text}" for text in cls.deviations]
@@ -224,11 +225,12 @@ def _paper_lines(cls: type[Method]) -> list[str]:
     return [f"paper       {paper.title} ({paper.venue}{arxiv}{equations})"]
 
 
-def _parameter_line(key: str, default: object, search: object) -> str:
+def _parameter_line(cls: type[Method], key: str, default: object, search: object) -> str:
     tuned = ""
     if isinstance(search, dict):
         tuned = f", tuned in [{search['low']:g}, {search['high']:g}]{' log' if search['log'] else ''}"
-    return f"  method.{key} = {default}{tuned}"
+    others = (f", {name}: {values[key]}" for name, values in cls.fidelity_defaults.items() if key in values)
+    return f"  method.{key} = {default}{''.join(others)}{tuned}"
 
 
 def _setting_line(name: str, values: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from ..store.specs import Parameters
 from .checks import Checked, check_setting
 from .pins import Pinned, from_pins
 from .published import find_published
-from .request import Experiment, Request
+from .request import Experiment, Request, resolve_fidelity
 from .setting import Setting, checked_params, merge
 from .sources import from_preset, from_recipe, search_ranges, usual_params
 
@@ -26,7 +26,7 @@ class CellSetting:
     Attributes:
         request: The cell, its recipe and its base.
         method: Class of the method.
-        fidelity: ``corrected`` or ``released``.
+        fidelity: A form that the method has.
         params: Parameters of the method, defaults filled in.
         setting: Everything else that can be set.
         space: What is tuned.
@@ -53,10 +53,9 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     """
     preset, recipe = experiment.preset, request.recipe
     method = site.methods.method(request.cell.method)
-    # A method whose public code computes what its paper says has one form, which is both.
-    fidelity = experiment.fidelity if experiment.fidelity in method.fidelities else "corrected"
+    fidelity = resolve_fidelity(method, experiment.fidelity, request.cell.protocol)
     pinned = from_pins(request.pins, method, recipe)
-    usual = Setting(params=usual_params(recipe, preset, method.name))
+    usual = Setting(params=usual_params(recipe, preset, method, fidelity))
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
     params = checked_params(method, merge(usual, pinned.layer).params)
     frozen = "backbone" not in method(method.Params(**params), fidelity).trained_parts

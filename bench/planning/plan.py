@@ -259,7 +259,7 @@ def _training_code(cell: CellSetting, site: Site) -> str:
 
 def _testing_code(cell: CellSetting, tests: Tests) -> str:
     """Id of what a test runs; the ids of the trained models cover the rest."""
-    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers} | ({"l2"} if cell.fidelity == "released" else set())
+    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers} | ({"l2"} if cell.fidelity != "corrected" else set())
     return code_id(
         "bench.engine.testing",
         *modules_of(tests.groups),

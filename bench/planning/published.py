@@ -134,7 +134,7 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
         kind = next((kind for name, kind in source.names.items() for tail in tails if variant == name + tail), None)
         if kind is None or where != DATASETS.get(dataset):
             continue
-        params, rates = source.convert(values, method.Params.model_fields)
+        params, rates = source.convert({**values, "dataset": dataset}, method.Params.model_fields)
         epochs = int(values["n_epochs"])
         optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
         milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]
@@ -163,7 +163,7 @@ def find_published(
         dataset: Name of the data set.
         base: Base method of two-stage methods.
         values: ``backbone`` and ``dim`` of the network.
-        fidelity: ``corrected`` or ``released``.
+        fidelity: A form that the method has (``Method.fidelities``).
         params: All parameters of the method as pinned or by default; they may choose among several settings.
 
     Raises:
@@ -188,7 +188,7 @@ def find_published(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if found[network].released_only and fidelity != "released":
+    if found[network].released_only and fidelity == "corrected":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +20,13 @@ from .corruptions import corruption_ranges
 from .pins import Pin
 from .settings_file import SettingsFile, read_settings_file
 
-FIDELITIES = ("corrected", "released")
+if TYPE_CHECKING:
+    from ..methods._base import Method
+
+FIDELITIES = ("corrected", "released", "released_per", "released_el")
+
+_RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
+"""The repository whose code a protocol stands for, where a method has a released form of each."""
 
 
 class RunRequest(BaseModel):
@@ -77,7 +83,7 @@ class Experiment:
         preset: The preset, with the folds and corruptions that were asked for.
         methods: Methods that were asked for by name.
         datasets: Data sets that were asked for.
-        fidelity: ``corrected`` or ``released``.
+        fidelity: One of :data:`FIDELITIES`; what it means for a method, :func:`resolve_fidelity` says.
         seeds: Replicates.
         trials: Budget; 0 if nothing is tuned.
         sampler: ``gp`` or ``tpe``.
@@ -129,7 +135,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     preset = _with_folds(usual, request)
     methods = expand(request.methods, site.methods.names)
     datasets = expand(request.datasets, site.datasets.names)
-    _check_fidelity(request.fidelity, methods, site)
+    _check_fidelity(request, methods, site)
     pins = tuple(Pin.parse(text) for text in request.pins)
     requests = [each for dataset in datasets for each in _cells(request, dataset, methods, pins, site)]
     ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
@@ -237,8 +243,29 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
     return replace(preset, validate=tuple(range(request.folds)))
 
 
-def _check_fidelity(fidelity: str, methods: tuple[str, ...], site: Site) -> None:
-    if not any(fidelity in site.methods.method(name).fidelities for name in methods):
+def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
+    """The form of a method that a fidelity means: the one that units store and tables show.
+
+    ``released`` is the method's one released form; where two repositories differ, that of the protocol's own one.
+    ``released_per`` and ``released_el`` name the repository, whether or not the other has a form too. A method without
+    the form has one form, which is both: the corrected one.
+
+    Args:
+        method: Class of the method.
+        asked: One of :data:`FIDELITIES`.
+        protocol: Name of the protocol.
+    """
+    if asked == "released" and asked not in method.fidelities:
+        asked = _RELEASED_BY.get(protocol, asked)
+    if asked == f"released_{method.repository}" and asked not in method.fidelities:
+        asked = "released"
+    return asked if asked in method.fidelities else "corrected"
+
+
+def _check_fidelity(request: RunRequest, methods: tuple[str, ...], site: Site) -> None:
+    fidelity, classes = request.fidelity, [site.methods.method(name) for name in methods]
+    forms = {resolve_fidelity(each, fidelity, request.protocol) for each in classes}
+    if fidelity != "corrected" and forms == {"corrected"}:
         raise UserError(
             f"--fidelity {fidelity}: {', '.join(methods)} {'has' if len(methods) == 1 else 'have'} one form only,"
             " the corrected one (`bench show METHOD` says where a public code differs)"

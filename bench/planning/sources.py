@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 OPTIM_KEYS = tuple(item.name for item in fields(Optim))
 
 
-def usual_params(recipe: Recipe, preset: Preset, method: str) -> Values:
-    """Parameters of a method that a recipe or a preset has instead of its own defaults."""
-    return {**recipe.methods.get(method, {}), **preset.methods.get(method, {})}
+def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
+    """Parameters of a method that its released form, a recipe or a preset has instead of the method's own defaults."""
+    name = method.name
+    return {**method.defaults(fidelity), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
 
 
 def from_recipe(recipe: Recipe, stage: Stage) -> Setting:

@@ -99,7 +99,7 @@ class TrainSpec(_Spec):
         fold: The block that validates.
         replicate: Seed number, or :data:`TUNING`.
         method: Name of the method.
-        fidelity: ``corrected`` or ``released``.
+        fidelity: A form that the method has (``Method.fidelities``).
         params: Parameters of the method.
         backbone: Name of the backbone.
         weights: SHA-256 of its starting weights; None for random ones.

@@ -267,3 +267,14 @@ def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
     """
     result: Tensor = _MeanResultantLength.apply(concentration, _check_dim(dim))
     return result
+
+
+def released_log_uniform(dim: int) -> float:
+    """Log C(0) as the prior term of PER's public code has it: log C(1e-6) by the first term of its series, in float32.
+
+    Off by as much as float32 rounds numbers of hundreds (1e-5 at D = 128).
+    """
+    order = _check_dim(dim) / 2 - 1
+    power = order * torch.tensor(1e-6, dtype=torch.float32).log()
+    series = power - torch.tensor(order * math.log(2.0)) - torch.lgamma(torch.tensor(order + 1.0))
+    return float(power - torch.tensor(dim / 2 * math.log(2.0 * math.pi)) - series)

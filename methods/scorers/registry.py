@@ -22,6 +22,7 @@ MODULES = {
     "sampled_cosine": "expectation",
     "expected_l2": "expectation",
     "match": "match",
+    "sampled_match": "match",
 }
 
 
@@ -110,7 +111,7 @@ def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) 
         name: One of :data:`SCORERS`.
         a: Batch shape ``[Na]``, event shape ``[D]``.
         b: Batch shape ``[Nb]``, event shape ``[D]``.
-        options: ``scale`` and ``bias`` of ``match``.
+        options: ``scale`` and ``bias`` of ``match`` and ``sampled_match``.
 
     Returns:
         ``[Na, Nb]``, higher = more similar.

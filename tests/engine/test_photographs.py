@@ -189,17 +189,19 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50", 128, 2)}
     asked |= {"dim": 512}
     wanted = {
-        "cosine": (10.0, 1 / 256, 0.0),
-        "l2": (200.0, 1.0, 0.0),
-        "b_vmf": (10.0, 1.0, 150.0),
-        "": (10.0, 1.0, 150.0),
+        # Their code heeds neither start for losses of these two names.
+        "cosine": (10.0, 1 / 256, 1.0, "scaled"),
+        "l2": (200.0, 1.0, 1.0, "scaled"),
+        "b_vmf": (10.0, 1.0, 150.0, "class_means"),
+        "": (10.0, 1.0, 150.0, "class_means"),
     }
     for distance, values in wanted.items():
         pins = (*asked["pins"], *([f"method.distance={distance}"] if distance else []))
         (plan,) = build_plans(RunRequest(methods=("proxy_distance",), **{**asked, "pins": pins}), site).plans
         params = plan.template.params
         assert params["distance"] == (distance or "el_vmf")
-        assert (params["concentration"], params["temperature"], params["norm_multiplier"]) == values
+        keys = ("concentration", "temperature", "norm_multiplier", "start")
+        assert tuple(params[key] for key in keys) == values
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--method", "nir"]
     assert main([*arguments, "--backbone", "resnet50"]) == 2

@@ -19,7 +19,7 @@ from bench.methods.flow import ConditionalFlow
 from bench.methods.losses import ArcFaceLoss, CosineClassifier
 from bench.methods.margin import margin_loss
 from bench.methods.multi_similarity import multi_similarity_loss
-from bench.methods.nir import NirLoss
+from bench.methods.nir import NIR, NirLoss
 from bench.methods.nivmf_losses import ElNivmfLoss, distance_logits, el_nivmf_logits
 from bench.methods.proxies import ProxyAnchorLoss, proxy_anchor_loss, proxy_nca_loss, proxy_nca_softplus_loss
 
@@ -236,16 +236,7 @@ def test_the_flow_with_stored_weights_gives_the_stored_latent_and_inverse(name, 
     z, v = held["z"].requires_grad_(), held["proxies"].requires_grad_()
     labels = held["labels"].long()
     proxies = ProxyAnchorLoss(len(v), dim, 32.0, 0.1, released=True).double()
-    loss = NirLoss(
-        proxies,
-        flow,
-        omega=float(held["omega"]),
-        gamma="exp",
-        mean_over_dims=False,
-        detach_condition=False,
-        noise=0.0,
-        flow_rate=0.1,
-    )
+    loss = NirLoss(proxies, flow, NIR.Params(omega=float(held["omega"])), released=True)
     with torch.no_grad():
         proxies.weight.copy_(v)
     unit, condition = F.normalize(z, dim=-1), F.normalize(v, dim=-1)[labels]

@@ -1,0 +1,103 @@
+"""DSML: classes are distributions, images are points (PER's public code, "dsml"; not in its paper).
+
+With a unit embedding z, a unit class mode w_c and a trained spread of each class,
+
+    L = -log p(z; w_y, k_y) / sum_c p(z; w_c, k_c)     p a vMF or a normal
+
+so that a class with a wide distribution tolerates images far from its mode. For a vMF, log p = log C(k_c) + k_c z.w_c.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, Paper, register
+from .distributions.bessel import vmf_log_normalizer
+from .distributions.normal import LOG_2PI, IsotropicNormal
+from .distributions.von_mises_fisher import VonMisesFisher
+from .heads import positive_from_raw, variance_from_raw
+from .learned_spread import RELEASED_SPREAD, SpreadParams
+from .losses import CosineClassifier
+from .published import PER
+
+
+class ClassDistributions(CosineClassifier):
+    """Cross-entropy over the likelihoods of a point under the distributions of the classes.
+
+    Args:
+        num_classes: C.
+        dim: D.
+        kind: ``vmf`` or ``normal``.
+        released: Start all spreads as PER's public code does.
+    """
+
+    def __init__(self, num_classes: int, dim: int, kind: str, released: bool) -> None:
+        super().__init__(num_classes, dim, scale=1.0)
+        self.kind, self.released = kind, released
+        self.spread = nn.Parameter(torch.zeros(num_classes))
+        if released:
+            # One matrix of modes and spreads, started as one.
+            start = nn.init.xavier_uniform_(torch.empty(num_classes, dim + 1))
+            with torch.no_grad():
+                self.weight.copy_(start[:, :-1])
+                self.spread.copy_(start[:, -1])
+
+    def class_distributions(self) -> VonMisesFisher | IsotropicNormal:
+        """Distributions of the classes, batch shape ``[C]``."""
+        raw, dim = self.spread, self.weight.shape[1]
+        phi = positive_from_raw(raw) + RELEASED_SPREAD if self.released else variance_from_raw(raw, dim)
+        if self.kind == "vmf":
+            return VonMisesFisher(self.weight, (1.0 if self.released else 2.0) / phi, validate_args=False)
+        return IsotropicNormal(F.normalize(self.weight, dim=-1), phi, validate_args=False)
+
+    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
+        """Cosines ``[B, C]`` to the class modes, and the mean concentration (or 1/variance) of the classes."""
+        classes = self.class_distributions()
+        k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
+        return self.cosines(distribution.mean), float(k.detach().mean())
+
+    def logits(self, distribution: Distribution) -> Tensor:
+        """Log densities ``[B, C]`` of the means under the classes."""
+        cosine, classes = self.cosines(distribution.mean), self.class_distributions()
+        # From the cosines: [B, C, D] would not fit in memory.
+        if isinstance(classes, VonMisesFisher):
+            return classes.concentration * cosine + vmf_log_normalizer(classes.concentration, classes.dim)
+        return -0.5 * ((2.0 - 2.0 * cosine) / classes.variance + classes.log_det_covariance() + classes.dim * LOG_2PI)
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Mean cross-entropy, scalar."""
+        return F.cross_entropy(self.logits(distribution), labels)
+
+
+@register
+class Dsml(Method):
+    """Deterministic embedding, classes with a spread of their own."""
+
+    name = "dsml"
+    summary = "deterministic images; each class a vMF (or normal) with its own spread, softmax of likelihoods"
+    paper = Paper(
+        title="Probabilistic Embeddings Revisited (the public code; not in the paper)",
+        venue="2022",
+        arxiv="2202.06768",
+    )
+    deviations = ("classes start at k = D or a variance of 2/D (PER's code: near 1)",)
+    published = (PER("dsml"),)
+    fidelities = ("corrected", "released")
+    repository = "per"
+    released_behaviour = (
+        "spreads start near s2 = 1 or k = 1, in one Xavier matrix with the modes, with s2 and 1/k at least exp(-10)",
+    )
+
+    class Params(SpreadParams):
+        """Choice of the classes' distribution; their spreads are learned, so no scale is tuned."""
+
+        distribution: Literal["normal", "vmf"] = "vmf"
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Class distributions and loss."""
+        return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

@@ -1,0 +1,223 @@
+"""Losses and gradients of PER's public code: what the released form of each of its methods computes, to the digit.
+
+The golden values are float64 with the public code's own draws; gradients at D = 128 are stored in float32.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from bench.methods.losses import CosFaceLoss
+from bench.methods.pfe import MutualLikelihood
+from bench.registry import Registry
+
+from .per_golden import F64, FOLDER, error, load, normal_draws, vmf_draws
+
+METHODS = Registry("methods")
+C = 7
+SETTINGS = json.loads((FOLDER / "settings.json").read_text())
+LOG_SCALE = {"vmf_loss_cub200": 0.7486819661434874, "vmf_loss_sop": 1.7322385630806745}
+
+
+def _cases():
+    """Golden name, method, parameters."""
+    for data in ("cub200", "cars196", "inshop", "sop"):
+        for method in ("arcface", "cosface", "multi_similarity"):
+            yield f"{method}_{data}", method, SETTINGS[f"{method}_{data}"]
+    for data in ("cub200", "inshop"):
+        yield f"proxy_anchor_{data}", "proxy_anchor", SETTINGS[f"proxy_anchor_{data}"]
+    yield "proxy_nca", "proxy_nca", {"form": "original", "scale": 2.0}
+    for method, other in (
+        ("pfe", "vmf"),
+        ("dul_reg", "vmf"),
+        ("scf", "normal"),
+        ("vmf_fl", "normal"),
+        ("dsml", "normal"),
+    ):
+        yield method, method, {}
+        yield f"{method}_{other}", method, {"distribution": other}
+    for name in ("hib", "hib_saturated"):
+        yield name, "hib", {"kl_weight": SETTINGS["hib"]["kl_weight"], "pairs": "balanced"}
+    for name in ("dul_cls_arcface_cub200", "dul_cls_cosface_inshop", "dul_cls_vmf"):
+        yield name, "dul_cls", SETTINGS[name]
+    for name in ("vmf_loss_cub200", "vmf_loss_sop", "vmf_loss_det"):
+        temperature = math.exp(LOG_SCALE.get(name, LOG_SCALE["vmf_loss_cub200"]))
+        yield name, "vmf_loss", {"temperature": temperature, "classes": "point" if name.endswith("det") else "vmf"}
+    yield "spe", "spe", {}
+    yield "spe_no_epsilon", "spe", {"noise": False}
+    yield "spe_no_samples", "spe", {"samples": 0}
+
+
+CASES = {name: (method, params) for name, method, params in _cases()}
+GOLDEN = {dim: load(f"losses_D{dim}") for dim in (8, 128)}
+HELD = [(name, dim) for name in CASES for dim in (8, 128) if f"{name}/loss" in GOLDEN[dim]]
+
+
+class Replay:
+    """A released method on the golden inputs: loss and the gradients by the golden names."""
+
+    def __init__(self, name, dim, labels, monkeypatch):
+        method, params = CASES[name]
+        self.name, self.dim, self.monkeypatch = name, dim, monkeypatch
+        self.inputs, self.draws = load(f"inputs_D{dim}"), load(f"draws_D{dim}")
+        cls = METHODS.get(method).load()
+        form = next((form for form in ("released_per", "released") if form in cls.fidelities), "corrected")
+        self.method = cls(cls.Params(**params), form)
+        self.objective = self._objective()
+        if method == "vmf_loss":
+            self.raw, self.spread = self.inputs["raw_vmf"], torch.ones(24, 1, dtype=F64)
+        else:
+            self.raw = self.inputs["raw"]
+            self.spread = self.inputs["spread_vmf" if name == "dul_cls_vmf" else "spread"]
+        self.labels = self.inputs[labels]
+        self._inject(method)
+        self.raw.requires_grad_(), self.spread.requires_grad_()
+        self.loss = self.objective(self.method.distribution(self.raw, self.spread), self.labels)
+        self.loss.backward()
+
+    def _objective(self):
+        base = None
+        if self.method.on_base:
+            base = CosFaceLoss(C, self.dim, 16.0, 0.2).double()
+            base.weight.data = self.inputs["weight"].clone()
+        objective = self.method.objective(C, self.dim, base).double()
+        with torch.no_grad():
+            for module in (objective, getattr(objective, "classifier", None)):
+                if hasattr(module, "weight"):
+                    vmf = hasattr(module, "log_temperature")
+                    module.weight.copy_(self.inputs["weight_vmf" if vmf else "weight"])
+            if hasattr(objective, "spread"):
+                objective.weight.copy_(self.inputs["weight_dsml"][:, :-1])
+                objective.spread.copy_(self.inputs["weight_dsml"][:, -1])
+            if hasattr(objective, "raw_scale"):
+                objective.start(self.inputs["raw"].abs().mean() / (12 if self.name == "hib_saturated" else 1))
+                objective.bias.fill_(0.3)
+        return objective
+
+    def _inject(self, method):
+        draws = self.draws
+        if method == "hib":
+            columns, rows = draws["hib/eps0"][0], draws["hib/eps1"][:, 0]
+            normal_draws(self.monkeypatch, columns.transpose(0, 1), rows.transpose(0, 1))
+        elif method == "spe" and self.method.params.samples:
+            rank = (self.labels[:, None] == self.labels[None, :]).tril(-1).sum(1)
+            halves = [rank < 2, rank >= 2]
+            chosen = (draws[f"spe/eps{h}"][rank[own] % 2, self.labels[own]] for h, own in enumerate(halves))
+            normal_draws(self.monkeypatch, *(draw.transpose(0, 1) for draw in chosen))
+        elif method == "vmf_loss":
+            vmf_draws(self.monkeypatch, draws["vmf_loss/e"], draws["vmf_loss/v"], samples=10)
+        elif self.name == "dul_cls_vmf":
+            vmf_draws(self.monkeypatch, draws["dul_cls_vmf/e"], draws["dul_cls_vmf/v"])
+        elif method == "dul_cls":
+            normal_draws(self.monkeypatch, draws[f"{self.name}/eps"])
+
+    def values(self):
+        objective = self.objective
+        weight = getattr(getattr(objective, "classifier", objective), "weight", None)
+        if hasattr(objective, "spread"):
+            weight_grad = torch.cat([objective.weight.grad, objective.spread.grad.unsqueeze(1)], 1)
+        else:
+            weight_grad = None if weight is None else weight.grad
+        leaves = {"grad_log_scale": "log_temperature", "grad_scorer_scale": "raw_scale", "grad_scorer_bias": "bias",
+                  "grad_hidden_epsilon": "log_noise"}  # fmt: skip
+        found = {
+            "loss": self.loss,
+            "grad_raw": self.raw.grad,
+            "grad_spread": self.spread.grad,
+            "grad_weight": weight_grad,
+        }
+        held = {key: getattr(objective, leaf, None) for key, leaf in leaves.items()}
+        return found | {key: leaf.grad for key, leaf in held.items() if leaf is not None}
+
+
+def _compare(name, dim, prefix, replay):
+    golden, found, errors = GOLDEN[dim], replay.values(), {}
+    for key in ("loss", "grad_raw", "grad_spread", "grad_weight", "grad_log_scale", "grad_scorer_scale",
+                "grad_scorer_bias", "grad_hidden_epsilon"):  # fmt: skip
+        if f"{prefix}/{key}" in golden:
+            errors[key] = error(found[key], golden[f"{prefix}/{key}"])
+    assert "loss" in errors
+    # Gradients at D = 128 are stored in float32.
+    limits = {key: 1e-9 if dim == 8 or key == "loss" else 1e-6 for key in errors}
+    assert {key: value for key, value in errors.items() if value > limits[key]} == {}, (name, dim)
+
+
+@pytest.mark.parametrize(("name", "dim"), HELD)
+def test_loss_and_gradients(name, dim, monkeypatch):
+    _compare(name, dim, name, Replay(name, dim, "labels", monkeypatch))
+
+
+@pytest.mark.parametrize(("name", "dim"), [case for case in HELD if f"{case[0]}/unbalanced/loss" in GOLDEN[case[1]]])
+def test_loss_and_gradients_of_a_batch_with_classes_of_different_sizes(name, dim, monkeypatch):
+    _compare(name, dim, f"{name}/unbalanced", Replay(name, dim, "labels_unbalanced", monkeypatch))
+
+
+@pytest.mark.parametrize("dim", [8, 128])
+@pytest.mark.parametrize("name", ["hib", "hib_saturated"])
+def test_match_probabilities_have_their_own_draws_for_rows_and_columns(name, dim, monkeypatch):
+    replay = Replay(name, dim, "labels", monkeypatch)
+    replay._inject("hib")
+    match = replay.objective.match(replay.method.distribution(replay.raw, replay.spread))
+    assert error(match, GOLDEN[dim][f"{name}/match"]) < (1e-12 if dim == 8 else 1e-6)
+    assert match.diagonal().max() < 0.9  # with the draws of the columns, part of each pair would be at distance zero
+
+
+@pytest.mark.parametrize("labels", ["labels", "labels_unbalanced"])
+@pytest.mark.parametrize("dim", [8, 128])
+def test_pfe_without_pairs_of_an_image_with_itself(dim, labels):
+    inputs, golden = load(f"inputs_D{dim}"), GOLDEN[dim]
+    cls = METHODS.get("pfe").load()
+    raw, spread = inputs["raw"].requires_grad_(), inputs["spread"].requires_grad_()
+    loss = MutualLikelihood(with_self=False)(cls(fidelity="released").distribution(raw, spread), inputs[labels])
+    loss.backward()
+    prefix = "pfe_no_self" if labels == "labels" else "pfe_no_self/unbalanced"
+    for key, value in (("loss", loss), ("grad_raw", raw.grad), ("grad_spread", spread.grad)):
+        if f"{prefix}/{key}" in golden:
+            assert error(value, golden[f"{prefix}/{key}"]) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "inputs_of"), [("vmf_loss_cub200", "vmf_loss"), ("dul_cls_vmf", "dul_cls_vmf")])
+def test_draws_of_the_released_sampler_and_their_gradient(name, inputs_of, monkeypatch):
+    from bench.methods.distributions.von_mises_fisher import VonMisesFisher, released_rsample
+
+    replay = Replay(name, 8, "labels", monkeypatch)
+    golden, samples = GOLDEN[8], 10 if inputs_of == "vmf_loss" else 1
+    distribution = replay.method.distribution(replay.raw, replay.spread)
+    assert isinstance(distribution, VonMisesFisher)
+    z = released_rsample(distribution, (10,)) if samples == 10 else released_rsample(distribution)
+    z = z.transpose(0, 1) if samples == 10 else z
+    assert error(z, golden[f"{name}/z"]) < 1e-12
+    # What flows through the draws is the whole gradient less the one with the draws held.
+    replay.raw.grad = None
+    (z * golden[f"{name}/grad_z"]).sum().backward()
+    through = golden[f"{name}/grad_raw"] - golden[f"{name}/grad_raw_draws_fixed"]
+    assert error(replay.raw.grad, through) < 1e-9
+
+
+def test_no_draws_replace_a_draw_by_its_expectation():
+    # samples = 0 divided by zero. Independent: the same sums with one point of length A(k) per image.
+    cls = METHODS.get("vmf_loss").load()
+    inputs = load("inputs_D8")
+    for fidelity in ("corrected", "released"):
+        method = cls(cls.Params(samples=0), fidelity)
+        objective = method.objective(C, 8).double()
+        x = method.distribution(inputs["raw_vmf"], torch.ones(24, 1, dtype=F64))
+        value = objective(x, inputs["labels"])
+        assert torch.isfinite(value)
+        value.backward()
+        assert torch.isfinite(objective.weight.grad).all()
+    from bench.methods.distributions import vmf_log_normalizer, vmf_mean_resultant_length
+
+    objective = cls(cls.Params(samples=0)).objective(C, 8).double()
+    beta, v, k = objective.log_temperature.exp(), objective.weight, objective.weight.norm(dim=1)
+    terms = []
+    for i in range(24):
+        joint = torch.stack([(v[c] + beta * x.mean[i]).norm() for c in range(C)])
+        total = torch.logsumexp(vmf_log_normalizer(k, 8) - vmf_log_normalizer(joint, 8), 0)
+        y = inputs["labels"][i]
+        own = vmf_mean_resultant_length(k[y], 8) * (x.mean[i] @ v[y]) / k[y]
+        terms.append(total - beta * own)
+    assert error(objective(x, inputs["labels"]), torch.stack(terms).mean()) < 1e-12
