@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...protocols.metrics import title_of
 from ...protocols.statistics import summarise
 from ...store.records import KEYS
 from .contenders import each_contender
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, colour
+from .style import HALF_PAGE, LINES, colour
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -70,13 +71,22 @@ def convergence_figure(summary: pd.DataFrame, dataset: str) -> Figure:
     for index, label, rows in each_contender(summary[summary["seeds"] == summary["all_seeds"]]):
         x, count = rows["epoch"].to_numpy(), int(rows["all_seeds"].iloc[0])
         text = f"{label} ({count} {'seed' if count == 1 else 'seeds'})"
-        axis.plot(x, 100 * rows["mean"], color=colour(index), lw=1.6, label=text, marker="o" if len(x) < 3 else None)
+        axis.plot(
+            x,
+            100 * rows["mean"],
+            LINES[index % len(LINES)],
+            color=colour(index),
+            lw=1.6,
+            label=text,
+            marker="o" if len(x) < 3 else None,
+        )
         if count > 1:
-            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.15, lw=0)
+            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.1, lw=0)
     # Intervals of two seeds may be wider than everything else there is to see.
     means = 100 * summary["mean"]
     room = 0.15 * (means.max() - means.min()) or 1.0
     axis.set_ylim(max(0.0, means.min() - room), min(100.0, means.max() + room))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="epoch", ylabel=f"validation {title_of('map_at_r')}, %")
     axis.set_title(f"{dataset} (band: 95 % interval over seeds)")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
