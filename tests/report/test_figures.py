@@ -187,7 +187,12 @@ class _Store:
         seed = int(unit[-1])
         epochs = 3 + seed
         history = tuple(Epoch(epoch=e + 1, loss=1.0, val_map_at_r=0.1 * e + 0.01 * seed) for e in range(epochs))
-        return SimpleNamespace(history=history, best_epoch=epochs, spec=SimpleNamespace(view={}))
+        # A unit of its own name belongs to a protocol that holds nothing out.
+        return SimpleNamespace(
+            history=history,
+            best_epoch=epochs,
+            spec=SimpleNamespace(view={}, folds=4 if unit.startswith("train") else 1),
+        )
 
     def studies(self, dataset="*"):
         return iter(())
@@ -206,7 +211,7 @@ def _arrays(seed, roles=False):
     return arrays
 
 
-def _test(store, method, seed, probabilistic, arrays, unit=None):
+def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", reranked=False):
     cell = Cell("p", "tiny", method)
     unit = unit or f"{method}{seed}"
     folder = store.unit_dir(cell, "test", unit)
@@ -214,13 +219,13 @@ def _test(store, method, seed, probabilistic, arrays, unit=None):
     if arrays is not None:
         save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
     columns = dict.fromkeys(KEYS, "") | {"protocol": "p", "dataset": "tiny", "method": method, "trials": 0, "dim": DIM}
-    columns |= {"seed": seed, "hparams": "default"}
+    columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected"}
     own = "method" if probabilistic else "norm"
     role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}
     rows = []
     for split in ("test", "test_crop"):
         for confidence in ("norm", "method", "random", "oracle", "max_probability"):
-            for variant in ("query_only", "query_and_gallery"):
+            for variant in ("query_only", "query_and_gallery", *(["reranked"] if reranked else [])):
                 for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
                     for fraction in (0.0, 0.5):
                         keys = {"scorer": "cosine", "confidence": confidence, "variant": variant}
@@ -228,7 +233,7 @@ def _test(store, method, seed, probabilistic, arrays, unit=None):
     return TestRecord.model_construct(
         unit=unit,
         cell=cell,
-        spec=SimpleNamespace(train=(f"{'lost' if unit.startswith('lost') else 'train'}{seed}",)),
+        spec=SimpleNamespace(train=(f"{train}{seed}",)),
         files={} if unit.startswith("concatenated") else {"embeddings.safetensors": ""},
         columns=Columns.model_validate(columns),
         role=Role.model_validate({**role, "train": unit, "base_train": ""}),
@@ -404,6 +409,17 @@ def test_intervals_over_seeds_are_students(source):
     assert [len(line.get_xdata()) for line in lines] == [3, 3]  # as far as all seeds went
 
 
+def test_classes_that_have_trained_do_not_validate(tmp_path):
+    store = _Store(tmp_path)
+    tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "other", 0, False, _arrays(1), train="whole")]
+    with figure_style():
+        drawn = {drawing.stem: drawing for drawing in convergence.draw(_source(store, tests), _raise)}
+    assert set(drawn) == {"convergence_tiny", "convergence_tiny_on_training_classes"}
+    shown = drawn["convergence_tiny_on_training_classes"]
+    assert shown.figure.axes[0].get_ylabel() == "MAP@R, some training classes, %"
+    assert set(shown.frame["method"]) == {"other"}
+
+
 # Filter-out curves by class probability
 
 
@@ -413,6 +429,14 @@ def test_deterministic_methods_are_ordered_by_probability_and_at_random(source):
     assert set(rows["metric"]) == {"filter_out_map_at_r"}
     shown = rows.groupby("method")["confidence"].unique().map(set).to_dict()
     assert shown == {"plain": {"max_probability", "random"}, "noisy": {"method"}}
+
+
+def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path):
+    store = _Store(tmp_path)
+    tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "per", 0, True, _arrays(1), reranked=True)]
+    rows = probability_rows(_source(store, tests).merged, "tiny", "test_crop")
+    variants = rows.groupby("method")["variant"].unique().map(set).to_dict()
+    assert variants == {"plain": {"query_and_gallery"}, "per": {"reranked"}}
 
 
 # All of them
@@ -463,7 +487,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "old", 0, False, old),
         _test(store, "gone", 0, False, None),
         _test(store, "both", 0, False, None, unit="concatenated0"),
-        _test(store, "lost", 0, False, _arrays(1), unit="lost0"),
+        _test(store, "lost", 0, False, _arrays(1), train="lost"),
     ]
     source = _source(store, tests, absent)
     notes = []
