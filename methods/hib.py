@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
-from .learned_spread import RELEASED_SPREAD, RERANKED, spread_confidence
+from .learned_spread import RELEASED_SPREAD, spread_confidence
 from .published import PER
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ class HIB(Method):
     released_behaviour = (
         "pairs of an image with itself count as genuine",
         "the head is linear, and the variance starts at 1",
-        RERANKED,
     )
 
     class Params(MethodParams):

@@ -17,8 +17,6 @@ from .heads import SpreadHead, positive_from_raw, variance_from_raw
 RELEASED_SPREAD = 4.54e-5
 """Constant exp(-10) that PER's code adds to the positive map."""
 
-RERANKED = "tests also rank only the nearest means by the score, as PER's code does (variant=reranked)"
-
 
 class SpreadParams(MethodParams):
     """Choice of the distribution: as in PER's Table 3, any of these methods can have either."""

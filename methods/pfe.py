@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 
 from ._base import Paper, register
 from .heads import SpreadHead
-from .learned_spread import RERANKED, SpreadMethod, SpreadParams
+from .learned_spread import SpreadMethod, SpreadParams
 from .published import PER
 from .scorers.layout import Matrix
 from .scorers.likelihood import mutual_likelihood
@@ -67,7 +67,6 @@ class PFE(SpreadMethod):
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
         "the head is linear, and the variance starts at 1",
-        RERANKED,
     )
 
     class Params(SpreadParams):

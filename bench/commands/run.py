@@ -92,6 +92,13 @@ def run(
             metavar="S[,S..]",
         ),
     ] = None,
+    select_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Scorer of the validation MAP@R that selects epochs and trials; the method's own if not given.",
+            metavar="SCORER",
+        ),
+    ] = None,
     corruptions: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,6 +147,7 @@ def run(
         backbone=backbone,
         dim=dim,
         scorers=tuple(scorers or ()),
+        select_by=select_by,
         corruptions=tuple(corruptions or ()),
         pins=tuple(set_ or ()),
     )

@@ -71,9 +71,20 @@ class Batches(_Value):
 
 
 class StageSelection(_Value):
-    """Which epoch of a training is kept, and when it stops (:class:`~bench.protocols.Selection`)."""
+    """Which epoch of a training is kept, and when it stops (:class:`~bench.protocols.Selection`).
+
+    Attributes:
+        metric: What selects.
+        scorer: Scorer of the validation MAP@R.
+        candidates: How many of the nearest modes that scorer ranks, the query included, if classes are smaller
+            (:mod:`bench.protocols.reranked`); 0 if it ranks the whole gallery.
+        patience: Epochs without improvement after which training stops.
+        min_improvement: What counts as one.
+    """
 
     metric: SelectionMetric
+    scorer: str
+    candidates: int
     patience: int
     min_improvement: float
 

@@ -1,0 +1,301 @@
+"""Retrieval as the public code of "Probabilistic Embeddings Revisited" computes it, variant ``reranked``.
+
+The nearest neighbours are chosen by the distance between modes, and only these are ordered by the scorer: one more than
+the largest class or the largest k of Recall@k, the query included. Queries without a positive count as 0 in MAP@R and
+are left out of Recall@k. A filter-out curve keeps the confidences from its threshold on, in queries and gallery alike,
+and counts classes and neighbours anew on what is left. Here to reproduce published numbers: an image that a likelihood
+score would put first is missed if its mode is not near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .confidence import aurc
+from .controls import JUDGED_BY
+from .declare import test
+from .embeddings import Embeddings
+from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
+from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, filter_depth, rank, tie_groups
+from .rows import Row, row
+from .scorers import Reranked, Scorer
+
+VARIANT = "reranked"
+BLOCK_PAIRS = 1 << 15
+"""Pairs that are scored at once."""
+
+
+def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
+    """How many of the nearest modes are scored, the query included: one more than the largest class or the largest k.
+
+    Args:
+        labels: Classes of the gallery, ``[N]``.
+        ks: k of Recall@k.
+
+    Example:
+        >>> candidate_count(torch.tensor([0, 0, 0, 1]), (1,)), candidate_count(torch.tensor([0, 0, 0, 1]), (1, 8))
+        (4, 9)
+    """
+    return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
+
+
+@dataclass(frozen=True, eq=False)
+class NearModes:
+    """The nearest modes of some queries with the scores of another scorer.
+
+    Attributes:
+        near: Ranking by the distance of the modes, deep enough for most removals.
+        scores: Scores of its places, ``[Q, K]`` float64; minus infinity where the gallery is exhausted.
+        scorer: The scorer that orders the nearest.
+        modes: The scorer that chose them.
+        labels: Classes of all rows, ``[N]``.
+        searched: Whether a row is in the gallery, ``[N]``.
+        ks: k of Recall@k.
+    """
+
+    near: Ranking
+    scores: Tensor
+    scorer: Scorer
+    modes: Scorer
+    labels: Tensor
+    searched: Tensor
+    ks: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scorer: Scorer,
+        modes: Scorer,
+        labels: Tensor,
+        *,
+        ks: Sequence[int] = (1,),
+        queries: Tensor | None = None,
+        gallery: Tensor | None = None,
+        near: Ranking | None = None,
+    ) -> NearModes:
+        """Rank the modes and score the nearest.
+
+        Args:
+            scorer: Orders the nearest.
+            modes: Similarity of the modes.
+            labels: Classes of all rows, ``[N]``.
+            ks: k of Recall@k.
+            queries: Rows that are queries; all if not given.
+            gallery: Rows that are searched; all if not given.
+            near: Ranking by ``modes`` of these queries and this gallery, if there is one already.
+
+        Raises:
+            ValueError: If a score is not finite.
+        """
+        if near is None:
+            depth = near_depth(labels, ks)
+            near = rank(modes, labels, depth=depth, queries=queries, gallery=gallery)
+        searched = torch.ones(len(labels), dtype=torch.bool)
+        if gallery is not None:
+            searched.zero_()[gallery] = True
+        return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
+
+    def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
+        """Metrics of the kept queries against the kept gallery by name, each ``[Q]``, nan for lone queries.
+
+        Args:
+            keep: Whether a row is kept, ``[N]``; all if not given.
+        """
+        keep = torch.ones_like(self.searched) if keep is None else keep
+        rows = keep[self.near.queries].nonzero().squeeze(1)
+        queries, left = self.near.queries[rows], keep & self.searched
+        counts = torch.bincount(self.labels[left], minlength=int(self.labels.max()) + 1)
+        positives = counts[self.labels[queries]] - left[queries].long()
+        if not len(rows) or int(left.sum()) < 2:
+            return {name: torch.full((len(rows),), math.nan, dtype=torch.float64) for name in self._names()}
+        wanted = candidate_count(self.labels[left], self.ks) - 1
+        parts, again = [], []
+        for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // self.near.depth)):
+            values, good = self._of_block(rows[block], keep, positives[block], wanted)
+            parts.append(values)
+            again.append(block[~good])
+        result = {name: torch.cat([values[name] for values in parts]) for name in self._names()}
+        missing = torch.cat(again)
+        if len(missing):
+            fresh = self._ranked_again(queries[missing], left, wanted)
+            for name in self._names():
+                result[name][missing] = fresh[name]
+        return result
+
+    def _names(self) -> tuple[str, ...]:
+        return ("map_at_r", *(f"recall_at_{k}" for k in self.ks))
+
+    def _of_block(self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Metrics of some rows from the stored places, and which of them are right."""
+        near = self.near
+        stored = near.neighbours[rows].long()
+        valid = (stored >= 0) & keep[stored.clamp_min(0)]
+        group = near.group[rows]
+        # Candidates tied with the last one are all taken.
+        last = torch.where(valid & (valid.cumsum(1) <= wanted), group, -1).amax(1, keepdim=True)
+        exhausted = (near.neighbours[rows, -1] < 0) | (near.depth >= near.gallery_size)
+        cut = (near.beyond[rows] > 0) & (last.squeeze(1) == group[:, -1])
+        good = ((valid.sum(1) >= wanted) | exhausted) & ~cut
+        score = self.scores[rows].masked_fill(~(valid & (group <= last)), -math.inf)
+        score, order = score.sort(dim=1, descending=True, stable=True)
+        chosen = score > -math.inf
+        tolerance = TIE_TOLERANCE * score.masked_fill(~chosen, 0.0).abs().amax(1)
+        relevant = near.relevant[rows].gather(1, order) & chosen
+        none = torch.zeros(len(rows), dtype=torch.long)
+        need = max(1, int(positives.max()), *self.ks)
+        places = Places.of(relevant, tie_groups(score, tolerance), chosen, none, none, need)
+        return expected_metrics(places, positives, self.ks), good
+
+    def _ranked_again(self, queries: Tensor, left: Tensor, wanted: int) -> dict[str, Tensor]:
+        """Metrics of queries that the stored places do not settle, from scores with the whole rest of the gallery."""
+        # A query that is not searched is not among its own candidates.
+        own = int(bool(left[queries].any()))
+        fresh = rank(
+            Reranked(self.scorer, self.modes, wanted + own),
+            self.labels,
+            depth=max(wanted, 1),
+            queries=queries,
+            gallery=left.nonzero().squeeze(1),
+        )
+        return per_query(fresh, self.ks)
+
+
+def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
+    """Places of a ranking of modes in which most queries find their candidates, after a removal too."""
+    return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
+
+
+def _scores(scorer: Scorer, near: Ranking) -> Tensor:
+    """Scores of the places of a ranking, ``[Q, K]`` float64."""
+    parts = []
+    for block in torch.arange(len(near.queries)).split(max(1, BLOCK_PAIRS // near.depth)):
+        right = near.neighbours[block].long()
+        stored = right >= 0
+        left = near.queries[block, None].expand_as(right)
+        found = scorer.pairs(left[stored], right[stored]).double().cpu()
+        if not torch.isfinite(found).all():
+            raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(found)).sum())} scores not finite")
+        parts.append(torch.full(right.shape, -math.inf, dtype=torch.float64).masked_scatter_(stored, found))
+    return torch.cat(parts)
+
+
+def with_lone_queries(metric: str, values: Tensor) -> Tensor:
+    """Values of the queries that count: in MAP@R lone queries count as 0, in Recall@k they are left out.
+
+    Example:
+        >>> nan = float("nan")
+        >>> with_lone_queries("map_at_r", torch.tensor([1.0, nan])).tolist()
+        [1.0, 0.0]
+        >>> with_lone_queries("recall_at_1", torch.tensor([1.0, nan])).tolist()
+        [1.0]
+    """
+    return values.nan_to_num(nan=0.0) if metric == "map_at_r" else values[~values.isnan()]
+
+
+def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
+    """MAP@R alone, for model selection.
+
+    Args:
+        scorer: Orders the nearest.
+        modes: Similarity of the modes.
+        labels: Classes ``[N]``.
+        ks: k of Recall@k, which decide with the classes how many are ordered.
+    """
+    values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
+    return mean_of_counted(with_lone_queries("map_at_r", values))
+
+
+def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
+    """Whether an image is kept: its confidence is at least the round((N - 1) f)-th smallest, counted from 0.
+
+    So up to one image more than a share 1 - f is kept, and all that are tied with the threshold.
+
+    Args:
+        confidence: ``[N]``.
+        fraction: Share f to be removed, in [0, 1).
+
+    Example:
+        >>> kept_from_threshold(torch.tensor([3.0, 1.0, 2.0]), 0.5).tolist()
+        [True, False, True]
+    """
+    # Their grid is np.linspace(0, 0.9, 10): its 0.3 is 3 * 0.1 > 0.3, which decides where the rank ends in one half.
+    tenths = round(10 * fraction)
+    share = tenths * 0.1 if math.isclose(tenths * 0.1, fraction) else fraction
+    return confidence >= confidence.sort().values[round((len(confidence) - 1) * share)]
+
+
+def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
+    """The mean of what counts of the queries' values."""
+    counted = with_lone_queries(metric, values)
+    lone = len(values) - len(counted)
+    return row(name, mean_of_counted(counted), n_queries=len(counted), n_lone=lone, **columns)  # type: ignore[arg-type]
+
+
+def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
+    """Filter-out curves of MAP@R and Recall@1, queries and gallery filtered.
+
+    Args:
+        near: The nearest modes of all queries.
+        confidences: Confidences ``[N]`` by name.
+        fractions: Shares removed, in [0, 1).
+    """
+    for name, confidence in confidences.items():
+        for fraction in fractions:
+            values = near.values(kept_from_threshold(confidence, fraction))
+            for metric in JUDGED_BY:
+                yield _mean_row(
+                    metric,
+                    values[metric],
+                    f"filter_out_{metric}",
+                    scorer=near.scorer.name,
+                    confidence=name,
+                    variant=VARIANT,
+                    fraction=fraction,
+                )
+
+
+def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> NearModes:
+    """The nearest modes with the scores of a scorer; their ranking serves all scorers."""
+    ks, by_mode = view.options.recall_ks, view.once("scorer of modes", modes)
+    queries, gallery = view.queries, view.gallery
+    near = view.once(
+        "ranking of modes",
+        lambda: rank(by_mode, view.labels, depth=near_depth(view.labels, ks), queries=queries, gallery=gallery),
+    )
+    return NearModes.of(view.scorer(scorer), by_mode, view.labels, ks=ks, gallery=gallery, near=near)
+
+
+@test(group="reranked", per="scorer", needs=("candidates",))
+def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Recall@k and MAP@R as PER's public code computes them; of the own scorer its curves and risk areas too."""
+    assert view.candidates is not None
+    near = _near_modes(view, scorer, view.candidates)
+    values = near.values()
+    for metric, each in values.items():
+        yield _mean_row(metric, each, metric, scorer=scorer, variant=VARIANT)
+    if scorer in view.own_scorers:
+        yield from filter_out_rows(near, view.confidences, view.options.filter_fractions)
+        yield from _risk_rows(near, values, view.confidences)
+
+
+def _risk_rows(near: NearModes, values: Mapping[str, Tensor], confidences: Mapping[str, Tensor]) -> Iterator[Row]:
+    """Areas under the risk-coverage curves; lone queries are errors in that of MAP@R."""
+    for name, confidence in confidences.items():
+        of_queries = confidence[near.near.queries]
+        for metric in JUDGED_BY:
+            kept = of_queries if metric == "map_at_r" else of_queries[~values[metric].isnan()]
+            counted = with_lone_queries(metric, values[metric])
+            yield row(
+                "aurc",
+                aurc(kept, 1.0 - counted),
+                scorer=near.scorer.name,
+                confidence=name,
+                variant=f"{metric},{VARIANT}",
+                n_queries=len(counted),
+                n_lone=len(values[metric]) - len(counted),
+            )
