@@ -22,10 +22,9 @@ from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
 from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, filter_depth, rank, tie_groups
-from .rows import Row, row
+from .rows import RERANKED, Row, row
 from .scorers import Reranked, Scorer
 
-VARIANT = "reranked"
 BLOCK_PAIRS = 1 << 15
 """Pairs that are scored at once."""
 
@@ -254,7 +253,7 @@ def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fraction
                     f"filter_out_{metric}",
                     scorer=near.scorer.name,
                     confidence=name,
-                    variant=VARIANT,
+                    variant=RERANKED,
                     fraction=fraction,
                 )
 
@@ -277,7 +276,7 @@ def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
     near = _near_modes(view, scorer, view.candidates)
     values = near.values()
     for metric, each in values.items():
-        yield _mean_row(metric, each, metric, scorer=scorer, variant=VARIANT)
+        yield _mean_row(metric, each, metric, scorer=scorer, variant=RERANKED)
     if scorer in view.own_scorers:
         yield from filter_out_rows(near, view.confidences, view.options.filter_fractions)
         yield from _risk_rows(near, values, view.confidences)
@@ -295,7 +294,7 @@ def _risk_rows(near: NearModes, values: Mapping[str, Tensor], confidences: Mappi
                 aurc(kept, 1.0 - counted),
                 scorer=near.scorer.name,
                 confidence=name,
-                variant=f"{metric},{VARIANT}",
+                variant=f"{metric},{RERANKED}",
                 n_queries=len(counted),
                 n_lone=len(values[metric]) - len(counted),
             )

@@ -22,8 +22,7 @@ from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
-from ..protocols.reranked import VARIANT
-from ..protocols.rows import Row, SplitRow, row
+from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
@@ -156,7 +155,7 @@ def _validation_row(model: EmbeddedModel, images: int) -> Row:
         "map_at_r",
         model.trained.val_map_at_r,
         scorer=selection.scorer,
-        variant=VARIANT if selection.candidates else "",
+        variant=RERANKED if selection.candidates else "",
         n_queries=images,
     )
 

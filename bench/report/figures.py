@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..protocols.metrics import METRICS, title_of
+from ..protocols.rows import RERANKED
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.records import KEYS, StudyRecord, TrialRecord
@@ -23,8 +24,12 @@ from .frame import Results
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 """Metrics of the filter-out curves, a row of panels each."""
-VARIANTS = {"query_only": "queries removed", "query_and_gallery": "queries and gallery removed"}
-"""Variants of the filter-out curves with their titles, a column of panels each."""
+VARIANTS = {
+    "query_only": "queries removed",
+    "query_and_gallery": "queries and gallery removed",
+    RERANKED: "as PER's public code: both removed, re-ranked",
+}
+"""Variants of the filter-out curves with their titles, a column of panels each if they were measured."""
 CURVE_KEYS = tuple(key for key in CONTENDER_KEYS if key not in ("protocol", "preset", "dataset"))
 """Columns that tell the curves of a figure apart."""
 
@@ -109,10 +114,11 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
     if rows.empty:
         return None
-    figure = Figure(figsize=(9.0, 6.6), layout="constrained")
-    axes = figure.subplots(len(CURVES), len(VARIANTS), sharex=True, sharey="row")
+    measured = {variant: title for variant, title in VARIANTS.items() if (rows["variant"] == variant).any()}
+    figure = Figure(figsize=(4.5 * len(measured), 6.6), layout="constrained")
+    axes = figure.subplots(len(CURVES), len(measured), sharex=True, sharey="row", squeeze=False)
     for metric, line in zip(CURVES, axes):
-        for (variant, variant_title), axis in zip(VARIANTS.items(), line):
+        for (variant, variant_title), axis in zip(measured.items(), line):
             _draw_filter_out(axis, rows[(rows["metric"] == metric) & (rows["variant"] == variant)])
             axis.set_title(variant_title)
             axis.set_ylabel(filtered_title(metric))
