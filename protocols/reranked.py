@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -113,17 +113,38 @@ class NearModes:
         if not len(rows) or int(left.sum()) < 2:
             return {name: torch.full((len(rows),), math.nan, dtype=torch.float64) for name in self._names()}
         wanted = candidate_count(self.labels[left], self.ks) - 1
-        parts, again = [], []
+        result, missing = self._from_stored(rows, keep, positives, wanted)
+        if len(missing):
+            fresh = self._anew(queries[missing], left, positives[missing], wanted)
+            for name in self._names():
+                result[name][missing] = fresh[name]
+        return result
+
+    def _from_stored(
+        self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Metrics of some rows from the stored places, and which of them these do not settle."""
+        parts, missing = [], []
         for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // self.near.depth)):
             values, good = self._of_block(rows[block], keep, positives[block], wanted)
             parts.append(values)
-            again.append(block[~good])
-        result = {name: torch.cat([values[name] for values in parts]) for name in self._names()}
-        missing = torch.cat(again)
-        if len(missing):
-            fresh = self._ranked_again(queries[missing], left, wanted)
-            for name in self._names():
-                result[name][missing] = fresh[name]
+            missing.append(block[~good])
+        return {name: torch.cat([values[name] for values in parts]) for name in self._names()}, torch.cat(missing)
+
+    def _anew(self, queries: Tensor, left: Tensor, positives: Tensor, wanted: int) -> dict[str, Tensor]:
+        """Metrics of some queries from the modes nearest to them in what is left of the gallery."""
+        gallery = left.nonzero().squeeze(1)
+        near = rank(self.modes, self.labels, depth=wanted, queries=queries, gallery=gallery)
+        nearest = replace(self, near=near, scores=_scores(self.scorer, near))
+        result, tied = nearest._from_stored(torch.arange(len(queries)), left, positives, wanted)
+        if len(tied):
+            # Modes tied with the last candidate lie beyond every stored place.
+            own = int(bool(left[queries].any()))  # a query that is not searched is not among its own candidates
+            scorer = Reranked(self.scorer, self.modes, wanted + own)
+            ranking = rank(scorer, self.labels, depth=wanted, queries=queries[tied], gallery=gallery)
+            for name, values in per_query(ranking, self.ks).items():
+                if name in result:
+                    result[name][tied] = values
         return result
 
     def _names(self) -> tuple[str, ...]:
@@ -149,19 +170,6 @@ class NearModes:
         need = max(1, int(positives.max()), *self.ks)
         places = Places.of(relevant, tie_groups(score, tolerance), chosen, none, none, need)
         return expected_metrics(places, positives, self.ks), good
-
-    def _ranked_again(self, queries: Tensor, left: Tensor, wanted: int) -> dict[str, Tensor]:
-        """Metrics of queries that the stored places do not settle, from scores with the whole rest of the gallery."""
-        # A query that is not searched is not among its own candidates.
-        own = int(bool(left[queries].any()))
-        fresh = rank(
-            Reranked(self.scorer, self.modes, wanted + own),
-            self.labels,
-            depth=max(wanted, 1),
-            queries=queries,
-            gallery=left.nonzero().squeeze(1),
-        )
-        return per_query(fresh, self.ks)
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
