@@ -20,7 +20,7 @@ class Selection:
         frozen_metric: What selects in a stage that leaves the means alone.
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
-        reranked: Whether MAP@R is that of PER's public code (:mod:`bench.protocols.reranked`).
+        reranked: Whether MAP@R is that of PER's public code (:mod:`bench.protocols.near_modes`).
     """
 
     metric: SelectionMetric = "map_at_r"

@@ -72,7 +72,7 @@ class MeanScorer:
 class Reranked:
     """Scorer by which the nearest ``candidates`` of another scorer are ranked; the others follow in the other's order.
 
-    It scores the whole gallery: :class:`~bench.protocols.reranked.NearModes` is the fast form of the ranking.
+    It scores the whole gallery: :class:`~bench.protocols.near_modes.NearModes` is the fast form of the ranking.
 
     Args:
         scorer: Scorer of the candidates.

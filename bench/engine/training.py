@@ -19,8 +19,8 @@ from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
+from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
-from ..protocols.reranked import reranked_map_at_r
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic

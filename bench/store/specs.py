@@ -77,7 +77,7 @@ class StageSelection(_Value):
         metric: What selects.
         scorer: Scorer of the validation MAP@R.
         candidates: How many of the nearest modes that scorer ranks, the query included, if classes are smaller
-            (:mod:`bench.protocols.reranked`); 0 if it ranks the whole gallery.
+            (:mod:`bench.protocols.near_modes`); 0 if it ranks the whole gallery.
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as one.
     """

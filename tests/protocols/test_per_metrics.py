@@ -17,16 +17,11 @@ from bench.methods.scorers.distribution_scorer import DistributionScorer, mode_s
 from bench.protocols.battery import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
+from bench.protocols.near_modes import NearModes, candidate_count, reranked_map_at_r, with_lone_queries
 from bench.protocols.quality import spearman
 from bench.protocols.query_metrics import map_at_r, per_query
 from bench.protocols.ranking import rank
-from bench.protocols.reranked import (
-    NearModes,
-    candidate_count,
-    kept_from_threshold,
-    reranked_map_at_r,
-    with_lone_queries,
-)
+from bench.protocols.reranked import kept_from_threshold
 from bench.protocols.scorers import Reranked, ScoreMatrix
 from bench.protocols.verification import (
     equal_error_rate,
