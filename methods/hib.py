@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
-from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, RERANKED, spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
 
 if TYPE_CHECKING:
@@ -164,7 +164,6 @@ class HIB(Method):
         "a is a free number, not an exponential; a and b learn at lr_objective (corrected: 0.2 of it) and decay",
         "embeddings keep the size that the network gives them",
         RELEASED_HEAD,
-        RERANKED,
     )
 
     class Params(MethodParams):

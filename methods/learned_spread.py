@@ -20,8 +20,6 @@ RELEASED_SPREAD = math.exp(-10.0)
 
 RELEASED_HEAD = "the head is linear, and the spread starts at s2 = 1 or k = 1, with s2 and 1/k at least exp(-10)"
 
-RERANKED = "tests also rank only the nearest means by the score, as PER's code does (variant=reranked)"
-
 
 class SpreadParams(MethodParams):
     """Choice of the distribution: as in PER's Table 3, any of these methods can have either."""

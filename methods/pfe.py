@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from ._base import Paper, register
 from .distributions.arrays import rows_of
 from .heads import SpreadHead
-from .learned_spread import RELEASED_HEAD, RERANKED, SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .published import PER
 from .scorers.layout import Matrix, Pairs
 from .scorers.likelihood import mutual_likelihood
@@ -122,7 +122,6 @@ class PFE(SpreadMethod):
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
         RELEASED_HEAD,
-        RERANKED,
     )
 
     class Params(SpreadParams):

@@ -14,7 +14,7 @@ from torch import nn
 
 from ._base import Paper, register
 from .heads import SpreadHead
-from .learned_spread import RELEASED_HEAD, RERANKED, SpreadMethod, SpreadParams
+from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ClassLikelihood
 from .published import PER
 
@@ -41,7 +41,7 @@ class SCF(SpreadMethod):
     published = (PER("scl"),)
     trains = ("spread",)
     fidelities = ("corrected", "released")
-    released_behaviour = (RELEASED_HEAD, RERANKED)
+    released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
         """Choice of the distribution."""

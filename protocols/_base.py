@@ -20,12 +20,14 @@ class Selection:
         frozen_metric: What selects in a stage that leaves the means alone.
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
+        reranked: Whether MAP@R is that of PER's public code (:mod:`bench.protocols.near_modes`).
     """
 
     metric: SelectionMetric = "map_at_r"
     frozen_metric: SelectionMetric = "stage_loss"
     patience: int = 10
     min_improvement: float = 1e-3
+    reranked: bool = False
 
 
 GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "quality", "soft_labels")
@@ -43,6 +45,11 @@ class Tests:
             a centre crop's is 1 - its side.
         filter_fractions: Shares of the least confident images removed.
         false_positive_rate: Operating point of the verification true positive rate.
+        reranked: Whether retrieval, filter-out curves and risk areas are given in the form of PER's public code too
+            (:mod:`bench.protocols.reranked`).
+        nearest_roc_point: Whether verification rates are given at the nearest points of the ROC too, as PER's public
+            code reads them.
+        deterministic_confidence: Confidence quoted for deterministic methods that have it; their own default if empty.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -52,6 +59,9 @@ class Tests:
     corruptions: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"crop": (0.0, 0.5)})
     filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     false_positive_rate: float = 1e-3
+    reranked: bool = False
+    nearest_roc_point: bool = False
+    deterministic_confidence: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

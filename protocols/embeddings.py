@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class Options:
             places as the largest k needs, so this can change their last bit.
         filter_fractions: Shares of the least confident images that are removed.
         false_positive_rate: Operating point of the verification true positive rate.
+        nearest_roc_point: Give verification rates at the nearest points of the ROC too, as PER's public code does.
         held_out_threshold: Choose a verification threshold on half of the classes and test it on the other half.
     """
 
@@ -40,6 +41,7 @@ class Options:
     risk_ks: tuple[int, ...] = (1,)
     filter_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     false_positive_rate: float = 1e-3
+    nearest_roc_point: bool = False
     held_out_threshold: bool = False
 
 
@@ -88,8 +90,9 @@ class Embeddings:
         quality: A known quality of the images.
         soft_labels: People's label distributions, ``[N, K]``, rows of nan if an image has none.
         validation: Images of other classes, which thresholds are chosen on.
-        candidates: Makes the scorer whose nearest neighbours alone are ranked by the scorers that are no inner product
-            (:class:`~bench.protocols.scorers.Reranked`).
+        validation_split: Split that these are; ``train`` if a model was trained on them.
+        candidates: Makes the similarity of modes, whose nearest neighbours alone the public code of PER ranks
+            (:mod:`bench.protocols.reranked`).
         clean: Whether the images are not corrupted.
         seed: Seed of a draw from its purpose.
         options: Options of the tests.
@@ -110,6 +113,7 @@ class Embeddings:
     quality: Quality | None = None
     soft_labels: Tensor | None = None
     validation: Embeddings | None = None
+    validation_split: Literal["val", "train"] = "val"
     candidates: Callable[[], Scorer] | None = None
     clean: bool = True
     seed: Callable[[str], int] = seed_of

@@ -14,7 +14,7 @@ BUILT_IN = {
     "retrieval": "retrieval",
     "map_at_1000": "retrieval",
     "verification": "verification",
-    "reranked": "retrieval",
+    "reranked": "reranked",
     "filter_out": "filter_out",
     "risk": "confidence",
     "clustering": "clustering",

@@ -191,6 +191,16 @@ _DIRECTIONS = (
         high=float("inf"),
         source="NIR, Table 3",
     ),
+    Metric(
+        name="cluster_diversity",
+        title="cluster diversity",
+        group="structure",
+        better="",
+        of="embeddings",
+        unit="number",
+        high=4.0,
+        source="EL-nivMF, Table 5",
+    ),
 )
 _CONFIDENCES = (
     Metric(

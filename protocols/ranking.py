@@ -170,7 +170,7 @@ class _Table:
         their rows, so that nothing depends on how they were found.
         """
         depth = self.neighbours.shape[1]
-        group = _groups(scores, tolerance)
+        group = tie_groups(scores, tolerance)
         valid = scores > -math.inf
         tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
         if len(tied):
@@ -224,8 +224,17 @@ def _rank_block(
         table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])
 
 
-def _groups(descending: Tensor, tolerance: Tensor) -> Tensor:
-    """Numbers of the tie groups along rows of sorted scores; what follows the gallery's end is apart."""
+def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
+    """Numbers of the tie groups along rows of sorted scores; what follows the gallery's end is apart.
+
+    Args:
+        descending: ``[Q, K]``, minus infinity where there is no item.
+        tolerance: Largest gap of tied neighbours, ``[Q]``.
+
+    Example:
+        >>> tie_groups(torch.tensor([[2.0, 2.0, 1.0]]), torch.tensor([0.1])).tolist()
+        [[0, 0, 1]]
+    """
     gap = descending[:, :-1] - descending[:, 1:]
     # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
     new = gap > tolerance[:, None]

@@ -12,11 +12,17 @@ from .recipes._base import Range
 
 PRESETS = {
     "strict": Preset(),
-    # What PER's code did. Its MLS re-ranking and its linear heads are `--fidelity released`, the threshold chosen on
-    # the test pairs is `threshold_test`, its filter-out curve `query_and_gallery`, its In-shop `inshop_merged`.
+    # What PER's code did. Its ranking of the nearest modes alone and its filter-out curve are the variant `reranked`,
+    # the threshold chosen on the test pairs is `threshold_test`, its In-shop is `inshop_merged`. What its code does to
+    # a method, such as its linear heads, is `--fidelity released`.
     "per": Preset(
-        selection=Selection(frozen_metric="map_at_r"),
-        tests=Tests(corruptions={"crop": (0.0, 0.75)}),
+        selection=Selection(frozen_metric="map_at_r", reranked=True),
+        tests=Tests(
+            corruptions={"crop": (0.0, 0.75)},
+            reranked=True,
+            nearest_roc_point=True,
+            deterministic_confidence="max_probability",
+        ),
         view={"antialias": False},
         methods={"hib": {"pairs": "balanced"}},
     ),

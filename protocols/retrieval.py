@@ -16,7 +16,7 @@ from .embeddings import Embeddings
 from .query_metrics import Places, expected_precisions, mean_of_counted, per_query
 from .ranking import Ranking, full_depth, rank
 from .rows import Row, row
-from .scorers import Reranked, Scorer
+from .scorers import Scorer
 
 
 def retrieval_rows(
@@ -52,12 +52,12 @@ def retrieval_rows(
     yield from _mean_rows(per_query(ranking, ks), scorer.name)
 
 
-def _mean_rows(values: Mapping[str, Tensor], scorer: str, variant: str = "") -> Iterator[Row]:
+def _mean_rows(values: Mapping[str, Tensor], scorer: str) -> Iterator[Row]:
     """Means over the queries that count."""
     for metric, each in values.items():
         lone = int(each.isnan().sum())
         mean = mean_of_counted(each)
-        yield row(metric, mean, scorer=scorer, variant=variant, n_queries=len(each) - lone, n_lone=lone)
+        yield row(metric, mean, scorer=scorer, n_queries=len(each) - lone, n_lone=lone)
 
 
 def map_at_k_rows(
@@ -104,10 +104,6 @@ def map_at_k_rows(
         )
 
 
-FACTORISING = ("cosine", "l2")
-"""Scorers that PER's public code ranks the whole gallery with; the others re-rank the nearest means there."""
-
-
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery."""
@@ -118,20 +114,3 @@ def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
 def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Compute mAP@1000 under both denominators."""
     yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)
-
-
-@test(group="reranked", per="scorer", needs=("candidates",))
-def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Retrieval as PER's public code ranks with scorers that are no inner product, variant ``reranked``."""
-    if view.candidates is None or scorer in FACTORISING:
-        return
-    most = int(torch.bincount(view.labels).max()) + 1
-    rows = retrieval_rows(
-        Reranked(view.scorer(scorer), view.candidates(), most),
-        view.labels,
-        ks=view.options.recall_ks,
-        queries=view.queries,
-        gallery=view.gallery,
-    )
-    for item in rows:
-        yield {**item, "variant": "reranked"}

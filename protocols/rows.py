@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict  # pydantic reads records with it, on 3.11 too
 
+RERANKED = "reranked"
+"""Variant of what is computed as PER's public code does (:mod:`bench.protocols.reranked`)."""
+
 
 class Row(TypedDict):
     """A tidy row: one value of one metric."""

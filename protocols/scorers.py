@@ -70,10 +70,9 @@ class MeanScorer:
 
 
 class Reranked:
-    """The ranking of PER's public code: only the nearest ``candidates`` of another scorer get the scores of this one.
+    """Scorer by which the nearest ``candidates`` of another scorer are ranked; the others follow in the other's order.
 
-    The others follow in the order of the first scorer, so an image that a likelihood score would put first is missed
-    if its mean is not near. Here to reproduce published numbers; every other ranking is over the whole gallery.
+    It scores the whole gallery: :class:`~bench.protocols.near_modes.NearModes` is the fast form of the ranking.
 
     Args:
         scorer: Scorer of the candidates.

@@ -1,4 +1,4 @@
-"""Structure of embeddings on the sphere: spectral decay, density, uniformity, class concentration.
+"""Structure of embeddings on the sphere: spectral decay, density, uniformity, spread of the classes.
 
 Definitions of Roth et al. (ICML 2020; NIR, CVPR 2022, Table 3) where these are complete; the papers leave open which
 split they were computed on. All take unit vectors.
@@ -139,6 +139,34 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
     return ((1 - length / counts) / inter)[counts > 1]
 
 
+def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Diversity of the cosine distances inside classes (EL-nivMF, Supplement L, "variance of intraclass distances").
+
+    The paper gives no formula and only relative changes, and it measures training images.
+
+    Returns:
+        The variance of the distances between two images of a class, as a mean over the classes of three images or
+        more; and the variance over classes, those of two images or more, of their mean distances. Both with the
+        number less one as denominator; nan if there is no such class, or only one.
+
+    Example:
+        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> cluster_diversity(unit, labels)
+        (nan, 0.0)
+    """
+    counts = torch.unique(labels, return_counts=True)[1]
+    inside, means = [], []
+    for members in unit.double()[labels.argsort(stable=True)].split(counts.tolist()):
+        if len(members) > 1:
+            first, second = torch.triu_indices(len(members), len(members), 1)
+            distances = 1 - (members @ members.mT)[first, second]
+            means.append(distances.mean())
+            if len(distances) > 1:
+                inside.append(distances.var())
+    within = float(torch.stack(inside).mean()) if inside else math.nan
+    return within, float(torch.stack(means).var()) if len(means) > 1 else math.nan
+
+
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
     """Rows of all structural metrics; ``class_concentration`` as variance, SD and coefficient of variation of classes.
 
@@ -149,6 +177,7 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
     """
     r = class_concentration(unit, labels)
     sd = float(r.std()) if len(r) > 1 else math.nan
+    within, between = cluster_diversity(unit, labels)
     values = {
         ("spectral_decay", ""): spectral_decay(unit),
         ("density", ""): density(unit, labels),
@@ -156,6 +185,8 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
         ("class_concentration", "variance"): sd**2,
         ("class_concentration", "sd"): sd,
         ("class_concentration", "cv"): sd / float(r.mean()) if float(r.mean()) > 0 else math.nan,
+        ("cluster_diversity", "within_classes"): within,
+        ("cluster_diversity", "between_classes"): between,
     }
     return [
         row(metric, value, scorer="cosine", variant=variant, n_queries=len(labels))
@@ -165,5 +196,5 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
 
 @test(group="structure", per="embeddings", needs=("directions",), clean_only=True)
 def structure(view: Embeddings) -> Iterable[Row]:
-    """Spectral decay, density, uniformity and class concentration of the unit embeddings."""
+    """Spectral decay, density, uniformity, class concentration and cluster diversity of the unit embeddings."""
     return structure_rows(view.unit_vectors, view.labels)

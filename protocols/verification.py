@@ -110,6 +110,41 @@ def tpr_at_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
     return tpr[fpr <= rate].max().item()
 
 
+def _nearest(values: Tensor, target: Tensor, *, last: bool) -> int:
+    """Place of the value nearest to its target, the first or the last of equally near ones."""
+    places = ((values - target).abs() == (values - target).abs().min()).nonzero().squeeze(1)
+    return int(places[-1 if last else 0])
+
+
+def nearest_equal_error_rate(scores: Tensor, same: Tensor) -> float:
+    """Mean of both error rates at the ROC point where they are nearest to each other, as in PER's public code.
+
+    Of the first and the last of such points the smaller mean is taken; the code looks at no other.
+
+    Example:
+        >>> nearest_equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
+        0.0
+    """
+    _check(scores, same)
+    fpr, tpr = _roc(scores, same)
+    at = (_nearest(fpr, 1.0 - tpr, last=last) for last in (False, True))
+    return min(0.5 * (fpr[i] + 1.0 - tpr[i]).item() for i in at)
+
+
+def tpr_at_nearest_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
+    """True positive rate at the last ROC point whose false positive rate is nearest to ``rate``, which it may exceed.
+
+    As in PER's public code.
+
+    Example:
+        >>> tpr_at_nearest_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.9)
+        1.0
+    """
+    _check(scores, same)
+    fpr, tpr = _roc(scores, same)
+    return tpr[_nearest(fpr, torch.full_like(fpr, rate), last=True)].item()
+
+
 def _check(scores: Tensor, same: Tensor) -> None:
     if scores.shape != same.shape or scores.dim() != 1:
         raise ValueError(f"{tuple(scores.shape)} scores for {tuple(same.shape)} pairs")
@@ -128,6 +163,8 @@ def verification_rows(
     *,
     scorer: str = "",
     false_positive_rate: float = 1e-3,
+    nearest_roc_point: bool = False,
+    validation_split: str = "val",
 ) -> Iterator[Row]:
     """Accuracy at the validation threshold and at the best test threshold (PER's, optimistic), AUC, EER, TPR@FPR.
 
@@ -138,6 +175,9 @@ def verification_rows(
         val_same: Whether they share a class.
         scorer: Name of the scorer.
         false_positive_rate: Operating point of the true positive rate.
+        nearest_roc_point: Add the EER and the true positive rate at the nearest points of the ROC.
+        validation_split: Split of the validation pairs, which names the variant: ``train`` if a model was trained on
+            them.
 
     Raises:
         ValueError: If a score is not finite or there are no pairs of one class, or none of two.
@@ -150,12 +190,21 @@ def verification_rows(
     common: dict[str, Any] = {"scorer": scorer, "n_queries": len(scores)}
     if val_scores is not None and val_same is not None:
         threshold, _ = best_threshold(val_scores, val_same)
-        yield row("verification_accuracy", accuracy_at(threshold, scores, same), variant="threshold_val", **common)
+        yield row(
+            "verification_accuracy",
+            accuracy_at(threshold, scores, same),
+            variant=f"threshold_{validation_split}",
+            **common,
+        )
     yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
     yield row("verification_auc", auc(scores, same), **common)
     yield row("verification_eer", equal_error_rate(scores, same), **common)
     rate = tpr_at_fpr(scores, same, false_positive_rate)
     yield row("verification_tpr_at_fpr", rate, variant=f"fpr={false_positive_rate:g}", **common)
+    if nearest_roc_point:
+        yield row("verification_eer", nearest_equal_error_rate(scores, same), variant="nearest_point", **common)
+        rate = tpr_at_nearest_fpr(scores, same, false_positive_rate)
+        yield row("verification_tpr_at_fpr", rate, variant=f"nearest_fpr={false_positive_rate:g}", **common)
 
 
 def _pairs(view: Embeddings) -> Pairs:
@@ -178,6 +227,8 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
         None if validation is None else _pairs(validation).same,
         scorer=scorer,
         false_positive_rate=view.options.false_positive_rate,
+        nearest_roc_point=view.options.nearest_roc_point,
+        validation_split=view.validation_split,
     )
     if view.options.held_out_threshold:
         yield _held_out_accuracy(view, scorer)

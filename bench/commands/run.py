@@ -133,6 +133,13 @@ def run(
             autocompletion=completion.SCORERS_OR_ALL,
         ),
     ] = None,
+    select_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Scorer of the validation MAP@R that selects epochs and trials; the method's own if not given.",
+            metavar="SCORER",
+        ),
+    ] = None,
     corruptions: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,6 +189,7 @@ def run(
         backbone=backbone,
         dim=dim,
         scorers=tuple(scorers or ()),
+        select_by=select_by,
         corruptions=tuple(corruptions or ()),
         pins=tuple(set_ or ()),
     )

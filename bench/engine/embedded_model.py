@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.distributions import Distribution
 from ..datasets.corruptions.apply import corrupted
 from ..datasets.image_set import ImageSet
 from ..methods._base import Method
-from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
 from ..site import Site
 from ..store.records import TrainRecord
@@ -78,9 +79,18 @@ class EmbeddedModel:
             site.device,
         )
 
-    def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
-        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
-        return DistributionScorer(name, self.embeddings[split], self.options if options else None, self.device)
+    @property
+    def validation_split(self) -> Literal["val", "train"]:
+        """Split that :attr:`validation` is: ``train`` if every development class has trained."""
+        return "train" if self.trained.spec.folds == 1 else "val"
+
+    def scorer(self, name: str, split: str) -> Scorer:
+        """A scorer on the rows of a split, with its trained parameters."""
+        return DistributionScorer(name, self.embeddings[split], self.options, self.device)
+
+    def modes(self, split: str) -> Scorer:
+        """Similarity of the modes of a split."""
+        return mode_scorer(self.embeddings[split], self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means on the unit sphere, float64 ``[N, D]``."""
@@ -114,9 +124,18 @@ class ConcatenatedModels:
             if split != "val"
         }
 
-    def scorer(self, name: str, split: str, options: bool = True) -> Scorer:
-        """A scorer on the rows of a split, with its trained parameters unless told otherwise."""
-        return MeanScorer([member.scorer(name, split, options) for member in self.members])
+    @property
+    def validation_split(self) -> Literal["val"]:
+        """Name of the validation split, of which there is none."""
+        return "val"
+
+    def scorer(self, name: str, split: str) -> Scorer:
+        """A scorer on the rows of a split, with its trained parameters."""
+        return MeanScorer([member.scorer(name, split) for member in self.members])
+
+    def modes(self, split: str) -> Scorer:
+        """Similarity of the modes of a split."""
+        return MeanScorer([member.modes(split) for member in self.members])
 
     def unit_vectors(self, split: str) -> Tensor:
         """Concatenated unit vectors, again on the unit sphere, float64 ``[N, M D]``."""

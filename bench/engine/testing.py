@@ -22,7 +22,7 @@ from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
-from ..protocols.rows import SplitRow, row
+from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
@@ -75,6 +75,7 @@ class TestImages:
                 recall_ks=tuple(tests.recall_ks),
                 filter_fractions=tuple(tests.filter_fractions),
                 false_positive_rate=tests.false_positive_rate,
+                nearest_roc_point=tests.nearest_roc_point,
             ),
         )
         noise = random_confidence(images.ids, seed_for("random confidence", name, train.replicate))
@@ -130,20 +131,33 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All values of one model: MAP@R on its validation classes, and the battery on every split of the test images."""
+    """All values of one model: MAP@R on its validation classes, and the battery on every split of the test images.
+
+    If every class has trained, the validation images are some of the training images, and their split is ``train``.
+    """
     tests = load_tests(spec.tests.groups)
     rows: list[SplitRow] = []
     validation = None
     if isinstance(model, EmbeddedModel):
         validation = _validation_view(model, images, spec)
-        value = model.trained.val_map_at_r
-        val_row = row("map_at_r", value, scorer=model.method.scorer, n_queries=len(validation))
-        rows.append({"split": "val", **val_row})
+        rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
     for kind in ("", *images.quality):
         split = f"test_{kind}" if kind else "test"
         view = _view(model, kind, images, spec, validation)
         rows += [{"split": split, **item} for item in run_battery(view, tests)]
     return rows
+
+
+def _validation_row(model: EmbeddedModel, images: int) -> Row:
+    """MAP@R of the selected epoch, by the scorer that selected it."""
+    selection = model.trained.spec.selection
+    return row(
+        "map_at_r",
+        model.trained.val_map_at_r,
+        scorer=selection.scorer,
+        variant=RERANKED if selection.candidates else "",
+        n_queries=images,
+    )
 
 
 def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
@@ -173,7 +187,8 @@ def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validatio
         directions=partial(model.unit_vectors, split),
         quality=quality,
         validation=validation,
-        candidates=partial(model.scorer, "l2", split, options=False) if model.method.released else None,
+        validation_split=model.validation_split,
+        candidates=partial(model.modes, split) if spec.tests.reranked else None,
         clean=not kind,
     )
 
@@ -236,6 +251,8 @@ def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
     bases = [member.trained.spec.base.unit if member.trained.spec.base else "" for member in members]
     # A plug-in's objective need not be a classifier; the norm is what every embedding has.
     default = method.default_confidence
+    if not method.probabilistic and spec.tests.deterministic_confidence in first.confidence["test"]:
+        default = spec.tests.deterministic_confidence
     return Role(
         primary_scorer=method.scorer,
         default_confidence=default if default in first.confidence["test"] else "norm",

@@ -18,7 +18,8 @@ from torch import Tensor
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed
-from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
+from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
 from ..seeds import seed_for
 from ..site import Site
@@ -203,9 +204,14 @@ class Trainer:
         """
         model, labels = self.model, self.data.val.labels
         distribution = self.inputs.validation(model)
+        selection = self.spec.selection
         try:
-            scorer = DistributionScorer(model.method.scorer, distribution, model.scorer_options(), self.site.device)
-            val = map_at_r(scorer, labels)
+            scorer = DistributionScorer(selection.scorer, distribution, model.scorer_options(), self.site.device)
+            if selection.candidates:
+                modes = mode_scorer(distribution, self.site.device)
+                val = reranked_map_at_r(scorer, modes, labels, ks=(selection.candidates - 1,))
+            else:
+                val = map_at_r(scorer, labels)
         except ValueError as error:
             raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
         val_loss = self.inputs.validation_loss(model, labels.to(self.site.device))

@@ -31,6 +31,7 @@ class CellSetting:
         setting: Everything else that can be set.
         space: What is tuned.
         pinned: Settings pinned by the user.
+        select_by: Scorer that selects epochs and trials, if it was asked for; a base that only serves has its own.
         checked: What the checks found.
     """
 
@@ -41,6 +42,7 @@ class CellSetting:
     setting: Setting
     space: dict[str, Range]
     pinned: Pinned
+    select_by: str | None
     checked: Checked
 
 
@@ -85,5 +87,6 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
         setting=setting,
         space=space,
         pinned=pinned,
+        select_by=experiment.select_by if request.requested else None,
         checked=checked,
     )

@@ -62,6 +62,9 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
             f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
             f" use --set data.classes_per_batch={classes} or less"
         )
+    dim, asked = setting.network["dim"], experiment.select_by
+    if asked is not None and request.requested and not _fitting_scorers((asked,), method, dim):
+        raise UserError(f"--select-by {asked}: not defined for the distributions of {method.name}")
     backbone = setting.network["backbone"]
     if view:
         _try_backbone(backbone, view["image_size"])
@@ -70,7 +73,7 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
         files=files,
         soft_labels=data.soft_labels_sha256,
         weights=_weights_hash(backbone, site.weights),
-        scorers=_fitting_scorers(experiment.scorers, method, setting.network["dim"]),
+        scorers=_fitting_scorers(experiment.scorers, method, dim),
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from ..code_id import code_id
 from ..datasets.corruptions.registry import corruption_module
 from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
-from ..protocols._base import Tests
+from ..protocols._base import Preset, Tests
 from ..protocols.known_tests import modules_of
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
@@ -28,6 +28,9 @@ from ..store.specs import (
 )
 from .cell import CellSetting
 from .request import Experiment
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
 
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
@@ -215,7 +218,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
 
 
 def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpec:
-    setting, preset, selection = cell.setting, experiment.preset, experiment.preset.selection
+    setting, preset = cell.setting, experiment.preset
     method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
     return TrainSpec(
         code=_training_code(cell, site),
@@ -235,14 +238,23 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         batches=Batches(**setting.batches),
         view=dict(setting.view),
         augmentation=dict(setting.augmentation),
-        selection=StageSelection(
-            metric=selection.frozen_metric if method.means_frozen else selection.metric,
-            patience=selection.patience,
-            min_improvement=selection.min_improvement,
-        ),
+        selection=_selection(preset, cell, method),
         partial=cell.checked.partial,
         files=cell.checked.files,
         base=None,
+    )
+
+
+def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
+    """Which epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
+    selection = preset.selection
+    metric = selection.frozen_metric if method.means_frozen else selection.metric
+    return StageSelection(
+        metric="map_at_r" if cell.select_by else metric,
+        scorer=cell.select_by or method.scorer,
+        candidates=1 + max(preset.tests.recall_ks) if selection.reranked else 0,
+        patience=selection.patience,
+        min_improvement=selection.min_improvement,
     )
 
 
@@ -253,13 +265,13 @@ def _training_code(cell: CellSetting, site: Site) -> str:
         site.methods.get(cell.request.cell.method).code,
         site.datasets.get(cell.request.cell.dataset).code,
         backbone_module(cell.setting.network["backbone"]),
-        scorer_module(cell.method.scorer),
+        scorer_module(cell.select_by or cell.method.scorer),
     )
 
 
 def _testing_code(cell: CellSetting, tests: Tests) -> str:
     """Id of what a test runs; the ids of the trained models cover the rest."""
-    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers} | ({"l2"} if cell.fidelity != "corrected" else set())
+    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers}
     return code_id(
         "bench.engine.testing",
         *modules_of(tests.groups),
@@ -272,6 +284,8 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site
     """Text that distinguishes this run from others of the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()
+    if cell.select_by:
+        parts.append(f"select_by={cell.select_by}")
     if experiment.unusual_corruptions:
         parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
     if experiment.sampler != "gp" and experiment.hparams == "tuned":

@@ -48,6 +48,7 @@ class RunRequest(BaseModel):
     backbone: str | None = None
     dim: int | None = Field(None, ge=2)
     scorers: tuple[str, ...] = ()
+    select_by: str | None = None
     corruptions: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
 
@@ -92,6 +93,7 @@ class Experiment:
         backbone: Backbone, if it is not the recipe's.
         dim: Embedding size, if it is not the recipe's.
         scorers: Scorers to test with in addition to the usual ones.
+        select_by: Scorer of the validation MAP@R that selects epochs and trials, if it is not a method's own.
         pins: Settings pinned by the user.
         unusual_folds: How many blocks validate, if that is not what the preset does anyway.
         unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
@@ -112,6 +114,7 @@ class Experiment:
     backbone: str | None
     dim: int | None
     scorers: tuple[str, ...]
+    select_by: str | None
     pins: tuple[Pin, ...]
     unusual_folds: int | None
     unusual_corruptions: tuple[str, ...]
@@ -131,6 +134,10 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         raise UserError(
             f"protocol {request.protocol!r} holds out no classes, so there is nothing to tune on: use --hparams default"
             " or a file"
+        )
+    if request.select_by is not None and usual.selection.metric == "last":
+        raise UserError(
+            f"--select-by {request.select_by}: protocol {request.protocol!r} keeps the last epoch and selects nothing"
         )
     preset = _with_folds(usual, request)
     methods = expand(request.methods, site.methods.names)
@@ -159,6 +166,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         backbone=request.backbone,
         dim=request.dim,
         scorers=expand(request.scorers, list(SCORERS)) if request.scorers else (),
+        select_by=request.select_by,
         pins=pins,
         unusual_folds=None if preset == usual else request.folds,
         unusual_corruptions=tuple(unusual),
@@ -204,6 +212,7 @@ def _check_names(request: RunRequest) -> None:
         ("protocol", (request.protocol,), list(protocols)),
         ("preset", (request.preset,), list(presets)),
         ("scorer", split_names(request.scorers), [*SCORERS, "all"]),
+        ("scorer", () if request.select_by is None else (request.select_by,), list(SCORERS)),
         ("corruption", corruptions, [*CORRUPTIONS, "all"]),
         ("fidelity", (request.fidelity,), list(FIDELITIES)),
     ):

@@ -44,7 +44,7 @@ def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDi
         yield {
             "metric": column.metric,
             "split": column.split,
-            "variant": column.variant,
+            "variant": minuend.variant(column),
             "difference_mean": difference.mean,
             "difference_sd": difference.sd,
             "ci95_low": difference.ci_low,

@@ -9,6 +9,7 @@ from typing import Self
 import pandas as pd
 
 from ..protocols.metrics import Metric, find_metric, title_of
+from ..protocols.rows import RERANKED
 from ..protocols.statistics import summarise
 from .contender import Contender, by_contender
 
@@ -21,6 +22,7 @@ class ComparedColumn:
         metric: Metric of the tidy table.
         split: Its split.
         variant: Its variant.
+        reranked: Whether the variant ``reranked`` counts instead in tests that have it, those of ``--preset per``.
         brief: Whether a terminal shows it; the files show every column.
         wide: Whether only a terminal of 100 columns shows it.
     """
@@ -28,6 +30,7 @@ class ComparedColumn:
     metric: str
     split: str = "test"
     variant: str = ""
+    reranked: bool = False
     brief: bool = True
     wide: bool = False
 
@@ -66,8 +69,8 @@ class ComparedColumn:
 
 
 COMPARED = (
-    ComparedColumn("recall_at_1"),
-    ComparedColumn("map_at_r"),
+    ComparedColumn("recall_at_1", reranked=True),
+    ComparedColumn("map_at_r", reranked=True),
     ComparedColumn("r_precision", brief=False),
     ComparedColumn("verification_accuracy", variant="threshold_val", wide=True),
     ComparedColumn("verification_auc", brief=False),
@@ -180,7 +183,11 @@ class SeedGroup:
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison by seed, of the quoted confidence or of another one."""
         name = (confidence or self.confidence) if column.of_confidence else ""
-        return self.per_seed(column.metric, column.split, column.variant, name)
+        return self.per_seed(column.metric, column.split, self.variant(column), name)
+
+    def variant(self, column: ComparedColumn) -> str:
+        """Variant of a column that counts for this contender."""
+        return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..protocols.rows import RERANKED
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import Contender, by_contender, split_pinned
 from .pairing import COMMON, SIDES
@@ -75,7 +76,7 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
     rows = frame[
         (frame["metric"] == "map_at_r")
         & (frame["split"] == "test")
-        & (frame["variant"] == "")
+        & frame["variant"].isin(["", RERANKED])
         & frame["fraction"].isna()
     ]
     for dataset, tested in rows.merge(roles, on="unit").groupby("dataset", sort=True):
@@ -94,6 +95,7 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
 def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
     """Mean without the SD, which scorers.csv has: all scorers have to fit 80 columns."""
     own = rows[rows["scorer"] == scorer]
+    own = own[own["variant"] == max(own["variant"], default="")]  # re-ranked where tests have that
     values = SeedStatistics.of(dict(zip(own["seed"], own["value"])))
     style = "bold" if scorer == rows["primary_scorer"].iloc[0] else ""
     return Text(f"{100 * values.mean:.1f}" if values.defined else "-", style=style)
@@ -124,9 +126,8 @@ def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
 
 
 def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
-    chosen = pair[
-        (pair["metric"] == column.metric) & (pair["split"] == column.split) & (pair["variant"] == column.variant)
-    ]
+    variants = [column.variant, *([RERANKED] if column.reranked else [])]
+    chosen = pair[(pair["metric"] == column.metric) & (pair["split"] == column.split) & pair["variant"].isin(variants)]
     if chosen.empty:
         return "-"
     factor, digits = (100.0, 1) if column.percent else (1.0, 2)

@@ -71,9 +71,20 @@ class Batches(_Value):
 
 
 class StageSelection(_Value):
-    """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`)."""
+    """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`).
+
+    Attributes:
+        metric: Value that selects.
+        scorer: Scorer of the validation MAP@R.
+        candidates: How many of the nearest modes that scorer ranks, the query included, if classes are smaller
+            (:mod:`bench.protocols.near_modes`); 0 if it ranks the whole gallery.
+        patience: Epochs without improvement after which training stops.
+        min_improvement: Smallest improvement that counts.
+    """
 
     metric: SelectionMetric
+    scorer: str
+    candidates: int
     patience: int
     min_improvement: float
 

@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 
 from ..distributions.arrays import in_float64, on_device, rows_of
 from .bounds import Bound
+from .inner_products import modes_of
 from .registry import get_scorer
 
 
@@ -58,3 +59,13 @@ class DistributionScorer:
     def bound(self) -> Bound | None:
         """The score as a function of one inner product, for searches by bounds; None if it is no such function."""
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
+
+
+def mode_scorer(distribution: Distribution, device: str = "cpu") -> DistributionScorer:
+    """Negative squared distance of the modes, by which PER's public code chooses what a scorer ranks.
+
+    Args:
+        distribution: All embeddings, batch shape ``[N]``.
+        device: Where matrices of scores are computed.
+    """
+    return DistributionScorer("l2", modes_of(distribution), device=device)

@@ -1,4 +1,4 @@
-"""Scores of the means: cosine and squared distance."""
+"""Scores of the means or of the raw embeddings: cosine and squared distance."""
 
 from __future__ import annotations
 
@@ -13,10 +13,23 @@ from .layout import Layout
 from .spec import ScorerSpec
 
 
+def _mode(d: Distribution) -> Tensor:
+    return d.loc if isinstance(d, VonMisesFisher) else d.mean
+
+
 def unit_mean(d: Distribution) -> Tensor:
     """Direction of the mean, ``[N, D]``. A zero vector stays zero."""
-    loc = d.loc if isinstance(d, VonMisesFisher) else d.mean
-    return F.normalize(loc, dim=-1, eps=1e-30)
+    return F.normalize(_mode(d), dim=-1, eps=1e-30)
+
+
+def modes_of(d: Distribution) -> PointMass:
+    """Modes ``[N, D]``: on the unit sphere for points, whose directions are compared, and for von Mises-Fisher.
+
+    Example:
+        >>> modes_of(PointMass(torch.tensor([[3.0, 4.0]]))).loc
+        tensor([[0.6000, 0.8000]])
+    """
+    return PointMass(unit_mean(d) if isinstance(d, PointMass) else _mode(d), validate_args=False)
 
 
 def inner_of_means(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
@@ -28,6 +41,22 @@ def _unit_point(d: Distribution, seed: int = 0) -> PointMass:
     return PointMass(unit_mean(d), validate_args=False)
 
 
+def _raw_point(d: Distribution, seed: int = 0) -> PointMass:
+    """Raw embeddings: points as they are, and k mu of a von Mises-Fisher, which is raw if the norm gives its k.
+
+    Raises:
+        ValueError: If the distribution does not say what its raw embedding was.
+    """
+    if isinstance(d, VonMisesFisher):
+        return PointMass(d.concentration.unsqueeze(-1) * d.loc, validate_args=False)
+    if isinstance(d, PointMass):
+        return d
+    raise ValueError(
+        f"raw_l2 needs points or von Mises-Fisher distributions; {type(d).__name__} does not keep the raw embedding"
+        " (use l2)"
+    )
+
+
 def _l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
     return -layout.squared_distance(a.mean, b.mean)
 
@@ -35,4 +64,12 @@ def _l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
 SPECS = (
     ScorerSpec("cosine", "cos(E[z1], E[z2])", inner_of_means, _unit_point, bound=InnerBound),
     ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, bound=DistanceBound),
+    ScorerSpec(
+        "raw_l2",
+        "-||z1 - z2||^2 of raw embeddings with their norms: points, or k mu of a von Mises-Fisher whose concentration"
+        " is the norm (EL-nivMF, Supplement J)",
+        _l2,
+        _raw_point,
+        bound=DistanceBound,
+    ),
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MODULES = {
     "cosine": "inner_products",
     "l2": "inner_products",
+    "raw_l2": "inner_products",
     "mls": "likelihood",
     "expected_cosine": "expectation",
     "sampled_cosine": "expectation",

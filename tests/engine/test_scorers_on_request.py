@@ -1,42 +1,104 @@
-"""Scorers on request (PER, Table 4), and the public code's re-ranking under released fidelity."""
+"""Scorers on request (PER, Table 4): to test with and to select by, and the re-ranking of its public code."""
+
+import json
 
 import pandas as pd
 import pytest
 from bench.cli import main
+from bench.errors import UserError
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 
 
-@pytest.mark.slow
-def test_scorers_on_request_and_the_public_codes_reranking(cli):
-    done = cli(
-        "run",
-        "--method",
-        "cosface,pfe,arcface",
-        *ONE,
-        "--scorers",
-        "expected_cosine,mls,match",
-        "--fidelity",
-        "released",
-    )
+def _frame(cli, *arguments):
+    done = cli("run", *ONE, *arguments)
     frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+    keys = [c for c in frame.columns if c not in ("value", "n_queries", "n_lone", "unit")]
+    assert not frame.duplicated(keys).any()
+    return done, frame
+
+
+@pytest.mark.slow
+def test_scorers_on_request(cli):
+    scorers = ("--scorers", "expected_cosine,mls,match,raw_l2", "--fidelity", "released")
+    done, frame = _frame(cli, "--method", "cosface,pfe,arcface", *scorers)
     retrieval = frame[(frame["metric"] == "map_at_r") & (frame["split"] == "test")]
     own = {name: set(group["scorer"]) for name, group in retrieval.groupby("method")}
     assert own["pfe"] == {"mls", "cosine", "expected_cosine", "match"}
-    assert own["arcface"] == {"cosine", "expected_cosine", "match"}
-    keys = [c for c in frame.columns if c not in ("value", "n_queries", "n_lone", "unit")]
-    assert not frame.duplicated(keys).any()
+    assert own["arcface"] == {"cosine", "raw_l2", "expected_cosine", "match"}
     assert "mean MAP@R by scorer" in done.stdout
     assert "pfe (cosface) [released]" in done.stdout
     assert {"mls", "match"} <= set(pd.read_csv(cli.cwd / "results/runs/report/scorers.csv")["scorer"])
 
-    # A base and a baseline without a released form are what they are; the head's likelihood scores are re-ranked too.
+    # A base and a baseline without a released form are what they are. What is measured is the protocol's, not theirs.
     assert set(frame["fidelity"][frame["method"] == "pfe"]) == {"released"}
     assert set(frame["fidelity"][frame["method"] != "pfe"]) == {"corrected"}
+    assert not frame["variant"].str.contains("reranked").any()
+
+
+@pytest.mark.slow
+def test_the_preset_of_the_public_code_reranks_selects_by_it_and_quotes_the_class_probability(cli):
+    _, frame = _frame(cli, "--method", "cosface,pfe", "--preset", "per", "--scorers", "l2", "--select-by", "cosine")
     reranked = frame[frame["variant"] == "reranked"]
-    assert set(reranked["method"]) == {"pfe"}
-    assert set(reranked["scorer"]) == {"mls", "expected_cosine", "match"}
-    assert {"map_at_r", "recall_at_1"} <= set(reranked["metric"])
+    both = reranked[reranked["metric"] == "map_at_r"].groupby(["method", "split"])["scorer"].agg(set)
+    assert both["pfe", "test"] == both["pfe", "test_crop"] == {"mls", "cosine", "l2"}
+    assert both["cosface", "test"] == {"cosine", "l2"}
+    assert both["pfe", "val"] == both["cosface", "val"] == {"cosine"}
+    assert set(frame["pinned"]) == {"optim.epochs=2; select_by=cosine"}
+    assert {"filter_out_map_at_r", "filter_out_recall_at_1", "recall_at_8"} <= set(reranked["metric"])
+    assert {"nearest_fpr=0.001", "nearest_point", "recall_at_1,reranked"} <= set(frame["variant"])
+    for path in cli.cwd.glob("results/runs/reality_check/*/*/test-*/record.json"):
+        record = json.loads(path.read_text())
+        quoted = {"pfe": "method", "cosface": "max_probability"}
+        assert record["role"]["default_confidence"] == quoted[record["cell"][2]]
+    assert list(cli.cwd.glob("results/runs/report/filter_out_ndigit_smoke_crop.svg"))
+
+
+def _plan(tmp_path, *methods, **options):
+    site = Site(results=str(tmp_path / "results"), weights="none")
+    request = RunRequest(methods=methods, datasets=("ndigit_smoke",), hparams="default", **options)
+    return {plan.cell.method: plan for plan in build_plans(request, site).plans}
+
+
+def test_the_scorer_that_selects_is_part_of_the_training_and_of_the_row(tmp_path):
+    usual, asked = _plan(tmp_path, "pfe"), _plan(tmp_path, "pfe", select_by="expected_l2")
+    assert usual["pfe"].template.selection.metric == "stage_loss"  # which no scorer changes
+    selection = asked["pfe"].template.selection
+    assert (selection.metric, selection.scorer, asked["pfe"].pinned) == (
+        "map_at_r", "expected_l2", "select_by=expected_l2",
+    )  # fmt: skip
+    # The base only serves: it is selected as ever, and one base serves both.
+    assert usual["cosface"].template.id == asked["cosface"].template.id
+    assert usual["cosface"].pinned == asked["cosface"].pinned == ""
+
+
+def test_the_preset_decides_about_reranking_and_the_fidelity_does_not(tmp_path):
+    found = {
+        (preset, fidelity): _plan(tmp_path, "pfe", preset=preset, fidelity=fidelity)["pfe"]
+        for preset in ("strict", "per")
+        for fidelity in ("corrected", "released")
+    }
+    for (preset, _), plan in found.items():
+        assert plan.testing.tests.reranked == plan.testing.tests.nearest_roc_point == (preset == "per")
+        assert plan.template.selection.candidates == (9 if preset == "per" else 0)
+        assert plan.template.selection.metric == ("map_at_r" if preset == "per" else "stage_loss")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"select_by": "mls"}, "--select-by mls: not defined for the distributions of cosface"),
+        ({"select_by": "cosin"}, "did you mean 'cosine'"),
+        ({"select_by": "l2", "protocol": "standardized"}, "keeps the last epoch and selects nothing"),
+    ],
+)
+def test_a_scorer_that_cannot_select_is_refused(tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        _plan(tmp_path, "cosface", **options)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ def test_its_tests_and_its_training(cli):
     both = frame[frame["metric"] == "map_at_1000"]
     assert set(both["variant"]) == {"denominator=n", "denominator=min(k,n-1)"}
     assert set(both["split"]) == {"test"}
+    # Every development class has trained: there is no validation, and a threshold is that of training classes.
+    assert set(frame["split"]) == {"train", "test", "test_crop"}
+    assert "threshold_train" in set(frame["variant"])
+    assert "threshold_val" not in set(frame["variant"])
     for path in cli.cwd.glob("results/runs/standardized/*/*/train-*/record.json"):
         record = json.loads(path.read_text())
         assert record["best_epoch"] == 2

@@ -106,6 +106,22 @@ def test_a_diagonal_of_equal_variances_is_the_isotropic_case():
     torch.testing.assert_close(pairwise_score("mls", iso, diag), pairwise_score("mls", iso, iso))
 
 
+def test_the_raw_distance_is_that_of_the_embeddings_before_they_are_normalised():
+    """EL-nivMF, Supplement J: of points as they are, and of vMFs whose concentration is proportional to the norm."""
+    raw = 3 * torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = [[-sum((a - b) ** 2 for a, b in zip(x, y)) for y in raw.tolist()] for x in raw.tolist()]
+    squared = torch.tensor(expected, dtype=torch.float64)
+    points, images = PointMass(raw), VonMisesFisher(raw, 4 * raw.norm(dim=1))
+    for scale, dist in ((1.0, points), (4.0**2, images)):
+        torch.testing.assert_close(pairwise_score("raw_l2", dist, dist), scale * squared)
+    # Neither the cosine nor the distance of the means has the order of the raw distance.
+    order = pairwise_score("raw_l2", images, images).argsort(1)
+    assert not torch.equal(order, pairwise_score("cosine", images, images).argsort(1))
+    assert not torch.equal(order, pairwise_score("l2", images, images).argsort(1))
+    with pytest.raises(ValueError, match="IsotropicNormal does not keep the raw embedding"):
+        pairwise_score("raw_l2", _of("iso", 2, 3), _of("iso", 2, 3))
+
+
 def test_wrong_uses_are_refused():
     points = PointMass(_unit(3, 4))
     with pytest.raises(ValueError, match="PointMass does not fit"):
@@ -124,7 +140,7 @@ def _of(kind, n, d, seed=0):
 
 
 FITS = [(name, kind) for name in sorted(SCORERS) for kind in ("iso", "diag", "vmf")]
-FITS = [fit for fit in FITS if fit not in (("match", "diag"), ("match", "vmf"))]
+FITS = [fit for fit in FITS if fit not in (("match", "diag"), ("match", "vmf"), ("raw_l2", "iso"), ("raw_l2", "diag"))]
 
 
 @pytest.mark.parametrize(("name", "kind"), FITS)
@@ -292,6 +308,7 @@ def test_every_scorer_is_in_the_table_under_the_module_that_defines_it():
     assert list(SCORERS) == [
         "cosine",
         "l2",
+        "raw_l2",
         "mls",
         "expected_cosine",
         "sampled_cosine",

@@ -10,6 +10,7 @@ from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_
 from bench.protocols.structure import (
     class_concentration,
     class_distances,
+    cluster_diversity,
     density,
     spectral_decay,
     structure_rows,
@@ -42,6 +43,10 @@ def test_structure_equals_loops(seed):
     assert density(x, labels) == pytest.approx(intra / inter, abs=1e-12)
     r = [np.mean([1 - float(a @ (g.mean(0) / g.mean(0).norm())) for a in g]) / inter for g in several]
     assert class_concentration(x, labels).tolist() == pytest.approx(r, abs=1e-12)
+    distances = [[1 - float(a @ b) for a, b in itertools.combinations(g, 2)] for g in several]
+    within = np.mean([np.var(each, ddof=1) for each in distances if len(each) > 1])
+    between = np.var([np.mean(each) for each in distances], ddof=1)
+    assert cluster_diversity(x, labels) == pytest.approx((within, between), rel=1e-9)
     pairs = [math.exp(-2 * float((a - b).square().sum())) for a, b in itertools.combinations(x, 2)]
     assert uniformity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
     s = np.linalg.svd(x.numpy(), compute_uv=False)
@@ -60,7 +65,7 @@ def test_limits_of_structure():
     with pytest.raises(ValueError, match="two classes"):
         class_distances(eye[:4], torch.arange(4))
     names = [(r["metric"], r["variant"]) for r in structure_rows(*_unit(0))]
-    assert len(set(names)) == len(names) == 6
+    assert len(set(names)) == len(names) == 8
 
 
 def test_values_do_not_depend_on_the_order_of_images():

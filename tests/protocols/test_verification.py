@@ -106,6 +106,13 @@ def test_the_threshold_comes_from_validation():
     assert rows["verification_accuracy", "threshold_test"] == 1.0
 
 
+def test_a_threshold_from_classes_that_have_trained_says_so():
+    pairs = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
+    variants = {r["variant"] for r in verification_rows(*pairs, *pairs, validation_split="train")}
+    assert "threshold_train" in variants
+    assert "threshold_val" not in variants
+
+
 def test_scores_that_are_not_finite_are_errors_not_dropped():
     same = torch.tensor([True, False])
     with pytest.raises(ValueError, match="1 of 2 pair scores"):

@@ -10,7 +10,7 @@ import pytest
 from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
-from bench.report.terminal import print_comparison
+from bench.report.terminal import print_comparison, print_scorers
 from bench.store.records import COLUMNS
 from rich.console import Console
 
@@ -113,3 +113,26 @@ def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
     assert "default" not in body
     assert "51.0±1.0" in body
     assert "[2/3]" in body
+
+
+def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
+    likely, reranked = {"scorer": "mls"}, {"variant": "reranked"}
+    lines = []
+    for seed in range(2):
+        for method, base, full, again in (("point", "", 0.25, 0.24), ("normal", "point", 0.5, 0.7)):
+            lines += [
+                (method, base, seed, "", MAP, full),
+                (method, base, seed, "", MAP | reranked, again + 0.01 * seed),
+            ]
+            lines += [(method, base, seed, "", MAP | likely | reranked, 0.9)]
+    frame, roles = _frame(lines)
+    table = comparison_frame(comparison(frame, roles)).set_index("method")
+    assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.705, "point": 0.245})
+    (difference,) = paired_with_base(frame, roles).to_dict("records")
+    assert (difference["variant"], difference["difference_mean"]) == ("reranked", pytest.approx(0.46))
+    console = Console(file=io.StringIO(), width=80)
+    print_scorers(frame, roles, console)
+    assert "70.5" in console.file.getvalue()
+    without = frame[frame["variant"] == ""]
+    table = comparison_frame(comparison(without, roles)).set_index("method")
+    assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.5, "point": 0.25})

@@ -65,7 +65,7 @@ def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=Non
         batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
         view=view or {},
         augmentation={},
-        selection=StageSelection(metric="map_at_r", patience=1, min_improvement=0.0),
+        selection=StageSelection(metric="map_at_r", scorer="cosine", candidates=0, patience=1, min_improvement=0.0),
         partial="",
         files="",
         base=base,

@@ -37,11 +37,14 @@ def _rows_of_run(x, labels, variance, ids):
     noise = random_confidence(ids, seed_for("score", "random confidence"))
     view = Embeddings(labels=images.labels, ids=images.ids, seed=lambda purpose: seed_for("score", purpose))
     model = EmbeddedModel(
-        method=SimpleNamespace(scorer="mls", released=False),
+        method=SimpleNamespace(scorer="mls"),
         embeddings={"test": distribution, "val": distribution},
         confidence={"test": {"method": -torch.from_numpy(variance).log(), "norm": norm_confidence(raw)}},
         options={},
-        trained=SimpleNamespace(val_map_at_r=0.5),
+        trained=SimpleNamespace(
+            val_map_at_r=0.5,
+            spec=SimpleNamespace(folds=4, selection=SimpleNamespace(scorer="mls", candidates=0)),
+        ),
         validation=images,
         device="cpu",
     )

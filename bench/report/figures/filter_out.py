@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...protocols.metrics import METRICS, title_of
+from ...protocols.rows import RERANKED
 from ...store.records import COLUMNS
 from .contenders import labelled
 from .source import Drawing, Note, Source
@@ -16,7 +17,6 @@ from .style import HALF_PAGE, colour, plot_band
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 """Metrics of the filter-out curves, a row of panels each."""
-RERANKED = "reranked"
 VARIANTS = {
     "query_only": "queries removed",
     "query_and_gallery": "queries and gallery removed",
@@ -39,7 +39,7 @@ def filtered_title(metric: str) -> str:
 
 
 PROBABILITY = "max_probability"
-"""Confidence of a deterministic method in PER's Figure 3, beside a random one."""
+"""Confidence of a deterministic method in PER's Figure 3, next to a random one."""
 STYLES = {"random": (":", 1.0), "oracle": ("--", 0.8)}
 """Line and width of the controls."""
 

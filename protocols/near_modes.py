@@ -1,0 +1,210 @@
+"""Rankings of the nearest modes alone, as the public code of "Probabilistic Embeddings Revisited" makes them.
+
+The nearest neighbours are chosen by the distance between modes, and only these are ordered by the scorer: one more than
+the largest class or the largest k of Recall@k, the query included. Here to reproduce published numbers: an image that a
+likelihood score would put first is missed if its mode is not near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
+from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, filter_depth, rank, tie_groups
+from .scorers import Reranked, Scorer
+
+BLOCK_PAIRS = 1 << 15
+"""Pairs that are scored at once."""
+
+
+def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
+    """How many of the nearest modes are scored, the query included: one more than the largest class or the largest k.
+
+    Args:
+        labels: Classes of the gallery, ``[N]``.
+        ks: k of Recall@k.
+
+    Example:
+        >>> candidate_count(torch.tensor([0, 0, 0, 1]), (1,)), candidate_count(torch.tensor([0, 0, 0, 1]), (1, 8))
+        (4, 9)
+    """
+    return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
+
+
+@dataclass(frozen=True, eq=False)
+class NearModes:
+    """The nearest modes of some queries with the scores of another scorer.
+
+    Attributes:
+        near: Ranking by the distance of the modes, deep enough for most removals.
+        scores: Scores of its places, ``[Q, K]`` float64; minus infinity where the gallery is exhausted.
+        scorer: The scorer that orders the nearest.
+        modes: The scorer that chose them.
+        labels: Classes of all rows, ``[N]``.
+        searched: Whether a row is in the gallery, ``[N]``.
+        ks: k of Recall@k.
+    """
+
+    near: Ranking
+    scores: Tensor
+    scorer: Scorer
+    modes: Scorer
+    labels: Tensor
+    searched: Tensor
+    ks: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scorer: Scorer,
+        modes: Scorer,
+        labels: Tensor,
+        *,
+        ks: Sequence[int] = (1,),
+        queries: Tensor | None = None,
+        gallery: Tensor | None = None,
+        near: Ranking | None = None,
+    ) -> NearModes:
+        """Rank the modes and score the nearest.
+
+        Args:
+            scorer: Orders the nearest.
+            modes: Similarity of the modes.
+            labels: Classes of all rows, ``[N]``.
+            ks: k of Recall@k.
+            queries: Rows that are queries; all if not given.
+            gallery: Rows that are searched; all if not given.
+            near: Ranking by ``modes`` of these queries and this gallery, if there is one already.
+
+        Raises:
+            ValueError: If a score is not finite.
+        """
+        if near is None:
+            depth = near_depth(labels, ks)
+            near = rank(modes, labels, depth=depth, queries=queries, gallery=gallery)
+        searched = torch.ones(len(labels), dtype=torch.bool)
+        if gallery is not None:
+            searched.zero_()[gallery] = True
+        return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
+
+    def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
+        """Metrics of the kept queries against the kept gallery by name, each ``[Q]``, nan for lone queries.
+
+        Args:
+            keep: Whether a row is kept, ``[N]``; all if not given.
+        """
+        keep = torch.ones_like(self.searched) if keep is None else keep
+        rows = keep[self.near.queries].nonzero().squeeze(1)
+        queries, left = self.near.queries[rows], keep & self.searched
+        counts = torch.bincount(self.labels[left], minlength=int(self.labels.max()) + 1)
+        positives = counts[self.labels[queries]] - left[queries].long()
+        if not len(rows) or int(left.sum()) < 2:
+            return {name: torch.full((len(rows),), math.nan, dtype=torch.float64) for name in self._names()}
+        wanted = candidate_count(self.labels[left], self.ks) - 1
+        result, missing = self._from_stored(rows, keep, positives, wanted)
+        if len(missing):
+            fresh = self._anew(queries[missing], left, positives[missing], wanted)
+            for name in self._names():
+                result[name][missing] = fresh[name]
+        return result
+
+    def _from_stored(
+        self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Metrics of some rows from the stored places, and which of them these do not settle."""
+        parts, missing = [], []
+        for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // self.near.depth)):
+            values, good = self._of_block(rows[block], keep, positives[block], wanted)
+            parts.append(values)
+            missing.append(block[~good])
+        return {name: torch.cat([values[name] for values in parts]) for name in self._names()}, torch.cat(missing)
+
+    def _anew(self, queries: Tensor, left: Tensor, positives: Tensor, wanted: int) -> dict[str, Tensor]:
+        """Metrics of some queries from the modes nearest to them in what is left of the gallery."""
+        gallery = left.nonzero().squeeze(1)
+        near = rank(self.modes, self.labels, depth=wanted, queries=queries, gallery=gallery)
+        nearest = replace(self, near=near, scores=_scores(self.scorer, near))
+        result, tied = nearest._from_stored(torch.arange(len(queries)), left, positives, wanted)
+        if len(tied):
+            # Modes tied with the last candidate lie beyond every stored place.
+            own = int(bool(left[queries].any()))  # a query that is not searched is not among its own candidates
+            scorer = Reranked(self.scorer, self.modes, wanted + own)
+            ranking = rank(scorer, self.labels, depth=wanted, queries=queries[tied], gallery=gallery)
+            for name, values in per_query(ranking, self.ks).items():
+                if name in result:
+                    result[name][tied] = values
+        return result
+
+    def _names(self) -> tuple[str, ...]:
+        return ("map_at_r", *(f"recall_at_{k}" for k in self.ks))
+
+    def _of_block(self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Metrics of some rows from the stored places, and which of them are right."""
+        near = self.near
+        stored = near.neighbours[rows].long()
+        valid = (stored >= 0) & keep[stored.clamp_min(0)]
+        group = near.group[rows]
+        # Candidates tied with the last one are all taken.
+        last = torch.where(valid & (valid.cumsum(1) <= wanted), group, -1).amax(1, keepdim=True)
+        exhausted = (near.neighbours[rows, -1] < 0) | (near.depth >= near.gallery_size)
+        cut = (near.beyond[rows] > 0) & (last.squeeze(1) == group[:, -1])
+        good = ((valid.sum(1) >= wanted) | exhausted) & ~cut
+        score = self.scores[rows].masked_fill(~(valid & (group <= last)), -math.inf)
+        score, order = score.sort(dim=1, descending=True, stable=True)
+        chosen = score > -math.inf
+        tolerance = TIE_TOLERANCE * score.masked_fill(~chosen, 0.0).abs().amax(1)
+        relevant = near.relevant[rows].gather(1, order) & chosen
+        none = torch.zeros(len(rows), dtype=torch.long)
+        need = max(1, int(positives.max()), *self.ks)
+        places = Places.of(relevant, tie_groups(score, tolerance), chosen, none, none, need)
+        return expected_metrics(places, positives, self.ks), good
+
+
+def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
+    """Places of a ranking of modes in which most queries find their candidates, after a removal too."""
+    return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
+
+
+def _scores(scorer: Scorer, near: Ranking) -> Tensor:
+    """Scores of the places of a ranking, ``[Q, K]`` float64."""
+    parts = []
+    for block in torch.arange(len(near.queries)).split(max(1, BLOCK_PAIRS // near.depth)):
+        right = near.neighbours[block].long()
+        stored = right >= 0
+        left = near.queries[block, None].expand_as(right)
+        found = scorer.pairs(left[stored], right[stored]).double().cpu()
+        if not torch.isfinite(found).all():
+            raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(found)).sum())} scores not finite")
+        parts.append(torch.full(right.shape, -math.inf, dtype=torch.float64).masked_scatter_(stored, found))
+    return torch.cat(parts)
+
+
+def with_lone_queries(metric: str, values: Tensor) -> Tensor:
+    """Values of the queries that count: in MAP@R lone queries count as 0, in Recall@k they are left out.
+
+    Example:
+        >>> nan = float("nan")
+        >>> with_lone_queries("map_at_r", torch.tensor([1.0, nan])).tolist()
+        [1.0, 0.0]
+        >>> with_lone_queries("recall_at_1", torch.tensor([1.0, nan])).tolist()
+        [1.0]
+    """
+    return values.nan_to_num(nan=0.0) if metric == "map_at_r" else values[~values.isnan()]
+
+
+def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
+    """MAP@R alone, for model selection.
+
+    Args:
+        scorer: Orders the nearest.
+        modes: Similarity of the modes.
+        labels: Classes ``[N]``.
+        ks: k of Recall@k, which decide with the classes how many are ordered.
+    """
+    values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
+    return mean_of_counted(with_lone_queries("map_at_r", values))

@@ -1,0 +1,114 @@
+"""Retrieval as the public code of "Probabilistic Embeddings Revisited" computes it, variant ``reranked``.
+
+Rankings are those of :mod:`~bench.protocols.near_modes`. Queries without a positive count as 0 in MAP@R and are left
+out of Recall@k. A filter-out curve keeps the confidences from its threshold on, in queries and gallery alike, and
+counts classes and neighbours anew on what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from .confidence import aurc
+from .controls import JUDGED_BY
+from .declare import test
+from .embeddings import Embeddings
+from .near_modes import NearModes, near_depth, with_lone_queries
+from .query_metrics import mean_of_counted
+from .ranking import rank
+from .rows import RERANKED, Row, row
+from .scorers import Scorer
+
+
+def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
+    """Mask of the images whose confidence is at least the round((N - 1) f)-th smallest, counted from 0.
+
+    So up to one image more than a share 1 - f is kept, and all that are tied with the threshold.
+
+    Args:
+        confidence: ``[N]``.
+        fraction: Share f to be removed, in [0, 1).
+
+    Example:
+        >>> kept_from_threshold(torch.tensor([3.0, 1.0, 2.0]), 0.5).tolist()
+        [True, False, True]
+    """
+    # Their grid is np.linspace(0, 0.9, 10): its 0.3 is 3 * 0.1 > 0.3, which decides where the rank ends in one half.
+    tenths = round(10 * fraction)
+    share = tenths * 0.1 if math.isclose(tenths * 0.1, fraction) else fraction
+    return confidence >= confidence.sort().values[round((len(confidence) - 1) * share)]
+
+
+def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
+    """The mean of what counts of the queries' values."""
+    counted = with_lone_queries(metric, values)
+    lone = len(values) - len(counted)
+    return row(name, mean_of_counted(counted), n_queries=len(counted), n_lone=lone, **columns)  # type: ignore[arg-type]
+
+
+def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
+    """Filter-out curves of MAP@R and Recall@1, queries and gallery filtered.
+
+    Args:
+        near: The nearest modes of all queries.
+        confidences: Confidences ``[N]`` by name.
+        fractions: Shares removed, in [0, 1).
+    """
+    for name, confidence in confidences.items():
+        for fraction in fractions:
+            values = near.values(kept_from_threshold(confidence, fraction))
+            for metric in JUDGED_BY:
+                yield _mean_row(
+                    metric,
+                    values[metric],
+                    f"filter_out_{metric}",
+                    scorer=near.scorer.name,
+                    confidence=name,
+                    variant=RERANKED,
+                    fraction=fraction,
+                )
+
+
+def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> NearModes:
+    """The nearest modes with the scores of a scorer; their ranking serves all scorers."""
+    ks, by_mode = view.options.recall_ks, view.once("scorer of modes", modes)
+    queries, gallery = view.queries, view.gallery
+    near = view.once(
+        "ranking of modes",
+        lambda: rank(by_mode, view.labels, depth=near_depth(view.labels, ks), queries=queries, gallery=gallery),
+    )
+    return NearModes.of(view.scorer(scorer), by_mode, view.labels, ks=ks, gallery=gallery, near=near)
+
+
+@test(group="reranked", per="scorer", needs=("candidates",))
+def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Recall@k and MAP@R as PER's public code computes them; of the own scorer its curves and risk areas too."""
+    assert view.candidates is not None
+    near = _near_modes(view, scorer, view.candidates)
+    values = near.values()
+    for metric, each in values.items():
+        yield _mean_row(metric, each, metric, scorer=scorer, variant=RERANKED)
+    if scorer in view.own_scorers:
+        yield from filter_out_rows(near, view.confidences, view.options.filter_fractions)
+        yield from _risk_rows(near, values, view.confidences)
+
+
+def _risk_rows(near: NearModes, values: Mapping[str, Tensor], confidences: Mapping[str, Tensor]) -> Iterator[Row]:
+    """Areas under the risk-coverage curves; lone queries are errors in that of MAP@R."""
+    for name, confidence in confidences.items():
+        of_queries = confidence[near.near.queries]
+        for metric in JUDGED_BY:
+            kept = of_queries if metric == "map_at_r" else of_queries[~values[metric].isnan()]
+            counted = with_lone_queries(metric, values[metric])
+            yield row(
+                "aurc",
+                aurc(kept, 1.0 - counted),
+                scorer=near.scorer.name,
+                confidence=name,
+                variant=f"{metric},{RERANKED}",
+                n_queries=len(counted),
+                n_lone=len(values[metric]) - len(counted),
+            )
