@@ -25,8 +25,8 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
         note: Called for every test whose training has no record.
 
     Returns:
-        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training, and ``held_out``:
-        whether the classes that MAP@R is of did not train.
+        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training,
+        and ``held_out``: whether the classes that MAP@R is of did not train.
     """
     lines: list[dict[str, object]] = []
     for index, label, tests in source.contenders(dataset):
