@@ -74,8 +74,8 @@ def run(
     fidelity: Annotated[
         str,
         typer.Option(
-            help="`corrected`, or `released` for the computation of a paper's public code if it differs (`released_per`,"
-            " `released_el`: that of one repository).",
+            help="`corrected`, or `released` for the computation of a paper's public code if it differs"
+            " (`released_per`, `released_el`: that of one repository).",
             autocompletion=completion.FIDELITY,
         ),
     ] = "corrected",
