@@ -82,6 +82,7 @@ class Margin(Method):
         equations="Eq. 3-6",
     )
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = ("divides by triplets with any active term, not by active terms (EL-nivMF code)",)
     default_confidence = "norm"
 

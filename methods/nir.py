@@ -126,6 +126,7 @@ class NIR(Method):
     # Their omega is for the sum over dimensions.
     published = (NivmfScripts(_from_scripts, {"ProxyAnchor+NIR": {}}, released_only=True),)
     fidelities = ("corrected", "released")
+    repository = "el"
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
         "Proxy-Anchor's positive term is averaged over samples; ProxyNCA counts the own proxy once per sample",
