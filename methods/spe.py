@@ -25,7 +25,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
-from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, RERANKED, spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
 from .scorers.layout import Pairs
 from .scorers.likelihood import mutual_likelihood
@@ -223,7 +223,6 @@ class SPE(Method):
         "the first half of a class's images, not every other one, makes a half of the batch",
         "embeddings keep the size that the network gives them (`spread` is not used)",
         RELEASED_HEAD,
-        RERANKED,
     )
 
     class Params(MethodParams):
