@@ -1,6 +1,7 @@
 """``--fidelity released`` means a form that each method has; where two repositories differ, the protocol's own."""
 
 import pytest
+from bench.engine.training import Trainer
 from bench.errors import UserError
 from bench.planning.request import RunRequest, resolve, resolve_fidelity
 from bench.registry import Registry
@@ -53,3 +54,20 @@ def test_a_method_with_one_released_form_says_whose(entry):
     if "released" in cls.fidelities:
         assert cls.repository in ("per", "el")
     assert len(cls.fidelities) in (1, 2) or cls.fidelities == ("corrected", "released_per", "released_el")
+
+
+@pytest.mark.parametrize("method", ["hib", "vmf_loss"])
+def test_per_s_start_is_from_ten_batches(tmp_path, method, monkeypatch):
+    seen = {}
+    for fidelity in ("corrected", "released"):
+        plan = _plan(tmp_path, method, fidelity=fidelity, hparams="default", pins=("data.classes_per_batch=4",))
+        trainer = Trainer(plan.template, Site(results=str(tmp_path / "results")))
+        sizes = plan.template.batches
+        monkeypatch.setattr(
+            type(trainer.model.method), "initialise", lambda self, model, raw, labels: seen.update({self.fidelity: raw})
+        )
+        trainer.resume_or_start()
+        batch = sizes.classes_per_batch * sizes.images_per_class
+        wanted = 10 if fidelity == "released" else trainer.steps
+        assert trainer.steps > 10
+        assert len(seen[fidelity]) == wanted * batch
