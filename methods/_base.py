@@ -136,6 +136,11 @@ class Method:
         return self.fidelity != "corrected"
 
     @property
+    def warm_start_batches(self) -> int | None:
+        """Number of training batches that :meth:`initialise` sees; None for one pass over the training images."""
+        return None
+
+    @property
     def trained_parts(self) -> tuple[str, ...]:
         """Trained :data:`PARTS`: :attr:`trains` unless a parameter says otherwise."""
         return self.trains
@@ -178,7 +183,7 @@ class Method:
 
         Args:
             model: The untrained network, whose parts may be changed in place.
-            raw: ``[N, D]``, raw embeddings of one pass of training batches.
+            raw: ``[N, D]``, raw embeddings of :attr:`warm_start_batches` training batches.
             labels: ``[N]``, their classes.
         """
 

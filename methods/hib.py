@@ -148,7 +148,7 @@ class HIB(Method):
     deviations = (
         "one variance per image, as in PER (the paper: one per dimension or a mixture)",
         "pairs=all: the mean over all pairs of the batch was far better on ndigit than PER's balanced halves",
-        "retrieval scores the match probability by quadrature, without sampling noise",
+        "retrieval scores the match probability by quadrature, without sampling noise (sampled_match: PER's 8 x 8 draws)",
         "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER",
         SpreadHead.DEVIATION,
     )
@@ -162,7 +162,7 @@ class HIB(Method):
         "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
         "binary cross-entropy of probabilities with torch's clamps: log p stops at -100, pairs with p < 1e-12 fade",
         "a is a free number, not an exponential; a and b learn at lr_objective (corrected: 0.2 of it) and decay",
-        "embeddings keep the size that the network gives them",
+        "embeddings keep the size that the network gives them; ten batches, not an epoch of them, give the start of a",
         RELEASED_HEAD,
     )
 
@@ -188,6 +188,11 @@ class HIB(Method):
         """Soft contrastive loss."""
         p = self.params
         return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
+
+    @property
+    def warm_start_batches(self) -> int | None:
+        """Ten when released, as in PER's code."""
+        return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Scale embeddings to unit variance per dimension, and set a to one over their mean coordinate."""

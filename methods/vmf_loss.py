@@ -203,7 +203,8 @@ class VmfLossMethod(NormConcentrationMethod):
         "draws come from the faulty sampler, the closed form replaces the normaliser",
         "an offset of log-normalisers of the temperature is in the loss and leaks a small gradient into it",
         "the log temperature learns at lr_objective (corrected: 0.1 of it) and decays",
-        "alpha comes from the mean coordinate, not from the mean norm, so concentrations start a quarter too high",
+        "alpha comes from the mean coordinate, not from the mean norm, so concentrations start a quarter too high;"
+        " ten batches, not an epoch of them, give it",
     )
 
     class Params(MethodParams):
@@ -220,6 +221,11 @@ class VmfLossMethod(NormConcentrationMethod):
         p = self.params
         points = p.classes == "point"
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
+
+    @property
+    def warm_start_batches(self) -> int | None:
+        """Ten when released, as in PER's code."""
+        return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set alpha so that the mean concentration has the mean resultant length ``image_length``."""

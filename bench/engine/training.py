@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +145,13 @@ class Trainer:
 
     @torch.no_grad()
     def _warm_start(self) -> None:
-        """Show the method the raw embeddings of one pass of training batches, then forget that they were computed."""
+        """Show the method the raw embeddings of its first training batches, then forget that they were computed."""
         # Batch statistics, as in the first training step; running ones are at their initial values or frozen.
         before = {key: value.clone() for key, value in self.model.state_dict().items()}
         self.model.train()
         raw, labels = [], []
-        for rows, batch in self._batches("warm start", self.spec.dataset, self.spec.replicate):
+        batches = self._batches("warm start", self.spec.dataset, self.spec.replicate)
+        for rows, batch in islice(batches, self.model.method.warm_start_batches):
             raw.append(self.inputs.embed_batch(self.model, batch).raw)
             labels.append(self.data.train.labels[rows])
         self.model.load_state_dict(before)
