@@ -61,7 +61,7 @@ class ClassDistributions(CosineClassifier):
         k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
         return self.cosines(distribution.mean), float(k.detach().mean())
 
-    def logits(self, distribution: Distribution) -> Tensor:
+    def class_logits(self, distribution: Distribution) -> Tensor:
         """Log densities ``[B, C]`` of the means under the classes."""
         cosine, classes = self.cosines(distribution.mean), self.class_distributions()
         # From the cosines: [B, C, D] would not fit in memory.
@@ -71,7 +71,7 @@ class ClassDistributions(CosineClassifier):
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Mean cross-entropy, scalar."""
-        return F.cross_entropy(self.logits(distribution), labels)
+        return F.cross_entropy(self.class_logits(distribution), labels)
 
 
 @register

@@ -149,7 +149,8 @@ class HIB(Method):
         "one variance per image, as in PER (the paper: one per dimension or a mixture)",
         "pairs=all: the mean over all pairs of the batch was far better on ndigit than PER's balanced halves",
         "retrieval scores the match probability by quadrature, without sampling noise",
-        "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER",
+        "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER (which averages over ten"
+        " batches, not over an epoch of them)",
         SpreadHead.DEVIATION,
     )
     scorer = "match"

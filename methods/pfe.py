@@ -91,8 +91,9 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
         left = torch.arange(start, stop, device=labels.device).repeat_interleave(own)
         step = torch.arange(len(left), device=labels.device) - (own.cumsum(0) - own).repeat_interleave(own)
         right = first[left] + step
-        counted = slice(None) if with_self else left != right
-        yield order[left[counted]], order[right[counted]]
+        counted = torch.ones_like(left, dtype=torch.bool) if with_self else left != right
+        if counted.any():
+            yield order[left[counted]], order[right[counted]]
         start = stop
 
 

@@ -195,6 +195,7 @@ class VmfLossMethod(NormConcentrationMethod):
         "image_length and class_length set the initial concentrations by their mean resultant lengths (the paper: one"
         " for both); the norm of class vectors is exact, so k starts where it is meant to",
         "the exact normaliser in place of the authors' closed form",
+        "alpha is set from one epoch of training batches (PER's code: from ten batches)",
     )
     published = (PER("vmf-loss", _from_per),)
     fidelities = ("corrected", "released")

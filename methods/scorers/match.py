@@ -117,8 +117,9 @@ def match_probability(
 
     The difference of two isotropic normals has v = v_a + v_b, and |z_a - z_b|^2 = (delta + sqrt(v) n)^2 + v c with n
     standard normal and c chi-square: a two-dimensional Gauss rule replaces HIB's 8 x 8 draws per pair. Its relative
-    error is 1e-3 where scale sqrt(v) is 1.4; steeper sigmoids make it too small (by half at 5.7). Below 16 dimensions, where the distance of close pairs has a kink that this rule cannot follow, the integral is over the
-    distance itself.
+    error is 1e-3 where scale sqrt(v) is 1.4; steeper sigmoids make it too small (by half at 5.7). Below 16 dimensions,
+    where the distance of close pairs has a kink that this rule cannot follow, the integral is over the distance itself,
+    ten times slower.
 
     Args:
         a: Isotropic normals or points, D >= 2.

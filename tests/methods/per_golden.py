@@ -11,11 +11,11 @@ F64 = torch.float64
 FOLDER = Path(__file__).parents[1] / "golden" / "per"
 
 
-def load(name):
-    """Arrays of a file as tensors; floats in float64."""
+def load(name, dtype=F64):
+    """Arrays of a file as tensors; floats in one precision."""
     with np.load(FOLDER / f"{name}.npz") as held:
         found = {key: torch.from_numpy(np.asarray(held[key])) for key in held.files}
-    return {key: value.to(F64) if value.is_floating_point() else value for key, value in found.items()}
+    return {key: value.to(dtype) if value.is_floating_point() else value for key, value in found.items()}
 
 
 def error(found, golden):
@@ -27,13 +27,13 @@ def error(found, golden):
 
 def normal_draws(monkeypatch, *draws):
     """Let the next calls of ``torch.randn`` return these, and no other call happen."""
-    waiting = [draw.to(F64) for draw in draws]
+    waiting = list(draws)
 
-    def drawn(*size, dtype=None, device=None):
+    def drawn(*size, dtype=F64, device=None):
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
         draw = waiting.pop(0)
         assert tuple(shape) == tuple(draw.shape), (tuple(shape), tuple(draw.shape))
-        return draw
+        return draw.to(dtype)
 
     monkeypatch.setattr(torch, "randn", drawn)
 

@@ -59,16 +59,16 @@ HELD = [(name, dim) for name in CASES for dim in (8, 128) if f"{name}/loss" in G
 class Replay:
     """A released method on the golden inputs: loss and the gradients by the golden names."""
 
-    def __init__(self, name, dim, labels, monkeypatch):
+    def __init__(self, name, dim, labels, monkeypatch, dtype=F64):
         method, params = CASES[name]
         self.name, self.dim, self.monkeypatch = name, dim, monkeypatch
-        self.inputs, self.draws = load(f"inputs_D{dim}"), load(f"draws_D{dim}")
+        self.dtype, self.inputs, self.draws = dtype, load(f"inputs_D{dim}", dtype), load(f"draws_D{dim}", dtype)
         cls = METHODS.get(method).load()
         form = next((form for form in ("released_per", "released") if form in cls.fidelities), "corrected")
         self.method = cls(cls.Params(**params), form)
         self.objective = self._objective()
         if method == "vmf_loss":
-            self.raw, self.spread = self.inputs["raw_vmf"], torch.ones(24, 1, dtype=F64)
+            self.raw, self.spread = self.inputs["raw_vmf"], torch.ones(24, 1, dtype=dtype)
         else:
             self.raw = self.inputs["raw"]
             self.spread = self.inputs["spread_vmf" if name == "dul_cls_vmf" else "spread"]
@@ -81,9 +81,9 @@ class Replay:
     def _objective(self):
         base = None
         if self.method.on_base:
-            base = CosFaceLoss(C, self.dim, 16.0, 0.2).double()
+            base = CosFaceLoss(C, self.dim, 16.0, 0.2).to(self.dtype)
             base.weight.data = self.inputs["weight"].clone()
-        objective = self.method.objective(C, self.dim, base).double()
+        objective = self.method.objective(C, self.dim, base).to(self.dtype)
         with torch.no_grad():
             for module in (objective, getattr(objective, "classifier", None)):
                 if hasattr(module, "weight"):
@@ -148,6 +148,14 @@ def _compare(name, dim, prefix, replay):
 @pytest.mark.parametrize(("name", "dim"), HELD)
 def test_loss_and_gradients(name, dim, monkeypatch):
     _compare(name, dim, name, Replay(name, dim, "labels", monkeypatch))
+
+
+@pytest.mark.parametrize(("name", "dim"), HELD)
+def test_the_loss_in_float32(name, dim, monkeypatch):
+    # In which the public code runs: saturated match probabilities give another loss than in float64.
+    replay = Replay(name, dim, "labels", monkeypatch, torch.float32)
+    assert replay.loss.dtype == torch.float32
+    assert replay.loss.item() == pytest.approx(GOLDEN[dim][f"{name}/loss_float32"].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "dim"), [case for case in HELD if f"{case[0]}/unbalanced/loss" in GOLDEN[case[1]]])

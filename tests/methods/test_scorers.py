@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
+from bench.methods.heads import positive_from_raw
 from bench.methods.scorers import SCORERS, get_scorer, paired_score, pairwise_score, scorer_module
 from scipy import integrate, special, stats
 
@@ -228,6 +229,18 @@ def test_equal_concentrations_rank_exactly_like_cosine(kappa):
     dist = VonMisesFisher(loc, torch.full((300,), kappa, dtype=torch.float64))
     mls, cosine = pairwise_score("mls", dist, dist), pairwise_score("cosine", dist, dist)
     assert torch.equal(mls.argsort(dim=1), cosine.argsort(dim=1))
+
+
+def test_a_collapsed_concentration_head_still_ranks_by_cosine():
+    # Nothing bounds SCF's k away from zero: D / phi(r) is 6e-5 at r = 1e6.
+    k = 64 / positive_from_raw(torch.full((2000,), 1e6, dtype=torch.float64))
+    assert 0 < k[0] < 1e-4
+    angle = torch.linspace(0.0, math.pi, 2000, dtype=torch.float64)
+    mode, other = torch.zeros(2, 2000, 64, dtype=torch.float64)
+    mode[:, 0], other[:, 0], other[:, 1] = 1.0, angle.cos(), angle.sin()
+    score = paired_score("mls", VonMisesFisher(mode, k), VonMisesFisher(other, k))
+    apart = (angle.cos()[:-2] - angle.cos()[2:]) > 1e-3
+    assert (score[:-2] > score[2:])[apart].all()
 
 
 @pytest.mark.parametrize("d", [2, 3, 64])

@@ -1,0 +1,55 @@
+"""``--fidelity released`` means a form that each method has; where two repositories differ, the protocol's own."""
+
+import pytest
+from bench.errors import UserError
+from bench.planning.request import RunRequest, resolve, resolve_fidelity
+from bench.registry import Registry
+from bench.site import Site
+
+from .test_layers import _plan
+
+METHODS = Registry("methods")
+
+
+@pytest.mark.parametrize(
+    ("method", "asked", "protocol", "form"),
+    [
+        ("proxy_anchor", "released", "reality_check", "released_per"),
+        ("proxy_anchor", "released", "standardized", "released_el"),
+        ("proxy_anchor", "released_el", "reality_check", "released_el"),
+        ("proxy_anchor", "released_per", "standardized", "released_per"),
+        ("hib", "released", "standardized", "released"),
+        ("hib", "released_per", "reality_check", "released"),
+        ("hib", "released_el", "standardized", "corrected"),
+        ("el_nivmf", "released_el", "standardized", "released"),
+        ("el_nivmf", "released_per", "reality_check", "corrected"),
+        ("cosface", "released", "reality_check", "corrected"),
+        ("proxy_anchor", "corrected", "standardized", "corrected"),
+    ],
+)
+def test_the_form_that_a_fidelity_means(method, asked, protocol, form):
+    assert resolve_fidelity(METHODS.method(method), asked, protocol) == form
+
+
+def test_units_store_the_form(tmp_path):
+    plan = _plan(tmp_path, "proxy_anchor", fidelity="released", hparams="default")
+    assert plan.template.fidelity == "released_per"
+    assert _plan(tmp_path, "pfe", fidelity="released_per", hparams="default").template.fidelity == "released"
+    assert _plan(tmp_path, "pfe", fidelity="released", hparams="default", base="arcface").base.template.fidelity == (
+        "released"
+    )
+
+
+@pytest.mark.parametrize(("method", "fidelity"), [("cosface", "released"), ("hib", "released_el")])
+def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
+    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), fidelity=fidelity)
+    with pytest.raises(UserError, match="one form only"):
+        resolve(request, Site(results=str(tmp_path)))
+
+
+@pytest.mark.parametrize("entry", list(METHODS), ids=lambda entry: entry.name)
+def test_a_method_with_one_released_form_says_whose(entry):
+    cls = entry.load()
+    if "released" in cls.fidelities:
+        assert cls.repository in ("per", "el")
+    assert len(cls.fidelities) in (1, 2) or cls.fidelities == ("corrected", "released_per", "released_el")
