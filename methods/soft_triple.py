@@ -6,6 +6,7 @@ R = sum_c sum_{k < l} sqrt(2 - 2 w_ck . w_cl) / (C K (K - 1))
 
 from __future__ import annotations
 
+from pydantic import Field
 from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
@@ -30,7 +31,7 @@ class SoftTriple(Method):
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
-        centres: int = 2
+        centres: int = Field(2, ge=1)
         gamma: float = 0.1
         tau: float = 0.2
 

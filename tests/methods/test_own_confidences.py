@@ -129,3 +129,14 @@ def test_vmf_loss_probabilities_are_expected_likelihoods_of_its_classes():
     found = classifier_confidences(objective, images)
     np.testing.assert_allclose(found["max_probability"].detach(), np.log(p.max(1)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["neg_entropy"].detach(), -stats.entropy(p, axis=1), rtol=1e-4, atol=1e-5)
+
+
+def test_vmf_loss_with_point_classes_is_a_softmax_of_scaled_inner_products():
+    torch.manual_seed(0)
+    objective = VmfLossMethod(VmfLossMethod.Params(temperature=6.0, classes="point")).objective(CLASSES, DIM)
+    images = _images()
+    weight = objective.weight.detach().double().numpy()
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    log_p = special.log_softmax(6.0 * images.mean.double().numpy() @ unit.T, axis=1)
+    found = classifier_confidences(objective, images)
+    np.testing.assert_allclose(found["max_probability"].detach(), log_p.max(1), rtol=1e-5, atol=1e-6)
