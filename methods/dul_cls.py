@@ -94,7 +94,8 @@ class DulCls(SpreadMethod):
     released_behaviour = (
         RELEASED_HEAD,
         f"classifier=arcface: {ArcFaceLoss.RELEASED}",
-        "distribution=vmf: draws come from the faulty sampler, and the prior term is k + log C(k) - log C(0), no KL",
+        "distribution=vmf: draws come from the faulty sampler, and the prior term is k + log C(k) - log C(0), no KL,"
+        " with log C(0) in float32",
     )
 
     class Params(SpreadParams):

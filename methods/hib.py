@@ -148,7 +148,7 @@ class HIB(Method):
     deviations = (
         "one variance per image, as in PER (the paper: one per dimension or a mixture)",
         "pairs=all: the mean over all pairs of the batch was far better on ndigit than PER's balanced halves",
-        "retrieval scores the match probability by quadrature, without sampling noise (sampled_match: PER's 8 x 8 draws)",
+        "retrieval scores the match probability by quadrature, without noise (sampled_match: PER's 8 x 8 draws)",
         "variance starts at exp(-5) with unit-variance embeddings, a at 1/mean|mu_i| as in PER",
         SpreadHead.DEVIATION,
     )

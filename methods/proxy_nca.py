@@ -40,14 +40,13 @@ class ProxyNCA(Method):
         "scale is the inverse temperature of the cosine, tuned; ProxyNCA++'s 1/9 on squared distances is scale 18",
     )
     published = (PER("proxy-nca", _from_per),)
-    fidelities = ("corrected", "released")
-    repository = "el"
+    fidelities = ("corrected", "released_per", "released_el")
     released_behaviour = (
-        "form=softplus: the own proxy counts once per sample of its class in the batch (NIR's code)",
-        "form=original at scale 2 is what PER's code computes, in either form",
-        "proxies start at normal draws of variance 1/64 (start=normal; EL-nivMF and NIR code)",
+        "released_per (PER's code): form=original at scale 2, as corrected",
+        "released_el (NIR's code): form=softplus counts the own proxy once per sample of its class in the batch",
+        "released_el: proxies start at normal draws of variance 1/64 (start=normal)",
     )
-    fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
+    fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
         """Form, scale and (softplus only) margin; where proxies start."""
@@ -60,4 +59,4 @@ class ProxyNCA(Method):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Proxies and loss."""
         p = self.params
-        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.released, p.start)
+        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

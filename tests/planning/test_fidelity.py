@@ -19,6 +19,8 @@ METHODS = Registry("methods")
         ("proxy_anchor", "released", "standardized", "released_el"),
         ("proxy_anchor", "released_el", "reality_check", "released_el"),
         ("proxy_anchor", "released_per", "standardized", "released_per"),
+        ("proxy_nca", "released", "reality_check", "released_per"),
+        ("proxy_nca", "released", "standardized", "released_el"),
         ("hib", "released", "standardized", "released"),
         ("hib", "released_per", "reality_check", "released"),
         ("hib", "released_el", "standardized", "corrected"),
