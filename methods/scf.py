@@ -38,7 +38,7 @@ class SCF(SpreadMethod):
     )
     scorer = "mls"
     on_base = True
-    published = (PER("scl"),)
+    published = (PER("scl", kinds={"scl-gmm": {"distribution": "normal"}}),)
     trains = ("spread",)
     fidelities = ("corrected", "released")
     released_behaviour = ("the head is linear, and the concentration starts at 1", RERANKED)

@@ -29,6 +29,9 @@ from ..store.specs import (
 from .cell import CellSetting
 from .request import Experiment
 
+PlanKey = tuple[str, ...]
+"""What tells plans apart."""
+
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
@@ -74,6 +77,8 @@ class Plan:
         pinned: What was fixed by hand, as text: runs that differ in it are different rows of every table.
         pins_used: Keys of the pinned values that this plan has, its base's included.
         requested: Whether the method was asked for by name, rather than as a base.
+        differences: How a replay of a published setting differs from what its source ran.
+        stage: ``stage 1 of METHOD`` for a base at a published setting that is not its own.
     """
 
     template: TrainSpec
@@ -90,6 +95,13 @@ class Plan:
     pinned: str
     pins_used: frozenset[str]
     requested: bool
+    differences: tuple[str, ...] = ()
+    stage: str = ""
+
+    @property
+    def key(self) -> PlanKey:
+        """What tells it from the other plans of a request; several may have one cell."""
+        return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
 
     @property
     def cell(self) -> Cell:
@@ -211,6 +223,8 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         pinned=_pinned(experiment, cell, template, site),
         pins_used=cell.pinned.keys,
         requested=cell.request.requested,
+        differences=cell.differences,
+        stage=cell.stage,
     )
 
 
@@ -272,10 +286,18 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site
     """What sets this run apart from one with the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()
+    # A method with one form has it under every fidelity; its network may differ.
+    uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
+    if uncalibrated and experiment.hparams != "published" and "data.calibrate" not in cell.pinned.keys:
+        parts.append("data.calibrate=False")
     if experiment.unusual_corruptions:
         parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
     if experiment.sampler != "gp" and experiment.hparams == "tuned":
         parts.append(f"sampler={experiment.sampler}")
+    if cell.stage:
+        parts.append(cell.stage)
+    if cell.differences:
+        parts.append(f"not as published: {', '.join(cell.differences)}")
     if template.partial:
         parts.append(f"partial release: {template.partial}")
     if template.weights:
