@@ -179,7 +179,7 @@ SCRIPTS = {
     "decay_objective": False,
     "schedule": "constant",
     "heads_factor": 1.0,
-    "grad_clip": 0.0,
+    "grad_clip": 0.0,  # their code does not clip
 }
 """What all runs of the EL-nivMF and NIR scripts have in common."""
 

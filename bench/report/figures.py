@@ -20,6 +20,7 @@ from ..store.folder import Store
 from ..store.records import KEYS, StudyRecord, TrialRecord
 from .contender import CONTENDER_KEYS, Contender, by_contender, split_pinned
 from .frame import Results
+from .sweeps import sweep_figures
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 """Metrics of the filter-out curves, a row of panels each."""
@@ -267,3 +268,4 @@ def _dataset_figures(
     yield f"confidence_crop_{dataset}", crop_figure(ranks, dataset)
     yield f"confidence_severity_{dataset}", severity_figure(ranks, dataset)
     yield f"tuning_{dataset}", tuning_figure(store, dataset)
+    yield from sweep_figures(merged, dataset)
