@@ -108,7 +108,7 @@ class Recipe:
         freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
         pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
         calibrate: Whether features of a network for photographs are divided by a constant before training, so that
-            their root mean square is 1; heads that come later on a base have its constant.
+            their root mean square is 1; a head on a base has the base's constant.
         epoch_repeats: Passes over the training images that count as one epoch.
         methods: Defaults that differ from a method's own on this data set: ``{method: {parameter: value}}``.
     """
