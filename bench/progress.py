@@ -52,7 +52,7 @@ class Display:
         )
         self._tasks: dict[Cell, TaskID] = {}
         self._notes: dict[Cell, str] = {}
-        self._seeds: dict[Cell, set[int]] = {}
+        self._seeds: dict[Cell, int] = {}
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -62,7 +62,10 @@ class Display:
         self._progress.stop()
 
     def add(self, cell: Cell, epochs: int) -> None:
-        """Announce a cell and the epochs it will take at most."""
+        """Announce epochs that a cell will take at most, in addition to those announced before."""
+        if cell in self._tasks:
+            self.skip(cell, -epochs)
+            return
         self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
 
     def advance(self, cell: Cell, epochs: int) -> None:
@@ -84,11 +87,10 @@ class Display:
             self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """A seed is trained and tested."""
-        seeds = self._seeds.setdefault(cell, set())
-        seeds.add(seed)
+        """A seed is trained and tested; at several settings of a cell, it is so once for each."""
+        seeds = self._seeds[cell] = self._seeds.get(cell, 0) + 1
         tuning = self._notes.get(cell, "").split("; ")[0]
-        self.note(cell, "; ".join(filter(None, [tuning, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} tested"])))
+        self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
 
     def log(self, text: str) -> None:
         """One line above the bars; brackets in it are no markup."""

@@ -42,7 +42,7 @@ class DulReg(SpreadMethod):
         SpreadHead.DEVIATION,
     )
     on_base = True
-    published = (PER("dul-reg", _from_per),)
+    published = (PER("dul-reg", _from_per, {"dul-reg-vmf": {"distribution": "vmf"}}),)
     fidelities = ("corrected", "released")
     released_behaviour = (RELEASED_HEAD,)
 

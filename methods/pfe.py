@@ -118,7 +118,7 @@ class PFE(SpreadMethod):
     scorer = "mls"
     on_base = True
     trains = ("spread",)
-    published = (PER("pfe"),)
+    published = (PER("pfe", kinds={"pfe-vmf": {"distribution": "vmf"}}),)
     fidelities = ("corrected", "released")
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",

@@ -29,10 +29,12 @@ class PER:
         name: Name of the method there, such as ``dul-cls``; a row may add the base or the classifier to it.
         convert: ``(values, fields, variant) -> parameters`` from the published values, the names of the method's
             parameters, and the whole name of the row, such as ``dul-cls-arcface``.
+        kinds: Names of its rows for other parameters than the usual, with these parameters.
     """
 
     name: str
     convert: Callable[[Mapping[str, float], Collection[str], str], dict[str, Any]] = same_names
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

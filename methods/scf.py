@@ -42,7 +42,7 @@ class SCF(SpreadMethod):
     )
     scorer = "mls"
     on_base = True
-    published = (PER("scl"),)
+    published = (PER("scl", kinds={"scl-gmm": {"distribution": "normal"}}),)
     trains = ("spread",)
     fidelities = ("corrected", "released")
     released_behaviour = (RELEASED_HEAD,)

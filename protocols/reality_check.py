@@ -37,6 +37,7 @@ PRESETS = {
             "classes_per_batch": 8,
             "images_per_class": 4,
             "epoch_repeats": 1.0,
+            "pooling": "avg",
             "augmentation": {
                 "area_low": 0.16,
                 "area_high": 1.0,

@@ -2,8 +2,9 @@
 
 Every development class trains, for a fixed number of epochs; nothing is selected and nothing is tuned, the last epoch
 counts (the papers' code keeps the best test value instead, which is optimistic). On photographs: ResNet-50 with frozen
-batch-norm statistics, Adam at 1e-5 without a schedule, batches of 56 classes by 2 images. In addition to the tests of
-``reality_check``: mAP@1000 under both denominators, NMI and pair F1 of k-means, and the structure of the embeddings.
+batch-norm statistics and average pooling, Adam at 1e-5 without a schedule or a gradient clip, batches of 56 classes by
+2 images. In addition to the tests of ``reality_check``: mAP@1000 under both denominators, NMI and pair F1 of k-means,
+and the structure of the embeddings.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ._base import GROUPS, Preset, Protocol, Selection, Tests
 PHOTOGRAPHS: Mapping[str, Any] = {
     "backbone": "resnet50",
     "freeze_norm": "statistics",
+    "pooling": "avg",
     "classes_per_batch": 56,
     "images_per_class": 2,
     "epoch_repeats": 1.0,
@@ -39,6 +41,7 @@ OPTIM: Mapping[str, Any] = {
     "weight_decay": 4e-4,
     "decay_objective": False,
     "schedule": "constant",
+    "grad_clip": 0.0,
     "epochs": 150,
 }
 

@@ -18,6 +18,7 @@ from .options import Json, Plugins, print_json
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
+    from ..planning.published import Published
 
 
 class Listed(StrEnum):
@@ -245,10 +246,21 @@ def _published(method: type[Method]) -> dict[str, dict[str, object]]:
 
     datasets = Registry("datasets")
     return {
-        f"{dataset}, {item.network} ({item.source}: {item.variant})": dict(item.values)
+        f"{dataset}, {item.network} ({item.source}: {item.variant})": _published_values(item)
         for dataset in DATASETS
         if dataset != "inshop"
         for item in published_settings(method, dataset, recipe_of(datasets.dataset(dataset)).base)
+    }
+
+
+def _published_values(item: Published) -> dict[str, object]:
+    """The values as published, and by our names what the source has for all of its runs."""
+    return {
+        **item.values,
+        **{f"stage 1 {key}": value for key, value in item.stage1.items()},
+        "optim.grad_clip": item.optim["grad_clip"],
+        "data.pooling": item.data["pooling"],
+        "data.calibrate": item.data["calibrate"],
     }
 
 

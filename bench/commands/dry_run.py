@@ -28,14 +28,15 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: i
 def _print_plan(plan: Plan) -> None:
     role = "" if plan.requested else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
+    base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
+    role = f"  ({plan.stage})" if plan.stage else role
     print(
         f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({plan.hparams}) + {plan.seeds} seeds"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{role}"
     )
-    if plan.trials == 0:
-        shown = _fixed_setting(plan).items()
-        print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown))
+    shown = (_fixed_setting(plan) if plan.trials == 0 else {}) | _of_unit(plan)
+    print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
     for name, r in plan.space.items():
         scale = "log" if r.log else "linear"
         print(f"    {name} in [{r.low:g}, {r.high:g}] {scale}, default {plan.defaults()[name]:g}")
@@ -53,6 +54,13 @@ def _fixed_setting(plan: Plan) -> dict[str, object]:
     if optim.head_epochs:
         shown["optim.head_epochs"] = optim.head_epochs
     return shown | {f"data.{key}": getattr(batches, key) for key in ("classes_per_batch", "images_per_class")}
+
+
+def _of_unit(plan: Plan) -> dict[str, object]:
+    """How the network is taken and its gradients are, tuned or not."""
+    batches = plan.template.batches
+    names = ("pooling", "calibrate", "freeze_norm")
+    return {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
 
 
 def _print_estimate(plans: tuple[Plan, ...], site: Site, workers: int) -> None:

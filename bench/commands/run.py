@@ -157,6 +157,15 @@ def run(
             metavar="KEY=VALUE",
         ),
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            help="One run for each value, as with --set, and a figure of metrics against it; repeatable: all"
+            " combinations.",
+            metavar="KEY=A,B,C",
+        ),
+    ] = None,
     on_existing: Annotated[
         OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")
     ] = OnExisting.skip,
@@ -192,6 +201,7 @@ def run(
         select_by=select_by,
         corruptions=tuple(corruptions or ()),
         pins=tuple(set_ or ()),
+        sweeps=tuple(sweep or ()),
     )
     site = Site(
         results=str(results.resolve()),
@@ -234,6 +244,8 @@ def run_request(
     built = build_plans(request, site)
     for line in built.left_out:
         console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+    for line in built.differences:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     device = pick_device(device)
     if dry_run:
         from .dry_run import print_dry_run

@@ -96,7 +96,8 @@ class CachedFeatures:
         self, data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, folder: Path
     ) -> None:
         views = spec.batches.feature_views
-        key = content_id([spec.augmentation, spec.view, views, spec.folds, spec.fold, data.train.manifest_sha256()])
+        held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
+        key = content_id([*held, data.train.manifest_sha256()])
         path = folder / f"features-{key}.safetensors"
         if not path.exists():
             features = {}

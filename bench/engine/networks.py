@@ -35,7 +35,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
 
     seeded("backbone")
     weights = find_weights(spec.backbone, site.weights)
-    backbone = build_backbone(spec.backbone, channels, weights, spec.batches.freeze_norm)
+    backbone = build_backbone(spec.backbone, channels, weights, spec.batches.freeze_norm, spec.batches.pooling)
     base_objective = None
     if spec.base is not None:
         base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)

@@ -147,7 +147,8 @@ class Optimisation:
         self.scaler.unscale_(self.optimizer)
         if heads_only:
             self.model.backbone.zero_grad(set_to_none=True)  # an optimiser skips what has no gradient
-        nn.utils.clip_grad_norm_(self._trainable, self.optim.grad_clip, error_if_nonfinite=False)
+        if self.optim.grad_clip:
+            nn.utils.clip_grad_norm_(self._trainable, self.optim.grad_clip, error_if_nonfinite=False)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

@@ -135,7 +135,7 @@ class Scheduler:
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
 
     def _tested(self, plan: Plan, seed: int) -> asyncio.Task[None]:
-        return self._tasks.once(("test", plan.cell, seed), lambda: self._test(plan, seed))
+        return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
 
     def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
@@ -176,7 +176,7 @@ class Scheduler:
             raise
 
     def _study(self, plan: Plan) -> Awaitable[Best]:
-        return self._tasks.once(("study", plan.cell), lambda: self._tune(plan))
+        return self._tasks.once(("study", plan.key), lambda: self._tune(plan))
 
     async def _tune(self, plan: Plan) -> Best:
         """Best setting of a cell: batches of trials, each proposed before any of its results is reported."""
@@ -185,7 +185,7 @@ class Scheduler:
         below = plan.base
         bases = None
         if below is not None:
-            bases = await self._tasks.once(("tuning base", below.cell), lambda: self._tuning_bases(below))
+            bases = await self._tasks.once(("tuning base", below.key), lambda: self._tuning_bases(below))
         spec = plan.study_spec(bases)
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "study", spec.id)
@@ -284,7 +284,7 @@ class Scheduler:
         return specs
 
     def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
-        return self._tasks.once(("train", plan.cell, seed), lambda: self._train(plan, seed))
+        return self._tasks.once(("train", plan.key, seed), lambda: self._train(plan, seed))
 
     async def _train(self, plan: Plan, seed: int) -> Specs:
         """Train one seed at the best setting, after its base; returns the specifications."""
@@ -330,6 +330,8 @@ class Scheduler:
         record = self.store.trained(cell, unit)
         if record is None:
             raise UnitFailed(f"the record of train {unit} is missing after its training")
+        if record.note:
+            self.display.log(f"{spec.method} on {spec.dataset}: train {unit}: {record.note}")
         self.outcome.trained += 1
         self.display.advance(cell, epochs - seen)
         return record

@@ -264,9 +264,9 @@ def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
 
 
 def _setting(train: TrainSpec) -> dict[str, dict[str, object]]:
-    """The setting of a training: parameters, optimisation and augmentation."""
+    """The setting of a training: parameters, optimisation, batches and augmentation."""
     content = train.model_dump(mode="json")
-    return {key: content[key] for key in ("params", "optim", "augmentation")}
+    return {key: content[key] for key in ("params", "optim", "batches", "augmentation")}
 
 
 def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
-from ..errors import UnitFailed
+from ..errors import UnitFailed, first_line
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
@@ -68,6 +68,7 @@ class Progress:
     improved_value: float | None = None
     improved_epoch: int = 0
     stopped: bool = False
+    note: str = ""
 
     def book(self, row: Epoch, value: float, state: dict[str, Tensor], patience: int, min_improvement: float) -> None:
         """Keep an epoch if it is the best (ties go to the later); stop when patience is used up.
@@ -137,7 +138,7 @@ class Trainer:
             return
         spec, labels = self.spec, self.data.train.labels
         calibrate = getattr(self.model.backbone, "calibrate", None)
-        if calibrate is not None and spec.base is None:
+        if spec.batches.calibrate and calibrate is not None and spec.base is None:
             gen = generator("calibrate", spec.dataset, spec.replicate)
             calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
         if self.model.method.warm_start:
@@ -253,7 +254,8 @@ class Trainer:
             return
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception:  # a torn file after a power cut; torch raises many kinds
+        except Exception as error:  # a torn file after a power cut; torch raises many kinds
+            self.progress.note = f"its checkpoint did not load ({first_line(error)}), so it was trained from the start"
             return
         self.model.load_state_dict(state["model"])
         self.optimisation.load_state_dict(state)
@@ -277,6 +279,7 @@ class Trainer:
             best_epoch=progress.best_epoch,
             selection_value=progress.best_value,
             val_map_at_r=best["val_map_at_r"],
+            note=progress.note,
             environment=environment(self.site, self._started),
         )
         self.site.store.write(record)

@@ -34,6 +34,9 @@ def propose(
     The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
     answer is the same after any kill, with any number of workers and after an edit of the code.
 
+    A failed trial counts as a finished one with the worst value of those that have one. Optuna's samplers ignore
+    trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite.
+
     Args:
         axes: Protocol, data set, method and base (empty if none) of the study.
         space: What is tuned.
@@ -62,12 +65,12 @@ def propose(
         else:
             chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
         rebuilt = optuna.create_study(direction="maximize", sampler=chosen)
+        worst = min((trial.value for trial in told if trial.value is not None), default=0.0)
         for trial in told:
-            failed = trial.value is None
             rebuilt.add_trial(
                 create_trial(
-                    state=TrialState.FAIL if failed else TrialState.COMPLETE,
-                    value=trial.value,
+                    state=TrialState.COMPLETE,
+                    value=worst if trial.value is None else trial.value,
                     params=dict(trial.params),
                     distributions=distributions,
                 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..protocols.recipes._base import Range
 from ..site import Site
 from ..store.specs import Parameters
 from .checks import Checked, check_setting
-from .pins import Pinned, from_pins
-from .published import find_published
-from .request import Experiment, Request, resolve_fidelity
+from .pins import COMMAND_LINE, Pinned, from_pins
+from .published import NothingPublished, Published, Wanted, find_published, stage_one
+from .request import Experiment, Place, Request, resolve_fidelity
 from .setting import Setting, checked_params, merge
-from .sources import from_preset, from_recipe, search_ranges, usual_params
+from .sources import from_fidelity, from_preset, from_recipe, search_ranges, usual_params
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -33,6 +33,8 @@ class CellSetting:
         pinned: Settings pinned by the user.
         select_by: Scorer that selects epochs and trials, if it was asked for; a base that only serves has its own.
         checked: What the checks found.
+        differences: How a replay of a published setting differs from what its source ran.
+        stage: ``stage 1 of METHOD`` for a base at a published setting that is not its own.
     """
 
     request: Request
@@ -44,6 +46,8 @@ class CellSetting:
     pinned: Pinned
     select_by: str | None
     checked: Checked
+    differences: tuple[str, ...] = ()
+    stage: str = ""
 
 
 def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSetting:
@@ -66,20 +70,23 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     layers = [
         from_recipe(recipe, stage),
         from_preset(preset, recipe, stage),
+        from_fidelity(experiment.fidelity, recipe),
         usual,
         Setting(network={key: value for key, value in asked.items() if value is not None}),
     ]
-    space = search_ranges(preset, recipe, method, stage, pinned.layer) if experiment.hparams == "tuned" else {}
-    network = merge(*layers).network
-    if experiment.hparams == "published":
-        base = request.base.method if request.base else recipe.base
-        layers.append(find_published(method, request.cell.dataset, base, network, fidelity, params))
+    published = _published(experiment, request, merge(*layers), params, site)
+    if published is not None:
+        layers.append(published.layer)
     if experiment.file is not None:
         layers.append(experiment.file.layer(method, merge(*layers)))
     setting = merge(*layers, pinned.layer)
     params = checked_params(method, setting.params)
-    checked = check_setting(experiment, request, setting, method(method.Params(**params), fidelity), site)
-    return CellSetting(
+    built = method(method.Params(**params), fidelity)
+    space = {}
+    if experiment.hparams == "tuned":
+        base = site.methods.method(request.base.cell.method)() if request.base else None
+        space = search_ranges(preset, recipe, built, stage, pinned.layer, setting, base)
+    cell = CellSetting(
         request=request,
         method=method,
         fidelity=fidelity,
@@ -88,5 +95,66 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
         space=space,
         pinned=pinned,
         select_by=experiment.select_by if request.requested else None,
-        checked=checked,
+        checked=check_setting(experiment, request, setting, built, site),
     )
+    if published is None:
+        return cell
+    serves = f"stage 1 of {request.place.head}" if request.place.head else ""
+    if serves and published.layer == _own_layer(experiment, request, merge(*layers[:-1]), params, site):
+        serves = ""
+    return replace(cell, differences=_differences(published, experiment, cell, merge(*layers)), stage=serves)
+
+
+def _published(
+    experiment: Experiment, request: Request, setting: Setting, params: Parameters, site: Site
+) -> Published | None:
+    """Published setting of a cell; of the first stage of a head, what the head's row has for it.
+
+    Raises:
+        NothingPublished: If there is none.
+    """
+    if experiment.hparams != "published":
+        return None
+    (dataset, name), head = request.cell[1:], request.place.head
+    method = site.methods.method(head or name)
+    base = request.base.cell.method if request.base else name if head else request.recipe.base
+    wanted = Wanted(
+        network=setting.network,
+        fidelity=resolve_fidelity(method, experiment.fidelity, request.cell.protocol),
+        params=checked_params(method, {}) if head else params,
+        pooling=next((pin.text for pin in request.pins if pin.key == "data.pooling"), "avg"),
+    )
+    found = find_published(method, dataset, base, wanted)
+    return stage_one(found, site.methods.method(name)) if head else found
+
+
+def _own_layer(
+    experiment: Experiment, request: Request, setting: Setting, params: Parameters, site: Site
+) -> Setting | None:
+    """Layer of the setting that was published for a base itself, if there is one."""
+    alone = replace(request, place=Place(request.cell))
+    try:
+        found = _published(experiment, alone, setting, params, site)
+    except NothingPublished:
+        return None
+    return None if found is None else found.layer
+
+
+def _differences(published: Published, experiment: Experiment, cell: CellSetting, unpinned: Setting) -> tuple[str, ...]:
+    """How a replay differs from what its source ran."""
+    request, run = cell.request, published.run
+    said = run.differences(request.cell.protocol, experiment.preset_name, request.cell.dataset)
+    if cell.fidelity not in run.fidelities and len(cell.method.fidelities) > 1:
+        said.append(f"fidelity {cell.fidelity} instead of {run.fidelities[0]}")
+    if experiment.unusual_folds is not None:
+        said.append(f"{experiment.unusual_folds} folds")
+    before = replace(unpinned, params=checked_params(cell.method, unpinned.params))
+    now = replace(cell.setting, params=cell.params)
+    for group, title in COMMAND_LINE.items():
+        values, usual = getattr(now, group), getattr(before, group)
+        said += [f"{title}.{key}" for key in sorted(values) if values[key] != usual[key]]
+    if cell.checked.partial:
+        said.append("a partial release")
+    if cell.checked.weights is None:
+        said.append("random weights instead of ImageNet's")
+    return tuple(said)

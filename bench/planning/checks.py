@@ -78,6 +78,7 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
 
 
 def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
+    from ..methods.backbones.pooling import POOLINGS
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
 
     try:
@@ -87,8 +88,9 @@ def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
     for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
         if setting.optim[key] not in get_args(known):
             raise UnknownName(f"value of optim.{key}:", setting.optim[key], get_args(known))
-    if setting.batches["freeze_norm"] not in FREEZE_NORM:
-        raise UnknownName("value of data.freeze_norm:", setting.batches["freeze_norm"], FREEZE_NORM)
+    for key, values in (("freeze_norm", FREEZE_NORM), ("pooling", POOLINGS)):
+        if setting.batches[key] not in values:
+            raise UnknownName(f"value of data.{key}:", setting.batches[key], values)
     try:
         dataset.augmentation_type(**setting.augmentation)
     except ValueError as error:

@@ -32,6 +32,9 @@ from .request import Experiment
 if TYPE_CHECKING:
     from ..methods._base import Method
 
+PlanKey = tuple[str, ...]
+"""Key that distinguishes plans."""
+
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
@@ -77,6 +80,8 @@ class Plan:
         pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
         pins_used: Keys of the pinned values that this plan has, its base's included.
         requested: Whether the method was asked for by name, rather than as a base.
+        differences: How a replay of a published setting differs from what its source ran.
+        stage: ``stage 1 of METHOD`` for a base at a published setting that is not its own.
     """
 
     template: TrainSpec
@@ -93,6 +98,13 @@ class Plan:
     pinned: str
     pins_used: frozenset[str]
     requested: bool
+    differences: tuple[str, ...] = ()
+    stage: str = ""
+
+    @property
+    def key(self) -> PlanKey:
+        """What tells it from the other plans of a request; several may have one cell."""
+        return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
 
     @property
     def cell(self) -> Cell:
@@ -214,6 +226,8 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         pinned=_pinned(experiment, cell, template, site),
         pins_used=cell.pinned.keys,
         requested=cell.request.requested,
+        differences=cell.differences,
+        stage=cell.stage,
     )
 
 
@@ -286,10 +300,18 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site
     parts += cell.pinned.texts()
     if cell.select_by:
         parts.append(f"select_by={cell.select_by}")
+    # A method with one form has it under every fidelity; its network may differ.
+    uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
+    if uncalibrated and experiment.hparams != "published" and "data.calibrate" not in cell.pinned.keys:
+        parts.append("data.calibrate=False")
     if experiment.unusual_corruptions:
         parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
     if experiment.sampler != "gp" and experiment.hparams == "tuned":
         parts.append(f"sampler={experiment.sampler}")
+    if cell.stage:
+        parts.append(cell.stage)
+    if cell.differences:
+        parts.append(f"not as published: {', '.join(cell.differences)}")
     if template.partial:
         parts.append(f"partial release: {template.partial}")
     if template.weights:

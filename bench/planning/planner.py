@@ -10,55 +10,88 @@ from dataclasses import dataclass
 
 from ..errors import UnknownName, UserError
 from ..site import Site
-from ..store.specs import Cell
 from .cell import CellSetting, cell_setting
-from .plan import Plan, make_plan
+from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished
-from .request import Experiment, RunRequest, resolve
+from .request import Experiment, Place, RunRequest, resolve
 from .sources import known_keys
+from .sweep import swept_pins
 
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans of a request, and a line for every cell that has no published setting while others have one."""
+    """Plans of a request.
+
+    Attributes:
+        plans: Each once, a base before the methods that stand on it.
+        left_out: A line for every cell that has no published setting while others have one.
+        differences: A line for every replay that is not what its paper did.
+    """
 
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
+    differences: tuple[str, ...] = ()
 
 
 def build_plans(request: RunRequest, site: Site) -> Plans:
-    """Plan every requested cell.
+    """Plan every requested cell; with a sweep, at each of its values.
 
     Raises:
         UserError: If a name or a value is not known, with what to do.
     """
+    # What does not have a swept value is the same plan at all of them.
+    plans: dict[PlanKey, Plan] = {}
+    left_out: dict[str, None] = {}
+    for pins in swept_pins(request.sweeps, request.pins):
+        built = _build(request.model_copy(update={"pins": pins, "sweeps": ()}), site)
+        for plan in built.plans:
+            # A base that was asked for by name may serve as well.
+            if plan.key not in plans or plan.requested:
+                plans[plan.key] = plan
+        left_out |= dict.fromkeys(built.left_out)
+    lines = (
+        f"{plan.cell.method} on {plan.cell.dataset}{f', {plan.stage}' if plan.stage else ''} is not what its paper"
+        f" did: {', '.join(plan.differences)}"
+        for plan in plans.values()
+        if plan.differences
+    )
+    return Plans(tuple(plans.values()), tuple(left_out), tuple(dict.fromkeys(lines)))
+
+
+def _build(request: RunRequest, site: Site) -> Plans:
     experiment = resolve(request, site)
-    settings: dict[Cell, CellSetting] = {}
-    missing: dict[Cell, NothingPublished] = {}
-    # A base that only serves is looked at after the methods it serves: without them it is not needed.
-    for asked in sorted(experiment.requests, key=lambda request: not request.requested):
-        if asked.requested or any(setting.request.base == asked.cell for setting in settings.values()):
-            try:
-                settings[asked.cell] = cell_setting(experiment, asked, site)
-            except NothingPublished as error:
-                missing[asked.cell] = error
-    for cell, setting in list(settings.items()):
-        if setting.request.base in missing:
-            missing[cell] = missing[setting.request.base]
-            del settings[cell]
+    settings, missing = _settings(experiment, site)
     if not settings:
         raise next(iter(missing.values()))
-    plans: dict[Cell, Plan] = {}
+    plans: dict[Place, Plan] = {}
     for asked in experiment.requests:
-        if asked.cell in settings:
+        if asked.place in settings:
             base = plans[asked.base] if asked.base else None
-            plans[asked.cell] = make_plan(experiment, settings[asked.cell], base, site)
+            plans[asked.place] = make_plan(experiment, settings[asked.place], base, site)
     _check_all_used(experiment, site, plans)
-    named = [error for cell, error in missing.items() if cell.method in experiment.methods]
-    return Plans(tuple(plans.values()), tuple(str(error) for error in named))
+    named = [error for place, error in missing.items() if place.cell.method in experiment.methods]
+    return Plans(tuple(plans.values()), tuple(dict.fromkeys(map(str, named))))
 
 
-def _check_all_used(experiment: Experiment, site: Site, plans: dict[Cell, Plan]) -> None:
+def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetting], dict[Place, NothingPublished]]:
+    """Settings of all cells that are planned, and why others are not."""
+    settings: dict[Place, CellSetting] = {}
+    missing: dict[Place, NothingPublished] = {}
+    # A base that only serves is looked at after the methods it serves: without them it is not needed.
+    for asked in sorted(experiment.requests, key=lambda request: not request.requested):
+        if asked.requested or any(setting.request.base == asked.place for setting in settings.values()):
+            try:
+                settings[asked.place] = cell_setting(experiment, asked, site)
+            except NothingPublished as error:
+                missing[asked.place] = error
+    for place, setting in list(settings.items()):
+        if setting.request.base in missing:
+            missing[place] = missing[setting.request.base]
+            del settings[place]
+    return settings, missing
+
+
+def _check_all_used(experiment: Experiment, site: Site, plans: dict[Place, Plan]) -> None:
     """Refuse scorers and pinned values that no plan has."""
     for name in experiment.scorers:
         if not any(name in plan.testing.scorers for plan in plans.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,6 +51,19 @@ class RunRequest(BaseModel):
     select_by: str | None = None
     corruptions: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+    sweeps: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """A cell of an experiment; a base may be there once on its own and once as the first stage of each head.
+
+    Attributes:
+        cell: Protocol, data set and method.
+        head: Two-stage method whose first stage it is, if that has a setting of its own; else empty.
+    """
+
+    cell: Cell
+    head: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +71,24 @@ class Request:
     """One cell of an experiment, with what is pinned for it.
 
     Attributes:
-        cell: Protocol, data set and method.
+        place: The cell, and the head that it serves alone, if any.
         recipe: Recipe of the data set.
-        base: Cell of the base, for two-stage methods.
+        base: Where the base is planned, for two-stage methods.
         requested: Whether the method was asked for by name, rather than as a base.
         pins: Settings pinned by the user. What is pinned for a method is not pinned for a base that only serves it,
             unless it concerns the data.
     """
 
-    cell: Cell
+    place: Place
     recipe: Recipe
-    base: Cell | None
+    base: Place | None
     requested: bool
     pins: tuple[Pin, ...]
+
+    @property
+    def cell(self) -> Cell:
+        """Protocol, data set and method."""
+        return self.place.cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,25 +194,29 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
 def _cells(
     request: RunRequest, dataset: str, methods: tuple[str, ...], pins: tuple[Pin, ...], site: Site
 ) -> Iterator[Request]:
-    """Cells of a data set, each once, every base right before the first method that needs it."""
+    """Cells of a data set, each once, every base right before the first method that needs it.
+
+    A head with a published setting has a published first stage too: its base is there once more, for it alone.
+    """
     recipe = site.recipe(dataset)
     base_name = request.base or recipe.base
-    base = Cell(request.protocol, dataset, base_name)
     shared = tuple(pin for pin in pins if pin.shared)
-    done: set[str] = set()
+    done: set[Place] = set()
     for name in methods:
+        own = Place(Cell(request.protocol, dataset, name))
         on_base = site.methods.method(name).on_base
         if on_base and site.methods.method(base_name).on_base:
             raise UserError(f"--base {base_name}: {base_name!r} needs a base itself; name a one-stage method")
-        for method in [base_name, name] if on_base else [name]:
-            if method not in done:
-                done.add(method)
-                named = method in methods
+        base = Place(Cell(request.protocol, dataset, base_name), name if request.hparams == "published" else "")
+        for place in [base, own] if on_base else [own]:
+            if place not in done:
+                done.add(place)
+                named = place.cell.method in methods
                 yield Request(
-                    cell=Cell(request.protocol, dataset, method),
+                    place=place,
                     recipe=recipe,
-                    base=base if on_base and method == name else None,
-                    requested=named,
+                    base=base if on_base and place == own else None,
+                    requested=named and not place.head,
                     pins=pins if named else shared,
                 )
 

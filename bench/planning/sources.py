@@ -48,10 +48,31 @@ def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
     )
 
 
+def from_fidelity(fidelity: str, recipe: Recipe) -> Setting:
+    """Values of photographs that a form of the methods has instead: no public code rescales features first."""
+    return Setting(batches={"calibrate": False} if recipe.view and fidelity != "corrected" else {})
+
+
 def search_ranges(
-    preset: Preset, recipe: Recipe, method: type[Method], stage: Stage, pinned: Setting
+    preset: Preset,
+    recipe: Recipe,
+    method: Method,
+    stage: Stage,
+    pinned: Setting,
+    setting: Setting,
+    base: Method | None,
 ) -> dict[str, Range]:
-    """Ranges to tune: the parameters of the method and of the optimiser that have a range and are not pinned."""
+    """Ranges to tune: values of the method and of the optimiser that have a range and an effect and are not pinned.
+
+    Args:
+        preset: Preset of the protocol.
+        recipe: Recipe of the data set.
+        method: The method with its parameters.
+        stage: The stage of the recipe that applies.
+        pinned: Settings pinned by the user.
+        setting: The whole setting.
+        base: Base of a two-stage method.
+    """
     space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra
@@ -61,8 +82,33 @@ def search_ranges(
     ranges: Mapping[str, Range] = stage.search
     if end_to_end and recipe.view and preset.photographs:
         ranges = preset.optim.get("search", ranges)
-    trained = {"lr", "weight_decay", "gamma"} | ({"lr_objective"} if end_to_end else set())
+    trained = {"lr", "weight_decay"}
+    if setting.optim["schedule"] in ("step", "multistep"):
+        trained.add("gamma")
+    if end_to_end and uses_objective_rate(method, base):
+        trained.add("lr_objective")
     return space | {f"optim.{key}": r for key, r in ranges.items() if key in trained and key not in pinned.optim}
+
+
+def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
+    """Check whether any trained parameter of a method's objective learns at ``lr_objective``.
+
+    Args:
+        method: The method with its parameters.
+        base: Base of a two-stage method.
+    """
+    if "objective" not in method.trained_parts:
+        return False
+    try:
+        objective = method.objective(2, 8, None if base is None else base.objective(2, 8))
+    except Exception:  # of a plug-in; its training will say what is wrong with it
+        return True
+    special = dict(getattr(objective, "learning_rates", {}))
+    for name, parameter in objective.named_parameters():
+        rates = (rate for prefix, (rate, _) in special.items() if name.startswith(prefix))
+        if parameter.requires_grad and next(rates, "lr_objective") == "lr_objective":
+            return True
+    return False
 
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:

@@ -97,6 +97,7 @@ class TrainRecord(_Record):
         channels: Channels of the images.
         manifests: SHA-256 of what it was trained (``train``) and validated (``val``) on.
         selection_value: Value by which the epoch was chosen, higher = better.
+        note: What happened on the way; empty if nothing did.
     """
 
     kind: ClassVar[Kind] = "train"
@@ -112,6 +113,7 @@ class TrainRecord(_Record):
     best_epoch: int
     selection_value: float
     val_map_at_r: float
+    note: str = ""
     environment: Environment
 
 

@@ -53,13 +53,16 @@ class _Spec(_Value):
 
 
 class Batches(_Value):
-    """Composition and loading of training batches.
+    """Composition and loading of training batches, and how the backbone reads them.
 
     Attributes:
         classes_per_batch: P of the class-balanced batches.
         images_per_class: K of the class-balanced batches.
         feature_views: Augmented views cached per image when the backbone is frozen.
         freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        pooling: Global pooling of its feature maps: ``avg_max`` or ``avg``. Records without it have ``avg_max``.
+        calibrate: Whether features of photographs are divided by a constant first, so that their root mean square is
+            1. Records without it have true.
         epoch_repeats: Passes over the training images that count as one epoch.
     """
 
@@ -68,6 +71,8 @@ class Batches(_Value):
     feature_views: int
     freeze_norm: str
     epoch_repeats: float
+    pooling: str = "avg_max"
+    calibrate: bool = True
 
 
 class StageSelection(_Value):
@@ -116,7 +121,7 @@ class TrainSpec(_Spec):
         weights: SHA-256 of its starting weights; None for random ones.
         dim: Embedding size.
         optim: Optimiser and schedule.
-        batches: Composition and loading of training batches.
+        batches: Composition and loading of training batches, and how the backbone reads them.
         view: How photographs are read; empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
         selection: Which epoch is kept.

@@ -3,7 +3,7 @@
 ``convnet`` is for the embedded data sets and starts at random; all others are for photographs and bring their own
 normalisation: ``bn_inception``, ``googlenet``, ``squeezenet1_0`` and every model of timm.
 
-A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm)`` and
+A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm, pooling)`` and
 ``load_weights(network, path)``, and ``cached_weights(name)`` if the backbone starts from public weights by default.
 """
 

@@ -89,14 +89,14 @@ CAFFE = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
 """Input format of the public weights."""
 
 
-def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
     """Network for photographs at random weights.
 
     Raises:
         ValueError: If the images are not in colour.
     """
     check_colour(name, in_channels)
-    return Photographs(BNInception(), CAFFE, freeze_norm)
+    return Photographs(BNInception(), CAFFE, freeze_norm, pooling)
 
 
 def cached_weights(name: str) -> Path | None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .pooling import pooled
+
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLogits.")
 """Prefixes of the parameters of a checkpoint's classifier, which is not used."""
@@ -104,13 +106,14 @@ class TimmMaps(nn.Module):
 
 
 class Photographs(nn.Module):
-    """A body with its input format before it and average plus maximum pooling after it (PER).
+    """A body with its input format before it and global pooling after it.
 
     Args:
         body: From normalised images to feature maps ``[B, F, h, w]`` or features ``[B, F]``, with ``num_features``.
         input_format: The format that the body was trained with; it is part of the state.
         freeze_norm: ``no``; ``statistics``: batch-norm statistics stay, as in Roth et al. 2020; ``all``: their affine
             parameters too, as in PER.
+        pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features is not pooled.
     """
 
     channels: Tensor
@@ -118,12 +121,14 @@ class Photographs(nn.Module):
     shift: Tensor
     feature_scale: Tensor
 
-    def __init__(self, body: nn.Module, input_format: InputFormat, freeze_norm: str = "no") -> None:
+    def __init__(
+        self, body: nn.Module, input_format: InputFormat, freeze_norm: str = "no", pooling: str = "avg_max"
+    ) -> None:
         super().__init__()
         self.body = body
         features: Any = body.num_features
         self.out_features = int(features)
-        self.freeze_norm = freeze_norm
+        self.freeze_norm, self.pooling = freeze_norm, pooling
         self.register_buffer("channels", torch.zeros(3, dtype=torch.long))
         self.register_buffer("scale", torch.ones(3, 1, 1))
         self.register_buffer("shift", torch.zeros(3, 1, 1))
@@ -169,8 +174,8 @@ class Photographs(nn.Module):
         if images.shape[1] == 3:
             images = images[:, self.channels] * self.scale + self.shift
         maps: Tensor = self.body(images)
-        pooled = maps if maps.dim() == 2 else maps.mean((2, 3)) + maps.amax((2, 3))
-        return pooled / self.feature_scale
+        features = maps if maps.dim() == 2 else pooled(maps, self.pooling)
+        return features / self.feature_scale
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
@@ -190,7 +195,7 @@ def check_colour(name: str, in_channels: int) -> None:
         raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
 
 
-def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
     """Network for photographs by name, at random weights.
 
     Raises:
@@ -199,11 +204,11 @@ def build(name: str, in_channels: int, freeze_norm: str) -> Photographs:
     if name in OWN:
         check_colour(name, in_channels)
         make, input_format, _ = OWN[name]
-        return Photographs(make(), input_format, freeze_norm)
+        return Photographs(make(), input_format, freeze_norm, pooling)
     body = TimmMaps(name, in_channels)
     config = body.model.pretrained_cfg
     input_format = InputFormat(mean=config.get("mean", InputFormat.mean), std=config.get("std", InputFormat.std))
-    return Photographs(body, input_format, freeze_norm)
+    return Photographs(body, input_format, freeze_norm, pooling)
 
 
 def cached_weights(name: str) -> Path | None:

@@ -21,7 +21,7 @@ MODULES = {
 OTHERS = "pretrained"
 """Module of all models of timm."""
 
-FREEZE_NORM = ("no", "statistics", "all")
+FREEZE_NORM: tuple[str, ...] = ("no", "statistics", "all")
 
 
 def known_backbones() -> list[str]:
@@ -82,7 +82,9 @@ def find_weights(name: str, asked: str | None) -> Path | None:
     return path
 
 
-def build_backbone(name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no") -> nn.Module:
+def build_backbone(
+    name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no", pooling: str = "avg_max"
+) -> nn.Module:
     """Backbone by name, randomly initialised or from a file.
 
     Args:
@@ -90,6 +92,7 @@ def build_backbone(name: str, in_channels: int, weights: Path | None = None, fre
         in_channels: Channels of the images.
         weights: Checkpoint, ``.safetensors`` or ``.pth``.
         freeze_norm: ``no``, ``statistics`` or ``all`` (see :class:`.pretrained.Photographs`).
+        pooling: ``avg_max`` or ``avg`` (:mod:`.pooling`).
 
     Raises:
         ValueError: If the name is unknown or the file does not fit the architecture.
@@ -97,7 +100,7 @@ def build_backbone(name: str, in_channels: int, weights: Path | None = None, fre
     check_backbone(name)
     module = import_module(backbone_module(name))
     try:
-        backbone: nn.Module = module.build(name, in_channels, freeze_norm)
+        backbone: nn.Module = module.build(name, in_channels, freeze_norm, pooling)
         if weights is not None:
             module.load_weights(backbone, weights)
     except Exception as error:

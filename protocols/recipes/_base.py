@@ -38,7 +38,7 @@ class Optim:
         milestones: Epochs after which ``multistep`` goes down.
         warmup: Fraction of the steps that ``onecycle`` spends warming up.
         head_epochs: First epochs that leave the backbone as it is and train the rest.
-        grad_clip: Global gradient norm.
+        grad_clip: Largest global norm of the gradient; 0 leaves gradients as they are.
         epochs: Passes over the training images.
         precision: Of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling); heads
             and losses are always float32.
@@ -78,6 +78,18 @@ class Stage(Optim):
         return {item.name: getattr(self, item.name) for item in fields(Optim)}
 
 
+BATCHES = (
+    "classes_per_batch",
+    "images_per_class",
+    "feature_views",
+    "freeze_norm",
+    "pooling",
+    "calibrate",
+    "epoch_repeats",
+)
+"""Fields of a recipe that say how training images are served and how the backbone takes them (``data.*``)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Training settings of one data set, the same for every method.
@@ -94,6 +106,9 @@ class Recipe:
         feature_views: Augmented views cached per image when the backbone is frozen.
         view: How photographs are read (``datasets.View``); empty for data sets that come as pixels.
         freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
+        calibrate: Whether features of a network for photographs are divided by a constant before training, so that
+            their root mean square is 1; a head on a base has the base's constant.
         epoch_repeats: Passes over the training images that count as one epoch.
         methods: Defaults that differ from a method's own on this data set: ``{method: {parameter: value}}``.
     """
@@ -109,10 +124,11 @@ class Recipe:
     feature_views: int = 4
     view: Mapping[str, Any] = field(default_factory=dict)
     freeze_norm: str = "no"
+    pooling: Literal["avg_max", "avg"] = "avg_max"
+    calibrate: bool = True
     epoch_repeats: float = 1.0
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
         """Settings of the training batches, by name."""
-        names = ("classes_per_batch", "images_per_class", "feature_views", "freeze_norm", "epoch_repeats")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in BATCHES}

@@ -309,3 +309,45 @@ def test_a_head_without_a_published_setting_on_its_base_trains_nothing(tmp_path,
     arguments += ["--data-root", str(tmp_path), "--method", "pfe", "--base", "cosface"]
     assert main(arguments) == 2
     assert "no published setting of 'pfe' on cosface on 'cub200'" in capsys.readouterr().err
+
+
+def _cub(root, classes=24):
+    """A few classes in the official layout."""
+    base = root / "CUB_200_2011"
+    _photos(base / "images", {"": range(1, classes + 1)})
+    for c in range(1, classes + 1):
+        (base / "images" / f"c{c}").rename(base / "images" / f"{c:03d}.c{c}")
+    paths = sorted(path.relative_to(base / "images") for path in base.glob("images/*/*.png"))
+    (base / "images.txt").write_text("".join(f"{n} {path}\n" for n, path in enumerate(paths, 1)))
+    labels = "".join(f"{n} {int(path.parent.name[:3])}\n" for n, path in enumerate(paths, 1))
+    (base / "image_class_labels.txt").write_text(labels)
+    (base / "classes.txt").write_text("".join(f"{c} {c:03d}.c{c}\n" for c in range(1, classes + 1)))
+    (base / "train_test_split.txt").write_text("".join(f"{n} {n % 2}\n" for n, _ in enumerate(paths, 1)))
+    return root
+
+
+@pytest.mark.slow
+def test_published_heads_are_trained_on_their_own_first_stages(photo_cli, tmp_path):
+    root = _cub(tmp_path / "cub")
+    pins = ("optim.epochs=1", "data.image_size=64", "data.resize=64", "data.classes_per_batch=4")
+    arguments = ("run", "--method", "arcface,pfe,scf", "--dataset", "cub200", "--data-root", root, "--allow-partial",
+                 "--hparams", "published", "--preset", "per", "--fidelity", "released", "--weights", "none",
+                 "--seeds", "1", "--workers", "1", *(text for pin in pins for text in ("--set", pin)))  # fmt: skip
+    done = photo_cli(*arguments)
+    # ArcFace's own, which PFE stands on, SCF's first stage, and two heads.
+    assert "4 trainings done" in done.stderr
+    assert "scf on cub200 is not what its paper did: " in done.stderr
+    records = [json.loads(p.read_text()) for p in tmp_path.glob("results/runs/*/cub200/*/train-*/record.json")]
+    units = {record["unit"]: record["spec"] for record in records}
+    bases = {spec["method"]: units[spec["base"]["unit"]] for spec in units.values() if spec["base"]}
+    assert bases["pfe"]["params"]["scale"] == pytest.approx(46.37, abs=0.01)
+    assert bases["scf"]["params"]["scale"] == pytest.approx(25.52, abs=0.01)
+    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
+    assert all("not as published: " in pinned for pinned in frame["pinned"])
+    rows = frame[frame["method"] == "arcface"].drop_duplicates("pinned")["pinned"]
+    assert sorted("stage 1 of scf" in pinned for pinned in rows) == [False, True]
+    report = tmp_path / "results/runs/report"
+    for name in ("comparison.md", "comparison.csv", "comparison.tex", "scorers.csv", "confidences.csv"):
+        assert "random weights instead of ImageNet's" in (report / name).read_text()
+    paired = pd.read_csv(report / "paired_with_base.csv")
+    assert set(paired["method"]) == {"pfe", "scf"}

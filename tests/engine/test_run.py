@@ -239,3 +239,19 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
     assert record.unit not in set(again["unit"])
     old.write_text("{")
     assert "1 damaged record(s) left out" in cli("report").stderr
+
+
+def test_a_sweep_has_a_row_for_each_value_and_a_figure(cli):
+    sweep = ("--sweep", "method.scale=8,32", "--hparams", "default", "--set", "optim.epochs=1", "--seeds", "2")
+    done = cli("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "2")
+    # Both bases are PFE's own: what is set for a method is not set for a base, unless that is asked for by name.
+    assert "8 trainings done" in done.stderr
+    frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+    rows = frame[(frame["method"] == "cosface") & (frame["metric"] == "map_at_r") & (frame["split"] == "test")]
+    assert set(zip(rows["pinned"], rows["seed"].astype(int))) == {
+        (f"method.scale={value}; optim.epochs=1", seed) for value in (8, 32) for seed in (0, 1)
+    }
+    assert rows.groupby("pinned")["value"].first().nunique() == 2
+    assert (cli.cwd / "results/runs/report/sweep_method_scale_ndigit_smoke.svg").exists()
+    again = cli("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "1")
+    assert "0 trainings done, 8 found done" in again.stderr

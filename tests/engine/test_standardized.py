@@ -68,3 +68,12 @@ def test_photographs_get_the_published_set_up(tmp_path):
         "constant",
     )
     assert plan.template.augmentation["area_low"] == 0.08
+    # Their network pools by average, and their code does not clip.
+    assert plan.template.batches.pooling == "avg"
+    assert optim.grad_clip == 0
+    held_out = {"protocol": "reality_check", "folds": 1, "pins": ("data.classes_per_batch=1",)}
+    strict, mlrc = (
+        build_plans(request.model_copy(update={**held_out, "preset": preset}), site).plans[0].template
+        for preset in ("strict", "mlrc")
+    )
+    assert (strict.batches.pooling, strict.optim.grad_clip, mlrc.batches.pooling) == ("avg_max", 10, "avg")

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from bench.conformance import build
 from bench.engine.tuning import Told, propose
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Range
+from bench.registry import Registry
 from bench.site import Site
 
 SPACE = {
@@ -64,3 +66,54 @@ def test_defaults_outside_the_space_are_moved_to_its_edge():
     space = {"method.scale": SPACE["a"], "method.margin": SPACE["b"], "optim.epochs": SPACE["n"]}
     moved = replace(plan, template=template, space=space).defaults()
     assert moved == {"method.scale": 0.1, "method.margin": 0.0, "optim.epochs": 4}
+
+
+@pytest.mark.parametrize(("sampler", "most"), [("gp", 9), ("tpe", 17)])
+def test_the_half_of_the_space_where_every_trial_fails_is_left(sampler, most):
+    """The value rises towards the half that fails; unheard, 20 and more of the last 28 trials are asked there."""
+    space = {"a": Range(0.0, 1.0), "b": Range(0.0, 1.0)}
+    told = []
+    for start in range(0, 40, 4):
+        asked = []
+        for number in range(start, start + 4):
+            asked.append(propose(("half",), space, sampler, number, told, asked))
+        told += [Told(params=p, value=None if p["a"] > 0.5 else p["a"] - (p["b"] - 0.3) ** 2) for p in asked]
+    assert sum(trial.value is None for trial in told[12:]) <= most
+    assert max(trial.value for trial in told if trial.value is not None) > 0.4
+
+
+def test_a_study_of_failures_alone_goes_on():
+    told = [Told(params={"b": 0.1 * number}, value=None) for number in range(1, 6)]
+    assert 0 <= propose(("s",), {"b": SPACE["b"]}, "gp", 5, told, [])["b"] <= 1
+
+
+def _rates(model, lr_objective):
+    from bench.engine.optim import build_optimizer
+    from bench.protocols.recipes._base import Optim
+
+    optim = Optim(lr=1e-3, lr_objective=lr_objective, epochs=1)
+    return [group["lr"] for group in build_optimizer(model, model.objective, optim).param_groups]
+
+
+@pytest.mark.parametrize("name", Registry("methods").names)
+def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_it(name):
+    """By brute force: does any group of the optimiser change with it?"""
+    site = Site(results="unused")
+    pins = ("method.train=all",) if name == "dul_reg" else ()
+    request = RunRequest(methods=(name,), datasets=("ndigit_smoke",), pins=pins)
+    plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == name)
+    model = build(site.methods.method(name), **dict(pin.removeprefix("method.").split("=") for pin in pins))
+    assert ("optim.lr_objective" in plan.space) == (_rates(model, 0.5) != _rates(model, 0.25))
+
+
+def test_the_factor_of_a_schedule_that_has_none_is_not_tuned(tmp_path):
+    from bench.methods.cosface import CosFace
+    from bench.planning.setting import Setting
+    from bench.planning.sources import search_ranges
+    from bench.protocols.reality_check import PRESETS
+    from bench.protocols.recipes.cub200 import RECIPE
+
+    for schedule, tuned in (("step", True), ("constant", False)):
+        setting = Setting(optim={"schedule": schedule})
+        space = search_ranges(PRESETS["strict"], RECIPE, CosFace(), RECIPE.end_to_end, Setting(), setting, None)
+        assert ("optim.gamma" in space) == tuned

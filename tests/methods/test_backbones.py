@@ -164,3 +164,22 @@ def test_backbones_are_built_by_the_module_that_is_named():
     assert backbone_module("bn_inception") == "bench.methods.backbones.bn_inception"
     for name in ("googlenet", "squeezenet1_0", "resnet50", "vit_tiny_patch16_224"):
         assert backbone_module(name) == "bench.methods.backbones.pretrained"
+
+
+@pytest.mark.parametrize("name", ["convnet", "bn_inception", "resnet18", "squeezenet1_0"])
+def test_features_are_pooled_as_asked(name):
+    nets = {}
+    for pooling in ("avg", "avg_max"):
+        torch.manual_seed(0)
+        nets[pooling] = build_backbone(name, 3, pooling=pooling).eval()
+    images = torch.rand(2, 3, 64, 64)
+    kept = []
+    net = nets["avg"]
+    maps = net.features if name == "convnet" else net.body
+    maps.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    with torch.no_grad():
+        average, both = net(images), nets["avg_max"](images)
+    expected = kept[0].numpy()
+    torch.testing.assert_close(average, torch.from_numpy(expected.mean((2, 3))))
+    torch.testing.assert_close(both, torch.from_numpy(expected.mean((2, 3)) + expected.max((2, 3))))
+    assert float((both - average).abs().max()) > 1e-3

@@ -1,0 +1,142 @@
+"""Figures of sweeps: a metric against the value of a setting, from results that differ in one pinned value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...protocols.statistics import summarise
+from ..contender import Contender
+from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
+from .source import Drawing, Note, Source
+from .style import colour
+
+SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "spearman_crop"))
+"""Columns of the comparison that are shown, a panel each."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Contenders that differ in one pinned value.
+
+    Attributes:
+        key: The setting, such as ``method.omega``.
+        contender: What they have in common, without that value.
+        groups: Their seeds by value, in the order of the values.
+    """
+
+    key: str
+    contender: Contender
+    groups: dict[str, SeedGroup]
+
+
+def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
+    """Sweeps among the contenders of a data set, by key.
+
+    Args:
+        merged: Rows of the tidy table of one data set, joined with the roles.
+    """
+    found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
+    for group in seed_groups(merged):
+        parts = group.contender.pinned.split("; ")
+        for part in parts:
+            key, equals, value = part.partition("=")
+            # `not as published: ..` and the like are no settings.
+            if equals and " " not in key and "." in key:
+                rest = "; ".join(other for other in parts if other != part)
+                found.setdefault((key, group.contender._replace(pinned=rest)), {})[value] = group
+    return [
+        Sweep(key, contender, dict(sorted(groups.items(), key=lambda item: _place(item[0]))))
+        for (key, contender), groups in sorted(found.items())
+        if len(groups) > 1
+    ]
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _place(value: str) -> tuple[bool, float, str]:
+    """Order of values: numbers by size, then names."""
+    number = _number(value)
+    return number is None, number or 0.0, value
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """A figure of every swept setting of every data set."""
+    for dataset in source.datasets:
+        yield from sweep_figures(source.merged, dataset)
+
+
+def sweep_figures(merged: pd.DataFrame, dataset: str) -> Iterator[Drawing]:
+    """Draw a figure for each swept setting of a data set.
+
+    Args:
+        merged: Rows of the tidy table, joined with the roles.
+        dataset: The data set.
+    """
+    sweeps = find_sweeps(merged[merged["dataset"] == dataset])
+    for key in dict.fromkeys(sweep.key for sweep in sweeps):
+        name, chosen = key.replace(".", "_"), [sweep for sweep in sweeps if sweep.key == key]
+        yield Drawing(f"sweep_{name}_{dataset}", _sweep_figure(key, chosen, dataset), _values(chosen))
+
+
+def _values(sweeps: Sequence[Sweep]) -> pd.DataFrame:
+    """One row per contender, value, metric and seed."""
+    lines = [
+        {**sweep.contender._asdict(), "key": sweep.key, "at": at, "metric": column.metric, "seed": seed, "value": value}
+        for sweep in sweeps
+        for at, group in sweep.groups.items()
+        for column in SHOWN
+        for seed, value in defined_values(group.column(column)).items()
+    ]
+    return pd.DataFrame(lines)
+
+
+def _sweep_figure(key: str, sweeps: Sequence[Sweep], dataset: str) -> Figure:
+    figure = Figure(figsize=(8.0, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(SHOWN))
+    values = sorted({value for sweep in sweeps for value in sweep.groups}, key=_place)
+    numbers = {value: number for value in values if (number := _number(value)) is not None}
+    # Names have places, not sizes.
+    places = numbers if len(numbers) == len(values) else {value: float(i) for i, value in enumerate(values)}
+    for column, axis in zip(SHOWN, axes):
+        for index, sweep in enumerate(sweeps):
+            _draw(axis, sweep, column, places, colour(index))
+        axis.set(xlabel=key, ylabel=f"{column.title}{', %' if column.percent else ''}")
+        if places is not numbers:
+            axis.set_xticks(list(places.values()), values)
+        elif min(places.values()) > 0 and max(places.values()) >= 10 * min(places.values()):
+            axis.set_xscale("log")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+    figure.suptitle(f"{dataset}: mean over seeds with 95 % t-interval")
+    return figure
+
+
+def _draw(
+    axis: Axes, sweep: Sweep, column: ComparedColumn, places: dict[str, float], hue: tuple[float, float, float]
+) -> None:
+    """One line with the interval over seeds at each value."""
+    factor = 100.0 if column.percent else 1.0
+    x, mean, below, above = [], [], [], []
+    for value, group in sweep.groups.items():
+        seeds = list(defined_values(group.column(column)).values())
+        if not seeds:
+            continue
+        summary = summarise(seeds)
+        x.append(places[value])
+        mean.append(factor * summary.mean)
+        # One seed has no interval.
+        low, high = (summary.ci_low, summary.ci_high) if len(seeds) > 1 else (summary.mean, summary.mean)
+        below.append(factor * (summary.mean - low))
+        above.append(factor * (high - summary.mean))
+    label = ", ".join(filter(None, [sweep.contender.label, sweep.contender.tuning, sweep.contender.pinned]))
+    axis.errorbar(x, mean, (below, above), fmt="o-", ms=3, capsize=3, color=hue, label=label)

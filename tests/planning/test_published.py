@@ -1,0 +1,214 @@
+"""Replays of published settings: whose pooling, clip and first stage they have, and what they say differs."""
+
+import csv
+from collections import defaultdict
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from bench.planning.planner import build_plans
+from bench.planning.published import published_settings
+from bench.planning.request import RunRequest
+from bench.site import Site
+from PIL import Image
+
+DATASETS = {"cub200": "CUB200", "cars196": "Cars196", "inshop_merged": "InShopMerged", "sop": "SOP"}
+MODULES = {"inshop_merged": "inshop"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A site whose data sets of photographs are all one small folder."""
+    from bench.datasets.folder import Folder
+
+    root = tmp_path_factory.mktemp("photos")
+    for c in range(8):
+        for i in range(2):
+            path = root / f"c{c}" / f"{i}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((9, 9, 3), 20 * c + i, np.uint8)).save(path)
+
+    def init(self, data_root=None, **options):
+        self.__dict__.update(Folder(root, **options).__dict__)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, cls in DATASETS.items():
+            patch.setattr(f"bench.datasets.{MODULES.get(name, name)}.{cls}.__init__", init)
+        yield Site(results="unused", data_root=str(root), weights="none")
+
+
+def _build(site, methods, dataset="cub200", pins=(), **request):
+    request = {"protocol": "reality_check", "preset": "per", "hparams": "published", "fidelity": "released"} | request
+    pins = ("data.classes_per_batch=2", *pins)
+    return build_plans(RunRequest(methods=tuple(methods), datasets=(dataset,), pins=pins, **request), site)
+
+
+def _plans(site, methods, dataset="cub200", pins=(), **request):
+    return _build(site, methods, dataset, pins, **request).plans
+
+
+def _scripts(site, methods, pins=(), **request):
+    return _plans(site, methods, pins=pins, protocol="standardized", preset="strict", **request)
+
+
+def _rows():
+    """Values by (row, data set), then stage and name, read from the file alone."""
+    text = (files("bench.results.published") / "pe_revisited_best_hparams.csv").read_text()
+    found = defaultdict(lambda: defaultdict(dict))
+    for row in csv.DictReader(text.splitlines()):
+        found[row["variant"], row["dataset"]][row["stage"]][row["hparam"]] = row["value"]
+    return found
+
+
+HEADS = {
+    ("pfe", "normal"): "pfe-{}",
+    ("pfe", "vmf"): "pfe-vmf-{}",
+    ("scf", "vmf"): "scl-{}",
+    ("scf", "normal"): "scl-gmm-{}",
+    ("dul_reg", "normal"): "dul-reg-cont-{}",
+    ("dul_reg", "vmf"): "dul-reg-vmf-cont-{}",
+}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize(("method", "distribution"), HEADS)
+def test_a_head_stands_on_its_own_first_stage(site, method, distribution, dataset):
+    """Every two-stage row of the file: the base has the row's scale and margin, and the row's rates and decay."""
+    base = "arcface" if dataset in ("cub200", "cars196") else "cosface"
+    row = _rows()[HEADS[method, distribution].format(base), dataset.removesuffix("_merged")]
+    head = _plans(site, [method], dataset, [f"method.distribution={distribution}"])[-1]
+    stage1 = head.base.template
+    assert (head.cell.method, stage1.method) == (method, base)
+    assert stage1.params == {name: float(row["stage1"][name]) for name in ("scale", "margin")}
+    for template in (stage1, head.template):
+        assert template.optim.lr == float(row[""]["lr_embedder"])
+        assert template.optim.lr_objective == float(row[""]["lr_classifier"])
+        assert template.optim.gamma == float(row[""]["lr_gamma"])
+        assert template.optim.epochs == (32 if base == "arcface" else 128)
+    assert not any("method." in text for text in head.differences)
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "scale", "margin", "lr"),
+    [
+        ("scf", "cub200", 25.5, 0.297, 6.36e-5),
+        ("dul_reg", "cub200", 19.0, 0.493, 1.21e-4),
+        ("dul_reg", "inshop_merged", 20.1, 0.208, 2.18e-4),
+        ("dul_reg", "sop", 29.3, 0.027, 1.54e-4),
+        ("pfe", "cub200", 46.4, 0.757, 3.48e-4),
+    ],
+)
+def test_first_stages_by_hand(site, method, dataset, scale, margin, lr):
+    stage1 = _plans(site, [method], dataset)[-1].base.template
+    assert stage1.params["scale"] == pytest.approx(scale, abs=0.05)
+    assert stage1.params["margin"] == pytest.approx(margin, abs=5e-4)
+    assert stage1.optim.lr == pytest.approx(lr, rel=5e-3)
+
+
+@pytest.mark.parametrize("order", [("arcface", "pfe", "scf"), ("scf", "pfe", "arcface")])
+def test_the_base_keeps_a_row_of_its_own_and_first_stages_are_told_apart(site, order):
+    plans = _plans(site, order)
+    own = [plan for plan in plans if plan.cell.method == "arcface" and not plan.stage]
+    assert [plan.requested for plan in own] == [True]
+    assert own[0].template.params["scale"] == pytest.approx(46.37, abs=0.01)
+    by_method = {plan.cell.method: plan for plan in plans if plan.requested}
+    # PFE's first stage is ArcFace's own setting: one training serves both.
+    assert by_method["pfe"].base.key == own[0].key
+    stage = by_method["scf"].base
+    assert (stage.stage, "stage 1 of scf" in stage.pinned.split("; ")) == ("stage 1 of scf", True)
+    assert stage.key in {plan.key for plan in plans} - {own[0].key}
+    assert len({plan.key for plan in plans}) == len(plans) == 4
+    for plan in plans:
+        if plan.base is not None:
+            assert plans.index(next(p for p in plans if p.key == plan.base.key)) < plans.index(plan)
+
+
+def test_without_published_settings_all_heads_share_one_base(site):
+    plans = _plans(site, ["pfe", "scf"], hparams="default")
+    assert [plan.cell.method for plan in plans] == ["arcface", "pfe", "scf"]
+    assert plans[1].base.key == plans[2].base.key == plans[0].key
+
+
+def test_runs_of_the_scripts_pool_by_average_do_not_clip_and_do_not_rescale(site):
+    for plan in _scripts(site, ["nir", "proxy_anchor", "proxy_anchor_el_nivmf"]):
+        assert (plan.template.batches.pooling, plan.template.batches.calibrate) == ("avg", False)
+        assert plan.template.optim.grad_clip == 0
+
+
+def test_pers_runs_pool_by_average_and_maximum_clip_at_10_and_do_not_rescale(site):
+    for plan in _plans(site, ["cosface", "hib", "scf"], base="arcface"):
+        assert (plan.template.batches.pooling, plan.template.batches.calibrate) == ("avg_max", False)
+        assert plan.template.optim.grad_clip == 10
+
+
+def test_double_pooling_of_nir_is_a_row_of_its_own(site):
+    from bench.methods.nir import NIR
+
+    rows = [item for item in published_settings(NIR, "cub200", "arcface") if item.network == "resnet50/512"]
+    assert {item.variant.endswith("double-pool"): item.data["pooling"] for item in rows} == {
+        False: "avg",
+        True: "avg_max",
+    }
+    built = _build(
+        site, ["nir"], pins=["data.pooling=avg_max"], protocol="standardized", preset="strict", dim=512
+    )  # fmt: skip
+    assert built.plans[0].template.batches.pooling == "avg_max"
+    assert "data.pooling" not in built.plans[0].differences
+
+
+def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_as_they_are(site):
+    def calibrated(**request):
+        return {
+            plan.template.batches.calibrate for plan in _plans(site, ["cosface", "pfe"], hparams="default", **request)
+        }
+
+    assert calibrated(fidelity="corrected") == {True}
+    assert calibrated(fidelity="released") == {False}
+    assert calibrated(fidelity="released", pins=["data.calibrate=true"]) == {True}
+    plain, released = (
+        _plans(site, ["cosface", "pfe"], hparams="default", fidelity=fidelity)[0]
+        for fidelity in ("corrected", "released")
+    )
+    # CosFace has one form; its network differs, and so do its rows.
+    assert (plain.template.fidelity, released.template.fidelity) == ("corrected", "corrected")
+    assert "data.calibrate=False" in released.pinned.split("; ")
+    assert "data.calibrate" not in plain.pinned
+
+
+@pytest.mark.parametrize(
+    ("request_", "difference"),
+    [
+        ({"preset": "strict"}, "preset strict instead of per"),
+        ({"protocol": "standardized", "preset": "strict", "backbone": "bn_inception"},
+         "protocol standardized instead of reality_check"),
+        ({"fidelity": "corrected"}, "fidelity corrected instead of released"),
+        ({"pins": ["optim.epochs=3"]}, "optim.epochs"),
+        ({"pins": ["data.pooling=avg"]}, "data.pooling"),
+        ({"pins": ["data.calibrate=true"]}, "data.calibrate"),
+        ({"pins": ["optim.grad_clip=0"]}, "optim.grad_clip"),
+        ({"pins": ["method.samples=2"]}, "method.samples"),
+        ({"folds": 2}, "2 folds"),
+        ({}, "random weights instead of ImageNet's"),
+    ],
+)  # fmt: skip
+def test_a_replay_that_is_not_the_papers_says_so_in_a_line_and_in_every_table(site, request_, difference):
+    built = _build(site, ["hib"], **request_)
+    (plan,) = built.plans
+    assert difference in plan.differences
+    (line,) = built.differences
+    assert line.startswith("hib on cub200 is not what its paper did: ")
+    assert difference in line
+    note = next(part for part in plan.pinned.split("; ") if part.startswith("not as published: "))
+    assert difference in note
+    other = _build(site, ["hib"]).plans[0]
+    assert (difference in other.differences) == (request_ == {})
+
+
+def test_what_is_as_published_is_not_named(site):
+    # Batches are those of the test's few classes, and there are no weights.
+    expected = ("data.classes_per_batch", "random weights instead of ImageNet's")
+    for plan in _plans(site, ["hib", "scf", "arcface"]):
+        assert plan.differences == expected
+    (plan,) = _scripts(site, ["nir"])
+    assert plan.differences == expected
+    assert not _build(site, ["hib"], hparams="default").differences

@@ -1,0 +1,94 @@
+"""Sweeps are found in the results alone, and their figures show means and intervals over seeds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.report.figures.sweeps import find_sweeps, sweep_figures
+from bench.store.records import COLUMNS
+from scipy import stats
+
+SEEDS = 3
+
+
+def _merged(pins, method="nir", **values):
+    """Rows of a data set: MAP@R and rank correlation of three seeds at each of some pinned values."""
+    lines = []
+    for number, pinned in enumerate(pins):
+        for seed in range(SEEDS):
+            row = dict.fromkeys(COLUMNS, "") | {
+                "protocol": "reality_check", "preset": "strict", "dataset": "d", "method": method, "hparams": "default",
+                "fidelity": "corrected", "trials": 0, "pinned": pinned, "seed": seed, "fraction": np.nan,
+                "backbone": "convnet", "dim": 8, "primary_scorer": "cosine", "default_confidence": "norm",
+                "probabilistic": False, "trainings": 0,
+            }  # fmt: skip
+            value = 0.1 * number + 0.01 * seed**2
+            lines.append(row | {"metric": "map_at_r", "split": "test", "scorer": "cosine", "value": value})
+            lines.append(row | {"metric": "map_at_r", "split": "test", "scorer": "mls", "value": 9.0})
+            rho = {"metric": "spearman_crop", "split": "test_crop", "confidence": "norm", "value": -value}
+            lines += [row | rho, row | rho | {"confidence": "random", "value": 9.0}]
+    return pd.DataFrame(lines)
+
+
+def _lines(axis):
+    return [container.lines[0] for container in axis.containers]
+
+
+def test_results_that_differ_in_one_value_are_a_sweep():
+    pins = ["method.omega=10; optim.epochs=2", "method.omega=0.1; optim.epochs=2", "method.omega=1; optim.epochs=2", ""]
+    (sweep,) = find_sweeps(_merged(pins))
+    assert (sweep.key, list(sweep.groups), sweep.contender.pinned) == (
+        "method.omega",
+        ["0.1", "1", "10"],
+        "optim.epochs=2",
+    )
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        [""],
+        ["method.omega=1", ""],
+        ["method.omega=1; optim.epochs=2", "method.omega=2; optim.epochs=3"],
+        ["weights=aa", "weights=bb"],
+        ["not as published: method.a=1", "not as published: method.a=2"],
+    ],
+)
+def test_other_results_are_none(pins):
+    assert find_sweeps(_merged(pins)) == []
+
+
+def test_two_swept_values_make_a_line_for_each_of_the_other():
+    pins = [f"method.a={a}; method.b={b}" for a in (1, 2) for b in (3, 4, 5)]
+    sweeps = find_sweeps(_merged(pins))
+    assert [(sweep.key, len(sweep.groups)) for sweep in sweeps] == [("method.a", 2)] * 3 + [("method.b", 3)] * 2
+    assert [drawn.stem for drawn in sweep_figures(_merged(pins), "d")] == ["sweep_method_a_d", "sweep_method_b_d"]
+
+
+def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the_default_confidence():
+    pins = [f"method.omega={value}" for value in (0.1, 1, 10)]
+    ((name, figure, _),) = sweep_figures(_merged(pins), "d")
+    assert name == "sweep_method_omega_d"
+    retrieval, rank = figure.axes
+    values = np.array([[0.1 * number + 0.01 * seed**2 for seed in range(SEEDS)] for number in range(3)])
+    half = stats.t.interval(0.95, SEEDS - 1, scale=stats.sem(values, axis=1))[1]
+    for axis, factor in ((retrieval, 100), (rank, -1)):
+        (line,) = _lines(axis)
+        np.testing.assert_allclose(line.get_xdata(orig=False), [0.1, 1, 10])
+        np.testing.assert_allclose(line.get_ydata(orig=False), factor * values.mean(1))
+        (bars,) = axis.containers[0].lines[2]
+        heights = np.array([segment[1, 1] - segment[0, 1] for segment in bars.get_segments()])
+        np.testing.assert_allclose(heights, 2 * abs(factor) * half, rtol=1e-9)
+        assert axis.get_xlabel() == "method.omega"
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"), [(("0.1", "1"), "log"), (("1", "10"), "log"), (("1", "9"), "linear"), (("0", "10"), "linear")]
+)
+def test_a_decade_and_more_has_a_logarithmic_axis(values, scale):
+    ((_, figure, _),) = sweep_figures(_merged([f"method.omega={value}" for value in values]), "d")
+    assert {axis.get_xscale() for axis in figure.axes} == {scale}
+
+
+def test_names_are_swept_too():
+    ((_, figure, _),) = sweep_figures(_merged(["method.distance=l2", "method.distance=cosine"]), "d")
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["cosine", "l2"]
