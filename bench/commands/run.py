@@ -42,8 +42,8 @@ class RunCommand(SectionedCommand):
 
     sections: ClassVar = {
         "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
-        "Settings": ("hparams", "set_", "base", "backbone", "weights", "dim"),
-        "Budget": ("seeds", "trials", "sampler", "folds"),
+        "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim"),
+        "Budget": ("seeds", "trials", "sampler", "select_by", "folds"),
         "Tests": ("scorers", "corruptions"),
         "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device"),
         "Results": ("results", "on_existing", "dry_run"),
