@@ -1,0 +1,69 @@
+"""Figures of a table: curves along its columns, curves over a swept value, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..report.figures import figure_style, save_figure
+from .table import Cell, Table
+
+
+def _value(cell: Cell) -> float:
+    return cell.ours.mean if cell.ours else float("nan")
+
+
+def _spread(cell: Cell) -> float:
+    return cell.ours.sd if cell.ours and cell.ours.sd == cell.ours.sd else 0.0
+
+
+def _curves(table: Table, axis: Axes) -> None:
+    """One curve per row along the columns that have a place on the axis."""
+    x = [column.x for column in table.columns]
+    for line in table.lines:
+        axis.errorbar(x, [*map(_value, line.cells)], [*map(_spread, line.cells)], lw=1.2, capsize=2, label=line.title)
+    axis.set(xlabel="least confident images removed, %", ylabel="MAP@R")
+    axis.legend(fontsize=7)
+
+
+def _sweep(table: Table, axis: Axes) -> None:
+    """The first column over the rows that have a place on the axis, and a line for the one that has none."""
+    for line, row in ((line, line.run.row) for line in table.lines if line.run):
+        if row.x is None:
+            axis.axhline(_value(line.cells[0]), ls=":", color="0.4", label=line.title)
+    swept = [(line.run.row.x, line.cells[0]) for line in table.lines if line.run and line.run.row.x is not None]
+    axis.errorbar([x for x, _ in swept], [_value(c) for _, c in swept], [_spread(c) for _, c in swept], capsize=2)
+    axis.set(xscale="log", xlabel="omega", ylabel=table.columns[0].title)
+    axis.legend(fontsize=7)
+
+
+def _bars(table: Table, axis: Axes) -> None:
+    """A bar per run with its standard deviation, in the first column."""
+    runs = [line for line in table.lines if line.run]
+    values = [_value(line.cells[0]) for line in runs]
+    axis.bar(range(len(runs)), values, yerr=[_spread(line.cells[0]) for line in runs], capsize=3)
+    axis.set_xticks(range(len(runs)), [line.title for line in runs], rotation=30, ha="right")
+    finite = [value for value in values if value == value]
+    if finite:
+        margin = max(1.0, max(finite) - min(finite))
+        axis.set_ylim(min(finite) - margin, max(finite) + margin)
+    axis.set_ylabel(table.columns[0].title)
+
+
+_KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": _sweep, "bars": _bars}
+
+
+def draw_table(table: Table, out: Path) -> list[Path]:
+    """Write the figure of a table as PNG and SVG; nothing if its kind is not drawn from the table."""
+    draw = _KINDS.get(table.named.item.figure)
+    if draw is None:
+        return []
+    with figure_style():
+        figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+        axis = figure.subplots()
+        draw(table, axis)
+        axis.set_title(f"{table.named.name} on {table.dataset}")
+        return save_figure(figure, out / table.dataset)
