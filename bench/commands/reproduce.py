@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import LINE, UserError
+from ..errors import LINE
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 from .run import OnExisting, carry_out
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.scheduler import Outcome
+    from ..planning.plan import Plan
     from ..reproduce.items import Named
     from ..reproduce.rows import Options, PlannedItem
     from ..reproduce.table import Table
@@ -138,27 +139,29 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, workers:
     from ..reproduce.table import build_table
     from .dry_run import print_estimate, print_plan
 
+    plans: dict[str, Plan] = {}
     for each in planned:
         table = build_table(each, {})
         print(f"{each.named.name} on {each.dataset}: {each.named.item.title}")
         for row in each.rows:
             print(f"[{row.row.title}]" + (f" pinned: {row.plan.pinned}" if row.plan.pinned else ""))
             for plan in row.plans:
-                print_plan(plan)
+                if plan.template.id not in plans:
+                    print_plan(plan)
+                plans.setdefault(plan.template.id, plan)
         for text in table.remarks:
             print(f"* {text}")
         numbers = sum(cell.published is not None for line in table.lines for cell in line.cells)
         print(f"{numbers} published numbers to compare with" if numbers else "no published number to compare with")
-    plans = tuple({plan.template.id: plan for each in planned for row in each.rows for plan in row.plans}.values())
-    print(f"at most {sum(plan.trainings for plan in plans)} trainings; tables go to {results / FOLDER}")
-    print_estimate(plans, site, workers)
+    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
+    print_estimate(tuple(plans.values()), site, workers)
 
 
 def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: int | None, as_json: bool) -> int:
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
-    from ..reproduce.draw import draw_table
+    from ..reproduce.draw import draw_results, draw_table
     from ..reproduce.write import print_table, to_frame, write_table
 
     named, console = planned[0].named, Console(stderr=True)
@@ -166,7 +169,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     if outcome is None:
         return 130
     out = site.store.root / FOLDER / named.paper.key / named.item.key
-    written, shown = [], []
+    written, shown = draw_results(planned, site, out, console.print), []
     for table in tables:
         written += [*write_table(table, out), *draw_table(table, out)]
         shown += to_frame(table).to_dict("records")
@@ -192,18 +195,21 @@ def _tables(
     from ..engine.scheduler import Outcome
     from ..report.frame import collect, write_metrics
     from ..reproduce.cells import measured
+    from ..reproduce.norms import norms
+    from ..reproduce.rows import batches_of
     from ..reproduce.table import build_table
     from ..reproduce.timings import timed
 
     if planned[0].named.item.kind == "timings":
         return Outcome(), [build_table(each, timed(each, site)) for each in planned]
-    batches = [row.plans for each in planned for row in each.rows]
-    outcome = carry_out(batches, site, results, workers, site.device, OnExisting.skip, console)
+    outcome = carry_out(batches_of(planned), site, results, workers, site.device, OnExisting.skip, console)
     if outcome is None:
         return None, []
     collected = collect(site.store)
     write_metrics(collected, site.store.root)
-    return outcome, [build_table(each, measured(each, collected)) for each in planned]
+    return outcome, [
+        build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned
+    ]
 
 
 def _plain(lines: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -216,4 +222,15 @@ def _plain(lines: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def _drawing(named: Named, results: Path, dry_run: bool) -> int:
     """Draw a figure that needs no data; returns the exit code."""
-    raise UserError(f"{named.name} is not drawn by this version")
+    from ..reproduce.draw import draw_theory
+
+    out = results / FOLDER / named.paper.key / named.item.key
+    print(f"{named.name}: {named.item.title}")
+    if dry_run:
+        print(f"nothing is trained; figures go to {out}")
+        return 0
+    for path in draw_theory(named, out):
+        print(path)
+    for text in named.differences:
+        print(f"* {text}")
+    return 0

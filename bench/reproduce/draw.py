@@ -1,14 +1,20 @@
-"""Figures of a table: curves along its columns, curves over a swept value, bars."""
+"""Figures: curves along the columns of a table, over a swept value, bars; and those that a report can draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..report.figures import figure_style, save_figure
+from ..report.figures.registry import FIGURES, write_kinds
+from ..report.figures.source import Note, Source
+from ..report.figures.style import figure_style, save_figure
+from ..report.frame import Results, collect
+from ..site import Site
+from .items import Named
+from .rows import PlannedItem
 from .table import Cell, Table
 
 
@@ -67,3 +73,28 @@ def draw_table(table: Table, out: Path) -> list[Path]:
         draw(table, axis)
         axis.set_title(f"{table.named.name} on {table.dataset}")
         return save_figure(figure, out / table.dataset)
+
+
+def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
+    """Write the figure that is drawn from the tests of an item; nothing if it has no such figure.
+
+    Args:
+        planned: The item on some data sets, all of it tested.
+        site: The results folder and the data.
+        out: Folder for the files.
+        note: Called with one line for everything that cannot be drawn.
+    """
+    kind = FIGURES.get(planned[0].named.item.figure)
+    if kind is None:
+        return []
+    rows = [row for each in planned for row in each.rows]
+    tests = tuple(record for record in collect(site.store).tests if any(row.tested(record) for row in rows))
+    # Norms are split by the answers of the first row, where a paper compares with another model.
+    reference = rows[0].plan.cell.method
+    return write_kinds([kind], Source(site, Results.of(tests), reference), out, note)
+
+
+def draw_theory(named: Named, out: Path) -> list[Path]:
+    """Write a figure that needs neither data nor results."""
+    source = Source(Site(results=str(out)), Results.of(()))
+    return write_kinds([FIGURES[named.item.figure]], source, out, lambda line: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from ..planning.request import RunRequest
 from ..planning.sources import known_keys
 from ..report.contender import Contender
 from ..site import Site
+from ..store.records import TestRecord
+from ..store.specs import Cell
 from .items import Named, Row
 
 BASE = "$base"
@@ -85,6 +87,13 @@ class PlannedRow:
         )
 
 
+    def tested(self, record: TestRecord) -> bool:
+        """Check whether a test is one of its seeds."""
+        columns = record.columns.model_dump()
+        same = all(columns[key] == value for key, value in self.contender._asdict().items())
+        return same and record.columns.seed < self.plan.seeds
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedItem:
     """A table or figure on one data set.
@@ -131,6 +140,32 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     if not planned:
         raise UserError(next(iter(left_out.values())))
     return PlannedItem(named=named, dataset=dataset, options=options, rows=tuple(planned), left_out=left_out)
+
+
+def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
+    """Plans of all rows in as few batches as can be: in one batch, a cell has one plan.
+
+    A base that several rows stand on is planned once; one that is a row itself is planned as such.
+    """
+    batches: list[dict[Cell, Plan]] = []
+    for row in (row for item in planned for row in item.rows):
+        for batch in batches:
+            if all(_same(batch.get(plan.cell, plan), plan) for plan in row.plans):
+                break
+        else:
+            batch = {}
+            batches.append(batch)
+        for plan in row.plans:
+            if plan.requested or plan.cell not in batch:
+                batch[plan.cell] = plan
+    return [tuple(batch.values()) for batch in batches]
+
+
+def _same(first: Plan, second: Plan) -> bool:
+    """Whether two plans of a cell train the same units, and are tested alike or one of them only serves as a base."""
+    trained = (first.template.id, first.pinned, first.hparams) == (second.template.id, second.pinned, second.hparams)
+    tested = first.testing == second.testing or not (first.requested and second.requested)
+    return trained and tested
 
 
 def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
