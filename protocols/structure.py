@@ -19,8 +19,27 @@ from .rows import Row, row
 _BLOCK = 2048
 
 
+def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
+    """Sum-normalised singular values of the uncentred matrix ``[N, D]``, largest first.
+
+    Args:
+        unit: ``[N, D]``, N >= D.
+        drop: Largest singular values left out (Roth et al.: 1).
+
+    Returns:
+        float64 ``[D - drop]``.
+
+    Example:
+        >>> singular_spectrum(torch.eye(3))
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    s = torch.linalg.svdvals(unit.double())[drop:]
+    share: Tensor = s / s.sum()
+    return share
+
+
 def spectral_decay(unit: Tensor, drop: int = 1) -> float:
-    """KL(uniform || s) of the sum-normalised singular values s of the uncentred matrix ``[N, D]``; lower = flatter.
+    """KL(uniform || s) of the singular values s of :func:`singular_spectrum`; lower = flatter.
 
     Args:
         unit: ``[N, D]``, N >= D.
@@ -33,10 +52,9 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
         >>> abs(round(spectral_decay(torch.eye(3)), 6))
         0.0
     """
-    s = torch.linalg.svdvals(unit.double())[drop:]
+    s = singular_spectrum(unit, drop)
     if not len(s):
         return math.nan
-    s = s / s.sum()
     return float((-math.log(len(s)) - s.clamp_min(1e-300).log()).mean())
 
 

@@ -9,7 +9,8 @@ import typer
 
 from ..errors import UserError
 from ..registry import load_plugins
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, print_json
+from ..site import Site
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,14 +54,43 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
     ] = None,
+    figures: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Draw these figures only, comma separated, or `all`: filter_out, confidence, tuning, convergence"
+            " (which every report has), filter_out_probability, spectra, norms, images, and, without any results,"
+            " densities, distances, normalisers.",
+            metavar="NAME[,NAME]",
+        ),
+    ] = None,
+    reference: Annotated[
+        str,
+        typer.Option(
+            help="Method by whose answers the figure `norms` splits all others; the most accurate deterministic one if"
+            " not given.",
+            metavar="METHOD",
+        ),
+    ] = "",
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of downloaded data sets, for the figure `images`.", metavar="DIR")
+    ] = None,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG) from the records of a results folder.
+    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG, CSV) from the records of a results folder.
 
     \b
     bench report --results results/runs --out report
+    bench report --figures spectra,norms
+    bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if figures is not None:
+        site = Site(
+            results=str(results), plugins=tuple(map(str, plugin or ())), data_root=data_root and str(data_root),
+            allow_partial=True,
+        )  # fmt: skip
+        draw_figures(names(figures), site, out, reference, as_json)
+        return
     from rich.console import Console
 
     from ..report.frame import collect, write_metrics
@@ -78,6 +108,42 @@ def report(
         print_json([str(path) for path in written])
         return
     print_tables(collected.frame, collected.roles, Console())
+    for path in written:
+        print(path)
+
+
+def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str, as_json: bool) -> None:
+    """Draw figures by name; say in one line each what cannot be drawn.
+
+    Args:
+        chosen: Names, or ``all``.
+        site: The results folder, plug-ins and folder of data sets.
+        out: Folder for the files; RESULTS/report if None.
+        reference: Method by whose answers the norms of others are split; empty for the default.
+        as_json: Print the files as JSON.
+
+    Raises:
+        UserError: If a name is unknown, the results folder is needed and none, or nothing could be drawn.
+    """
+    from ..report.figures.registry import kinds_of, write_kinds
+    from ..report.figures.source import Source
+    from ..report.frame import Results, collect
+
+    kinds = kinds_of(chosen)
+    load_plugins(map(Path, site.plugins))  # their distributions, and titles of their metrics
+    empty = all(kind.needs == "nothing" for kind in kinds)
+    if empty and out is None and not (site.store.root / "store.json").exists():
+        raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
+    collected = Results.of(()) if empty else collect(open_results(Path(site.results)))
+    notes: list[str] = []
+    written = write_kinds(kinds, Source(site, collected, reference), out or site.store.root / "report", notes.append)
+    for note in notes:
+        typer.echo(note, err=True)
+    if not written:
+        raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
+    if as_json:
+        print_json([str(path) for path in written])
+        return
     for path in written:
         print(path)
 

@@ -287,15 +287,18 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestImages) -> dict[str, str]:
-    """Write the embeddings of the test images, of several models one file each; returns SHA-256 by file name."""
+    """Write embeddings and confidences of the test images, of several models one file each; SHA-256 by file name."""
     files = {}
     for member in members:
         arrays = {"labels": images.images.labels}
+        roles = {"queries": images.images.queries, "gallery": images.images.gallery}
+        arrays |= {name: rows for name, rows in roles.items() if rows is not None}
         arrays |= {f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": q for kind, q in images.quality.items()}
         distribution = ""
         for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.quality)):
             distribution, parameters = to_arrays(member.embeddings[split])
-            arrays |= {f"{name}.{key}": value.contiguous() for key, value in parameters.items()}
+            confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
+            arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
         fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
         file = f"embeddings{fold}.safetensors"
         data = save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})

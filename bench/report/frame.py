@@ -32,6 +32,11 @@ class Results:
     frame: pd.DataFrame
     roles: pd.DataFrame
 
+    @classmethod
+    def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0) -> Results:
+        """The tidy table and the roles of some records."""
+        return cls(tests, superseded, _tidy(tests), _roles(tests))
+
 
 def collect(store: Store) -> Results:
     """Read every finished test of a results folder, each record once."""
@@ -43,7 +48,7 @@ def collect(store: Store) -> Results:
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
     tests = tuple(latest.values())
-    return Results(tests, count - len(tests), _tidy(tests), _roles(tests))
+    return Results.of(tests, count - len(tests))
 
 
 def _tidy(tests: tuple[TestRecord, ...]) -> pd.DataFrame:

@@ -262,7 +262,8 @@ def _risk(order: np.ndarray, risk: np.ndarray) -> np.ndarray:
 
 def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, out: Path) -> list[Path]:
     """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` and the figures; returns the files."""
-    from .figures import figure_style, filter_out_figure, save_figure
+    from .figures.filter_out import filter_out_figure
+    from .figures.style import figure_style, save_figure
 
     tables = {"metrics.csv": frame, "curves.csv": curves(scored, frame), "comparison.csv": comparison}
     written = []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..site import Site
 from ..store.files import write_atomic
 from ..store.folder import Store
 from .breakdowns import confidences, corruptions, scorers
 from .comparison import comparison, comparison_frame
-from .figures import write_figures
+from .figures.registry import write_automatic
+from .figures.source import Source
 from .frame import Results
 from .markup import to_latex, to_markdown
 from .pairing import paired_with_base
@@ -18,7 +20,7 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files.
 
     Args:
-        store: The results folder, for its tuning studies.
+        store: The results folder, for its trainings, studies and embeddings.
         results: Its finished tests (:func:`~bench.report.frame.collect`).
         out: Folder for the files.
 
@@ -40,4 +42,4 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     for name, text in sorted(texts.items()):
         write_atomic(out / name, text.encode())
         written.append(out / name)
-    return written + write_figures(store, results, out)
+    return written + write_automatic(Source(Site(results=str(store.root)), results), out)

@@ -1,0 +1,1 @@
+"""Figures of a results folder; :mod:`~bench.report.figures.registry` lists them."""

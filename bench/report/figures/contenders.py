@@ -1,0 +1,43 @@
+"""Contenders of a figure with their labels."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import pandas as pd
+
+from ..contender import CONTENDER_KEYS, Contender, by_contender, split_pinned
+
+CURVE_KEYS = tuple(key for key in CONTENDER_KEYS if key != "dataset")
+"""Columns that tell the curves of a figure apart."""
+
+
+def _label(contender: Contender, pinned: str) -> str:
+    extra = [contender.hparams] if contender.hparams != "tuned" else []
+    extra += [contender.fidelity] if contender.fidelity != "corrected" else []
+    extra += [contender.ensemble] if contender.ensemble else []
+    # Values that are pinned in every curve tell nothing here, and a long legend leaves no room for the curves.
+    extra += [pinned] if pinned else []
+    return textwrap.fill(", ".join([contender.method, *extra]), 40, max_lines=2, placeholder=" ..")
+
+
+def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
+    """(index, label, rows) of each contender of a data set; a label names what two of them would share without it."""
+    groups = list(by_contender(frame, CURVE_KEYS))
+    contenders = [Contender.of(rows) for rows in groups]
+    _, own = split_pinned([contender.pinned for contender in contenders])
+    labels = [_label(contender, pinned) for contender, pinned in zip(contenders, own)]
+    if len({(contender.protocol, contender.preset) for contender in contenders}) > 1:
+        labels = [f"{label} [{each.protocol}, {each.preset}]" for label, each in zip(labels, contenders)]
+    for index, (label, contender, rows) in enumerate(zip(labels, contenders, groups)):
+        if labels.count(label) > 1:
+            budget = f"{contender.trials} trials, {contender.backbone}, d={contender.dim}"
+            label += f" ({budget}, base {contender.base or 'none'})"
+        yield index, label, rows
+
+
+def each_contender(table: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
+    """(index, label, rows) of each contender of a table with the columns ``index`` and ``label``."""
+    for _, rows in table.groupby("index", sort=True):
+        yield int(rows["index"].iloc[0]), str(rows["label"].iloc[0]), rows

@@ -1,0 +1,93 @@
+"""Validation by epoch: how fast methods converge (Milbich et al. 2022, NIR, Fig. 3, which has test images)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ...protocols.metrics import title_of
+from ...protocols.statistics import summarise
+from ...store.records import KEYS
+from .contenders import each_contender
+from .source import Drawing, Note, Source
+from .style import HALF_PAGE, colour
+
+
+def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
+    """Every epoch of the trainings behind the tests of a data set; of a cross-validation, those of its first model.
+
+    Args:
+        source: The results folder.
+        dataset: Name of the data set.
+        note: Called for every test whose training has no record.
+
+    Returns:
+        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, and ``best_epoch`` of the training.
+    """
+    lines: list[dict[str, object]] = []
+    for index, label, tests in source.contenders(dataset):
+        for test in tests:
+            trained = source.trained(test)
+            if trained is None:
+                note(f"{dataset}, {label}, seed {test.columns.seed}: its training has no record")
+                continue
+            columns = {key: getattr(test.columns, key) for key in KEYS}
+            for epoch in trained.history:
+                values = {name: getattr(epoch, name) for name in ("epoch", "loss", "val_map_at_r")}
+                lines.append({**columns, "label": label, "index": index, **values, "best_epoch": trained.best_epoch})
+    return pd.DataFrame(lines)
+
+
+def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean and 95 % t-interval over the seeds of every contender and epoch.
+
+    Args:
+        table: Rows of :func:`convergence_table`.
+
+    Returns:
+        Columns ``index``, ``label``, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds`` that trained for this
+        long, and ``all_seeds`` of the contender.
+    """
+    lines = []
+    for index, label, rows in each_contender(table):
+        every = rows["seed"].nunique()
+        for epoch, values in rows.groupby("epoch")["val_map_at_r"]:
+            s = summarise(values.tolist())
+            lines.append((index, label, epoch, s.mean, s.ci_low, s.ci_high, s.n, every))
+    names = ["index", "label", "epoch", "mean", "ci95_low", "ci95_high", "seeds", "all_seeds"]
+    return pd.DataFrame(lines, columns=names)
+
+
+def convergence_figure(summary: pd.DataFrame, dataset: str) -> Figure:
+    """Mean and interval of each contender, as far as all of its seeds trained.
+
+    Seeds stop when they no longer improve; a mean of those that go on would be one of other seeds at every epoch.
+    """
+    figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for index, label, rows in each_contender(summary[summary["seeds"] == summary["all_seeds"]]):
+        x, count = rows["epoch"].to_numpy(), int(rows["all_seeds"].iloc[0])
+        text = f"{label} ({count} {'seed' if count == 1 else 'seeds'})"
+        axis.plot(x, 100 * rows["mean"], color=colour(index), lw=1.6, label=text, marker="o" if len(x) < 3 else None)
+        if count > 1:
+            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.15, lw=0)
+    # Intervals of two seeds may be wider than everything else there is to see.
+    means = 100 * summary["mean"]
+    room = 0.15 * (means.max() - means.min()) or 1.0
+    axis.set_ylim(max(0.0, means.min() - room), min(100.0, means.max() + room))
+    axis.set(xlabel="epoch", ylabel=f"validation {title_of('map_at_r')}, %")
+    axis.set_title(f"{dataset} (band: 95 % interval over seeds)")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """One figure per data set; its table has every seed's epochs, with mean and interval."""
+    for dataset in source.datasets:
+        table = convergence_table(source, dataset, note)
+        if len(table):
+            summary = convergence_summary(table)
+            merged = table.merge(summary, on=["index", "label", "epoch"]).drop(columns="index")
+            yield Drawing(f"convergence_{dataset}", convergence_figure(summary, dataset), merged)

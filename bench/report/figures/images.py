@@ -1,0 +1,171 @@
+"""Test images in the order of their confidence (Kirchhof et al. 2022, Fig. 6, 10 and 11, with training images)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...datasets.image_set import ImageSet
+from ...errors import UserError
+from .source import Drawing, Missing, Note, Source
+from .style import FULL_PAGE
+from .tested import TestedModel
+
+ENDS, MIDDLE = 4, 4
+"""Images at either end of a row of the whole data set, and between them."""
+CLASSES, OF_CLASS = 4, 8
+"""Classes of the figure by class, and images of each."""
+
+
+def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
+    """Places shown of an order of ``count`` images: the lowest, quantiles between the two ends, the highest.
+
+    Example:
+        >>> places(101, ends=2, middle=3)
+        [0, 1, 25, 50, 75, 99, 100]
+        >>> places(3)
+        [0, 1, 2]
+    """
+    inner = [round((count - 1) * part / (middle + 1)) for part in range(1, middle + 1)]
+    chosen = {*range(ends), *inner, *range(count - ends, count)}
+    return sorted(place for place in chosen if 0 <= place < count)
+
+
+def confidence_name(model: TestedModel) -> str:
+    """The confidence that orders the images: a probabilistic embedding's own, else the norm."""
+    own = model.record.role.default_confidence
+    return own if model.record.role.probabilistic and own in model.confidence else "norm"
+
+
+def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.DataFrame:
+    """Some places of the order of some images by confidence, lowest first.
+
+    Args:
+        model: A tested model.
+        rows: Rows of the images, ``[M]``.
+        shown: Places from 0 to M - 1.
+
+    Returns:
+        Columns of the experiment, ``label``, ``confidence`` (its name), ``place``, ``of`` (M), ``value``, ``id``,
+        ``class`` (a number) and ``row``.
+    """
+    name = confidence_name(model)
+    values = model.confidence[name][rows].double()
+    order = torch.argsort(values, stable=True)[list(shown)]
+    chosen = rows[order]
+    table = pd.DataFrame(
+        {
+            "confidence": name,
+            "place": list(shown),
+            "of": len(rows),
+            "value": values[order],
+            "id": [model.ids[row] for row in chosen.tolist()],
+            "class": model.labels[chosen],
+            "row": chosen,
+        }
+    )
+    return table.assign(**model.columns, label=model.label, index=model.index)
+
+
+def tested_images(source: Source, model: TestedModel) -> ImageSet:
+    """The images that a model was tested on.
+
+    Raises:
+        Missing: If they are not on this machine or are others, or if no confidences were kept to order them by.
+    """
+    if confidence_name(model) not in model.confidence:
+        raise Missing("no confidences were kept when it was tested; test it again")
+    trained = source.trained(model.record)
+    if trained is None:
+        raise Missing("its training has no record")
+    try:
+        images: ImageSet = source.site.dataset(model.record.columns.dataset, trained.spec.view).test()
+    except UserError as error:
+        raise Missing(f"no images to show: {error}") from None
+    if images.ids != model.ids:
+        raise Missing("no images to show: the test images of the data set are others than those tested")
+    return images
+
+
+def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, title: str) -> Figure:
+    """A sheet of images, lowest confidence on the left.
+
+    Args:
+        rows: Text on the left of each row of the sheet, and what it shows (:func:`ordered`).
+        images: The test images.
+        title: Of the figure.
+    """
+    columns = max(len(table) for _, table in rows)
+    height, width = images.pixels_of(torch.tensor([int(rows[0][1]["row"].iloc[0])])).shape[-2:]
+    cell = (FULL_PAGE - 1.1) / columns
+    # A line of text below every image.
+    figure = Figure(figsize=(FULL_PAGE, len(rows) * (cell * height / width + 0.22) + 0.5), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (text, table) in zip(axes, rows):
+        pixels = images.pixels_of(torch.tensor(table["row"].tolist())).permute(0, 2, 3, 1).numpy()
+        for axis, image, (_, shown) in zip(line, pixels, table.iterrows()):
+            _draw_image(axis, image, f"{100 * shown['place'] / max(1, shown['of'] - 1):.0f} %")
+        for axis in line[len(table) :]:
+            axis.set_axis_off()
+        line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_image(axis: Axes, image: np.ndarray, text: str) -> None:
+    grey = image.shape[-1] == 1
+    axis.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=255)
+    axis.set(xticks=[], yticks=[])
+    axis.set_xlabel(text, fontsize=6.5, labelpad=1)
+    axis.grid(False)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> Iterator[Drawing]:
+    """The sheet of the whole data set, and one by class for every model."""
+    everything = torch.arange(len(images))
+    rows = [(model.label, ordered(model, everything, places(len(images)))) for model in models]
+    title = f"{dataset}: test images from the lowest to the highest confidence (rank in %)"
+    sheet = [(f"{text}\n[{table['confidence'].iloc[0]}]", table) for text, table in rows]
+    yield Drawing(f"images_{dataset}", images_figure(sheet, images, title), _plain(rows))
+    classes = torch.unique(images.labels)
+    # Spread over the data set: neighbouring classes may be alike.
+    picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
+    for number, model in enumerate(models):
+        rows = []
+        for label in picked.tolist():
+            members = (images.labels == label).nonzero().squeeze(1)
+            shown = places(len(members), ends=1, middle=OF_CLASS - 2)
+            rows.append((images.class_names[label][:14], ordered(model, members, shown)))
+        title = f"{dataset}, {model.label}: from the lowest to the highest confidence of each class"
+        drawn = images_figure(rows, images, title.replace("\n", " "))
+        yield Drawing(f"images_{dataset}_classes_{number:02d}_{_slug(model.label)}", drawn, _plain(rows))
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+
+def _plain(rows: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    return pd.concat([table for _, table in rows], ignore_index=True).drop(columns=["row", "index"])
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """For every data set a sheet with a row per contender (its first seed), and sheets by class."""
+    for dataset in source.datasets:
+        models, images = [], None
+        for model in source.models(dataset, note, first=True):
+            try:
+                images = tested_images(source, model)
+                models.append(model)
+            except Missing as error:
+                note(f"{dataset}, {model.label}: {error}")
+        if images is not None:
+            yield from _sheets(models, images, dataset)

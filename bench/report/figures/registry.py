@@ -1,0 +1,120 @@
+"""The figures by name: what each shows and needs, who draws it, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from ...errors import UnknownName
+from ...store.files import write_atomic
+from .source import Drawing, Note, Source
+from .style import figure_style, save_figure
+
+Needs = Literal["nothing", "records", "embeddings", "images"]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure.
+
+    Attributes:
+        name: Name by which it is asked for.
+        title: What it shows.
+        needs: What it is drawn from: nothing, the records of a results folder, the embeddings kept with them, or the
+            images of the data sets as well.
+        module: Module of this package that draws it; some need torch, which a report otherwise does without.
+        automatic: Whether every report has it.
+        function: Its function, ``(source, note) -> drawings``.
+    """
+
+    name: str
+    title: str
+    needs: Needs
+    module: str
+    automatic: bool = False
+    function: str = "draw"
+
+    def draw(self, source: Source, note: Note) -> Iterator[Drawing]:
+        """Draw its figures, within :func:`~bench.report.figures.style.figure_style`.
+
+        Args:
+            source: The results folder; not looked at if nothing is needed.
+            note: Called with one line for everything that cannot be drawn.
+        """
+        drawings: Iterator[Drawing] = getattr(import_module(f".{self.module}", __package__), self.function)(
+            source, note
+        )
+        return drawings
+
+
+FIGURES = {
+    kind.name: kind
+    for kind in (
+        FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out", True),
+        FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption", True),
+        FigureKind("tuning", "every trial of every study", "records", "tuning", True),
+        FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "convergence", True),
+        FigureKind("spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "spectra"),
+        FigureKind("norms", "norms by right and wrong answers (EL-nivMF, Fig. 9)", "embeddings", "norms"),
+        FigureKind("images", "test images by confidence (EL-nivMF, Fig. 6, 10, 11)", "images", "images"),
+        FigureKind(
+            "filter_out_probability",
+            "filter-out curves, deterministic methods by class probability (PER, Fig. 3)",
+            "records",
+            "filter_out",
+            function="draw_probability",
+        ),
+        FigureKind("densities", "vMF and non-isotropic vMF (EL-nivMF, Fig. 2)", "nothing", "densities"),
+        FigureKind("distances", "distances by norm and direction (EL-nivMF, Fig. 3)", "nothing", "distances"),
+        FigureKind("normalisers", "log normaliser and its fits (EL-nivMF, Fig. 8)", "nothing", "normalisers"),
+    )
+}
+"""Every kind of figure by name."""
+
+
+def kinds_of(names: Sequence[str]) -> list[FigureKind]:
+    """Kinds by name; ``all`` is every one.
+
+    Raises:
+        UnknownName: If there is no such kind.
+    """
+    for name in names:
+        if name != "all" and name not in FIGURES:
+            raise UnknownName("figure", name, [*FIGURES, "all"])
+    return list(FIGURES.values()) if "all" in names else [FIGURES[name] for name in dict.fromkeys(names)]
+
+
+def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: Note) -> list[Path]:
+    """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn.
+
+    Args:
+        kinds: What to draw.
+        source: The results folder.
+        out: Folder for the files.
+        note: Called with one line, which starts with the name of the kind, for everything that cannot be drawn.
+
+    Returns:
+        The files.
+    """
+    written: list[Path] = []
+    with figure_style():
+        for kind in kinds:
+            for drawing in kind.draw(source, partial(_noted, note, kind.name)):
+                table = out / f"{drawing.stem}.csv"
+                write_atomic(table, drawing.frame.to_csv(index=False, lineterminator="\n").encode())
+                written += [*save_figure(drawing.figure, out / drawing.stem), table]
+    return written
+
+
+def _noted(note: Note, name: str, line: str) -> None:
+    note(f"{name}: {line}")
+
+
+def write_automatic(source: Source, out: Path) -> list[Path]:
+    """Write the figures that every report has; returns the files."""
+    kinds = [kind for kind in FIGURES.values() if kind.automatic]
+    return write_kinds(kinds, source, out, lambda line: None)

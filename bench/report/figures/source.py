@@ -1,0 +1,91 @@
+"""What figures are drawn from: the records of a results folder, and the embeddings kept with its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ...site import Site
+from ...store.records import TestRecord, TrainRecord
+from ..frame import Results
+from .contenders import labelled
+
+if TYPE_CHECKING:
+    from .tested import TestedModel
+
+
+class Drawing(NamedTuple):
+    """A figure, the name of its files without a suffix, and the numbers it shows."""
+
+    stem: str
+    figure: Figure
+    frame: pd.DataFrame
+
+
+Note = Callable[[str], None]
+"""Called with one line for everything that cannot be drawn."""
+
+
+class Missing(Exception):
+    """An error for what a figure needs and does not find; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A results folder as figures read it.
+
+    Attributes:
+        site: The results folder, plug-ins and folder of data sets.
+        results: The finished tests.
+        reference: Method by whose answers the norms of other models are split; the most accurate deterministic one
+            if empty.
+    """
+
+    site: Site
+    results: Results
+    reference: str = ""
+
+    @cached_property
+    def datasets(self) -> tuple[str, ...]:
+        """Data sets with finished tests, in order."""
+        return tuple(sorted({record.columns.dataset for record in self.results.tests}))
+
+    @cached_property
+    def merged(self) -> pd.DataFrame:
+        """The tidy table with the roles of the tests."""
+        return self.results.frame.merge(self.results.roles, on="unit")
+
+    def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
+        """(index, label, tests in the order of their seeds) of each contender of a data set."""
+        tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
+        frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
+        for index, label, rows in labelled(frame):
+            yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
+
+    def trained(self, record: TestRecord) -> TrainRecord | None:
+        """Record of the first of the models that a test is of."""
+        return self.site.store.trained(record.cell, record.spec.train[0])
+
+    def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
+        """Tested models of a data set, those of a contender after one another.
+
+        Of a cross-validation's models side by side there are no embeddings; of several apart, those of the first count.
+
+        Args:
+            dataset: Name of the data set.
+            note: Called for every test without embeddings.
+            first: Only the first seed of every contender.
+        """
+        from .tested import read_model  # late: it needs torch, which most figures do not
+
+        for index, label, tests in self.contenders(dataset):
+            for record in tests[:1] if first else tests:
+                try:
+                    yield read_model(self.site.store, record, label, index)
+                except Missing as error:
+                    note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")

@@ -1,0 +1,61 @@
+"""Sorted singular values of test embeddings (Milbich et al. 2022, NIR, Fig. 4; Roth et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ...protocols.structure import singular_spectrum, spectral_decay
+from .contenders import each_contender
+from .source import Drawing, Note, Source
+from .style import HALF_PAGE, colour, plot_band
+
+
+def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
+    """Spectrum of every tested model of a data set, as its spectral decay takes it.
+
+    Args:
+        source: The results folder.
+        dataset: Name of the data set.
+        note: Called for every test without embeddings.
+
+    Returns:
+        Columns of the experiment, ``label``, ``number`` of the singular value (the largest, number 1, is left out),
+        ``singular_value`` (they sum to 1) and ``spectral_decay`` of the model.
+    """
+    tables = []
+    for model in source.models(dataset, note):
+        values = singular_spectrum(model.unit_vectors)
+        columns = {**model.columns, "label": model.label, "index": model.index}
+        decay = spectral_decay(model.unit_vectors)
+        numbers = range(2, len(values) + 2)
+        tables.append(
+            pd.DataFrame({"number": numbers, "singular_value": values}).assign(**columns, spectral_decay=decay)
+        )
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
+    """Singular values on a logarithmic scale, mean and standard deviation over seeds, one curve per contender."""
+    figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for index, label, rows in each_contender(table):
+        curve = rows.groupby("number")["singular_value"].agg(["mean", "std"])
+        decay = rows.groupby("seed")["spectral_decay"].first().mean()
+        x = curve.index.to_numpy()
+        axis.plot(x, curve["mean"], color=colour(index), lw=1.6, label=f"{label} (decay {decay:.2f})")
+        plot_band(axis, curve, x, index)
+    axis.set(yscale="log", xlabel="number of the singular value", ylabel="share of their sum")
+    axis.set_title(f"{dataset}, test embeddings (band: SD over seeds)")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """One figure per data set."""
+    for dataset in source.datasets:
+        table = spectra_table(source, dataset, note)
+        if len(table):
+            yield Drawing(f"spectra_{dataset}", spectra_figure(table, dataset), table.drop(columns="index"))

@@ -1,0 +1,116 @@
+"""Test images as tested models embed them, read from the results folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ...methods.distributions.arrays import from_arrays
+from ...methods.scorers.distribution_scorer import DistributionScorer
+from ...protocols.query_metrics import per_query
+from ...protocols.ranking import full_depth, rank
+from ...store.folder import Store
+from ...store.records import KEYS, TestRecord
+from .source import Missing
+
+ROLES = ("queries", "gallery")
+CONFIDENCE = "confidence."
+
+
+@dataclass(frozen=True)
+class TestedModel:
+    """Clean test images as one tested model embeds them.
+
+    Attributes:
+        record: Record of the test.
+        label: Name of its contender among those of the data set.
+        index: Number of its contender, which gives its colour.
+        ids: Identities of the N images.
+        labels: Their classes, ``[N]``.
+        distribution: Their embeddings, batch shape ``[N]``.
+        confidence: Confidences by name, each ``[N]``.
+        queries: Rows that are queries, ``[Q]``.
+        gallery: Rows that are searched, ``[G]``.
+    """
+
+    record: TestRecord
+    label: str
+    index: int
+    ids: tuple[str, ...]
+    labels: Tensor
+    distribution: Distribution
+    confidence: dict[str, Tensor]
+    queries: Tensor
+    gallery: Tensor
+
+    @property
+    def seed(self) -> int:
+        """Replicate of the model."""
+        return self.record.columns.seed
+
+    @property
+    def columns(self) -> dict[str, str | int]:
+        """Columns that say which experiment it belongs to."""
+        return {key: getattr(self.record.columns, key) for key in KEYS}
+
+    @cached_property
+    def unit_vectors(self) -> Tensor:
+        """Means on the unit sphere, float64 ``[N, D]``."""
+        means: Tensor = self.distribution.mean
+        return torch.nn.functional.normalize(means.double(), dim=-1)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan for lone queries."""
+        scorer = DistributionScorer("cosine", self.distribution)
+        ranking = rank(scorer, self.labels, depth=full_depth(self.labels), queries=self.queries, gallery=self.gallery)
+        return per_query(ranking)["recall_at_1"]
+
+
+def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:
+    """Read the clean embeddings and confidences of a test.
+
+    Args:
+        store: The results folder.
+        record: Record of the test.
+        label: Name of its contender.
+        index: Number of its contender.
+
+    Raises:
+        Missing: If there are none, or the file is missing or damaged.
+    """
+    if not record.files:
+        raise Missing("no embeddings are kept of models side by side")
+    path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
+    try:
+        with safe_open(path, "pt") as file:
+            text = file.metadata()
+            wanted = [name for name in file.keys() if name in ("labels", *ROLES) or name.startswith("clean.")]  # noqa: SIM118
+            arrays = {name.removeprefix("clean."): file.get_tensor(name) for name in wanted}
+    except (OSError, SafetensorError):
+        raise Missing(f"{path} is missing or damaged; remove its folder and run the command again") from None
+    labels = arrays.pop("labels")
+    everything = torch.arange(len(labels))
+    queries, gallery = (arrays.pop(name, everything) for name in ROLES)
+    confidence = {name: value for name, value in arrays.items() if name.startswith(CONFIDENCE)}
+    parameters = {name: value for name, value in arrays.items() if name not in confidence}
+    try:
+        distribution = from_arrays(text["distribution"], parameters)
+    except TypeError as error:
+        raise Missing(str(error)) from None
+    return TestedModel(
+        record,
+        label,
+        index,
+        tuple(text["ids"].split("\n")),
+        labels,
+        distribution,
+        {name.removeprefix(CONFIDENCE): value for name, value in confidence.items()},
+        queries,
+        gallery,
+    )
