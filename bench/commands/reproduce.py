@@ -93,9 +93,7 @@ def reproduce(
     )
     if named.item.kind == "drawing":
         raise typer.Exit(_drawing(named, results, dry_run))
-    options = Options(
-        seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ())
-    )
+    options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))
     planned = _plan(named, names(dataset, named.item.datasets), options, site)
     if dry_run:
         _print_plans(planned, site, results, workers)
@@ -207,9 +205,7 @@ def _tables(
         return None, []
     collected = collect(site.store)
     write_metrics(collected, site.store.root)
-    return outcome, [
-        build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned
-    ]
+    return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
 
 
 def _plain(lines: list[dict[str, object]]) -> list[dict[str, object]]:

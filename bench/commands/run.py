@@ -262,9 +262,7 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             raise UserError(str(error)) from None
 
 
-def _execute(
-    batches: Sequence[tuple[Plan, ...]], site: Site, count: int, console: Console, rerun: bool
-) -> Outcome:
+def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, count: int, console: Console, rerun: bool) -> Outcome:
     import asyncio
     import importlib
 

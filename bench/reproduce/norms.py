@@ -53,5 +53,7 @@ def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
                 found = values[column.reads.metric]
                 if len(found):
                     extreme = found.min() if column.reads.variant == ("min",) else found.max()
-                    cells.setdefault((each.row.title, column.title), {})[record.columns.seed] = column.factor * float(extreme)
+                    cells.setdefault((each.row.title, column.title), {})[record.columns.seed] = column.factor * float(
+                        extreme
+                    )
     return cells

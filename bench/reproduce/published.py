@@ -29,6 +29,12 @@ class Published:
     note: str
     columns: Mapping[str, str]
 
+    @property
+    def text(self) -> str:
+        """``mean ± SD`` with the digits of the paper."""
+        sd = self.columns["std"]
+        return f"{self.columns['mean']} ± {sd}" if sd else self.columns["mean"]
+
     def fits(self, where: Where) -> bool:
         """Check that columns of the file have these values."""
         return all(self.columns[key] == value for key, value in where.items())

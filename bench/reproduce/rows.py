@@ -86,7 +86,6 @@ class PlannedRow:
             ensemble="",
         )
 
-
     def tested(self, record: TestRecord) -> bool:
         """Check whether a test is one of its seeds."""
         columns = record.columns.model_dump()

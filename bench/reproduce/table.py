@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from ..report.seeds import SeedStatistics
 from .cells import Cells, derived
 from .items import Column, Named, Row
-from .published import published_value, quoted_rows
+from .published import Published, published_value, quoted_rows
 from .rows import PlannedItem, PlannedRow
 
 NOTHING = "-"
@@ -16,11 +17,24 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Quoted:
-    """A published number: mean, standard deviation (nan if there is none) and what has to be known of it."""
+    """A published number.
+
+    Attributes:
+        mean: Mean.
+        text: As printed, with its standard deviation.
+        sd: Standard deviation; nan if there is none.
+        note: What has to be known of it.
+    """
 
     mean: float
+    text: str
     sd: float = float("nan")
     note: str = ""
+
+    @classmethod
+    def of(cls, number: Published) -> Self:
+        """A number of a file."""
+        return cls(number.mean, number.text, number.sd, number.note)
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class Cell:
     Attributes:
         ours: Statistics over seeds, in the paper's unit.
         published: The published number.
-        decimals: Digits after the point.
+        decimals: Digits after the point of ours.
     """
 
     ours: SeedStatistics | None
@@ -44,15 +58,13 @@ class Cell:
         if ours is None or not ours.defined:
             return NOTHING
         missing = f" [{ours.defined}/{ours.seeds}]" if ours.defined < ours.seeds else ""
-        return self._number(ours.mean, ours.sd) + missing
+        sd = f" ± {ours.sd:.{self.decimals}f}" if ours.sd == ours.sd else ""
+        return f"{ours.mean:.{self.decimals}f}{sd}{missing}"
 
     @property
     def published_text(self) -> str:
         """``mean ± SD`` as published."""
-        return NOTHING if self.published is None else self._number(self.published.mean, self.published.sd)
-
-    def _number(self, mean: float, sd: float) -> str:
-        return f"{mean:.{self.decimals}f}" + (f" ± {sd:.{self.decimals}f}" if sd == sd else "")
+        return NOTHING if self.published is None else self.published.text
 
 
 @dataclass(frozen=True)
@@ -126,16 +138,13 @@ def build_table(planned: PlannedItem, cells: Cells) -> Table:
         for row in named.rows
     ]
     for title, by_column in quoted_rows(named, dataset).items():
-        quoted = (by_column.get(column.title) for column in columns)
-        texts = [None if value is None else Quoted(value.mean, value.sd, value.note) for value in quoted]
-        lines.append(Line(title, None, tuple(Cell(None, text, _digits(c)) for c, text in zip(columns, texts))))
+        found = [(column, by_column.get(column.title)) for column in columns]
+        lines.append(
+            Line(title, None, tuple(Cell(None, number and Quoted.of(number), c.decimals) for c, number in found))
+        )
     shown = tuple(line for line in lines if line.run or any(cell.ours or cell.published for cell in line.cells))
     left_out = tuple(f"{title}: {reason}" for title, reason in planned.left_out.items())
     return Table(named, dataset, columns, shown, what_differs(planned), left_out)
-
-
-def _digits(column: Column) -> int:
-    return column.decimals
 
 
 def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:
@@ -144,9 +153,9 @@ def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:
     quoted = row.quoted.get(planned.dataset, {}).get(column.title)
     published = None
     if number is not None:
-        published = Quoted(number.mean, number.sd, number.note)
+        published = Quoted.of(number)
     elif quoted is not None:
-        published = Quoted(quoted)
+        published = Quoted(quoted, str(quoted))
     return Cell(SeedStatistics.of(values) if values else None, published, 2 if row.how else column.decimals)
 
 

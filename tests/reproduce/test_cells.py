@@ -84,9 +84,9 @@ def test_a_relative_change_from_a_negative_value_keeps_its_sign():
 
 
 def test_a_cell_shows_ours_and_theirs_with_missing_seeds():
-    cell = Cell(SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}), Quoted(2.5, 0.25), 2)
-    assert (cell.our_text, cell.published_text) == ("2.00 ± 1.41 [2/3]", "2.50 ± 0.25")
-    alone = Cell(None, Quoted(7.0), 1)
+    cell = Cell(SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}), Quoted(2.5, "2.5 ± 0.3", 0.3), 2)
+    assert (cell.our_text, cell.published_text) == ("2.00 ± 1.41 [2/3]", "2.5 ± 0.3")
+    alone = Cell(None, Quoted(7.0, "7.0"), 1)
     assert (alone.our_text, alone.published_text) == ("-", "7.0")
 
 
@@ -113,7 +113,7 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     lines = {line.title: line for line in table.lines}
     margin = lines["Margin, R50/128"]
     assert margin.run is None
-    assert [cell.published_text for cell in margin.cells] == ["63.60", "74.40", "69.00"]
+    assert [cell.published_text for cell in margin.cells] == ["63.6", "74.4", "69.0"]
     assert [column.title for column in table.columns] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP
     assert "PANC + EL-nivMF, R50/512" in lines
 
