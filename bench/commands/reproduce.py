@@ -159,6 +159,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
+    from ..report.frame import plain_rows
     from ..reproduce.draw import draw_results, draw_table
     from ..reproduce.write import print_table, to_frame, write_table
 
@@ -170,11 +171,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     written, shown = draw_results(planned, site, out, console.print), []
     for table in tables:
         written += [*write_table(table, out), *draw_table(table, out)]
-        shown += to_frame(table).to_dict("records")
+        shown += plain_rows(to_frame(table))
         if not as_json:
             print_table(table, Console())
     if as_json:
-        print_json(_plain(shown))
+        print_json(shown)
     where = results / FOLDER / named.paper.key / named.item.key
     console.print(
         f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {where}",
@@ -206,14 +207,6 @@ def _tables(
     collected = collect(site.store)
     write_metrics(collected, site.store.root)
     return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
-
-
-def _plain(lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Lines for JSON, which has null instead of NaN."""
-    return [
-        {key: None if isinstance(value, float) and value != value else value for key, value in line.items()}
-        for line in lines
-    ]
 
 
 def _drawing(named: Named, results: Path, dry_run: bool) -> int:

@@ -17,11 +17,11 @@ _SYMBOLS = {"±": "$\\pm$", ">": "$>$", "|": "$\\mid$", "^": "\\^{}"}
 
 
 def latex_text(text: str) -> str:
-    """A text with what LaTeX would take for commands escaped, and signs in mathematics.
+    r"""A text with what LaTeX would take for commands escaped, and signs in mathematics.
 
     Example:
         >>> latex_text("a_b > 1 ± 2 %")
-        'a\\\\_b $>$ 1 $\\\\pm$ 2 \\\\%'
+        'a\\_b $>$ 1 $\\pm$ 2 \\%'
     """
     escaped = text.translate(_LATEX)
     for sign, command in _SYMBOLS.items():

@@ -30,7 +30,7 @@ def measured(planned: PlannedItem, results: Results) -> Cells:
         if group is not None:
             for column in planned.named.columns(planned.dataset):
                 if column.reads is not None and _has(each.row, column):
-                    values = read(group, column.reads.model_copy(update=dict(each.row.reads)))
+                    values = read(group, column.reads.model_copy(update=each.row.reads))
                     cells[each.row.title, column.title] = {s: column.factor * v for s, v in values.items()}
     return cells
 
@@ -49,7 +49,7 @@ def _group(merged: pd.DataFrame, planned: PlannedRow) -> SeedGroup | None:
 
 
 def read(group: SeedGroup, reads: Reads) -> BySeed:
-    """Values by seed of what a cell reads; a confidence or a scorer that is not the group's own is looked up by name."""
+    """Values by seed of what a cell reads; empty if there is nothing of it."""
     rows = group.rows
     confidence = group.confidence if reads.confidence == "own" else reads.confidence
     chosen = rows[

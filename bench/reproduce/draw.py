@@ -28,9 +28,10 @@ def _spread(cell: Cell) -> float:
 
 def _curves(table: Table, axis: Axes) -> None:
     """One curve per row along the columns that have a place on the axis."""
-    x = [column.x for column in table.columns]
     for line in table.lines:
-        axis.errorbar(x, [*map(_value, line.cells)], [*map(_spread, line.cells)], lw=1.2, capsize=2, label=line.title)
+        placed = [(column.x, cell) for column, cell in zip(table.columns, line.cells) if column.x is not None]
+        x, y, sd = zip(*((at, _value(cell), _spread(cell)) for at, cell in placed))
+        axis.errorbar(x, y, sd, lw=1.2, capsize=2, label=line.title)
     axis.set(xlabel="least confident images removed, %", ylabel="MAP@R")
     axis.legend(fontsize=7)
 

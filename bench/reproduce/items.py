@@ -15,8 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import UnknownName
 
-PAPERS = ("per", "el", "nir")
-
 How = Literal["", "difference", "relative change", "ratio to the first row", "smallest"]
 """How a value follows from others: ``first - second``, ``100 (first - second) / |second|``, a column over its first
 row, or the smallest of some rows."""
@@ -108,7 +106,7 @@ class Row(_Entry):
     set_on: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     select_by: str = ""
     network: str = ""
-    reads: Mapping[Literal["scorer", "confidence"], str] = Field(default_factory=dict)
+    reads: Mapping[str, str] = Field(default_factory=dict)
     of: tuple[str, ...] = ()
     how: How = ""
     columns: tuple[str, ...] = ()
@@ -236,9 +234,10 @@ class Named(_Entry):
 
 @cache
 def papers() -> tuple[Paper, ...]:
-    """Every paper with its tables and figures."""
+    """Every paper with its tables and figures, in the order of their files."""
     folder = files("bench.results.published").joinpath("reproduce")
-    return tuple(Paper.model_validate(tomllib.loads(folder.joinpath(f"{key}.toml").read_text())) for key in PAPERS)
+    found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return tuple(Paper.model_validate(tomllib.loads(file.read_text())) for file in found)
 
 
 def every_item() -> dict[str, Named]:

@@ -52,8 +52,7 @@ def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
                 assert column.reads is not None
                 found = values[column.reads.metric]
                 if len(found):
-                    extreme = found.min() if column.reads.variant == ("min",) else found.max()
-                    cells.setdefault((each.row.title, column.title), {})[record.columns.seed] = column.factor * float(
-                        extreme
-                    )
+                    extreme = float(found.min() if column.reads.variant == ("min",) else found.max())
+                    by_seed = cells.setdefault((each.row.title, column.title), {})
+                    by_seed[record.columns.seed] = column.factor * extreme
     return cells

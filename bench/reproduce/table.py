@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -138,13 +138,15 @@ def build_table(planned: PlannedItem, cells: Cells) -> Table:
         for row in named.rows
     ]
     for title, by_column in quoted_rows(named, dataset).items():
-        found = [(column, by_column.get(column.title)) for column in columns]
-        lines.append(
-            Line(title, None, tuple(Cell(None, number and Quoted.of(number), c.decimals) for c, number in found))
-        )
+        lines.append(Line(title, None, tuple(_quoted(by_column, column) for column in columns)))
     shown = tuple(line for line in lines if line.run or any(cell.ours or cell.published for cell in line.cells))
     left_out = tuple(f"{title}: {reason}" for title, reason in planned.left_out.items())
     return Table(named, dataset, columns, shown, what_differs(planned), left_out)
+
+
+def _quoted(by_column: Mapping[str, Published], column: Column) -> Cell:
+    number = by_column.get(column.title)
+    return Cell(None, None if number is None else Quoted.of(number), column.decimals)
 
 
 def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:

@@ -117,9 +117,8 @@ def print_table(table: Table, console: Console) -> None:
     for column in table.columns:
         shown.add_column(column.title, justify="right")
     for line in table.lines:
-        shown.add_row(
-            *(Text(text) for text in (line.title, line.ours, *(_text(c, table.compared) for c in line.cells)))
-        )
+        texts = [line.title, line.ours, *(_text(cell, table.compared) for cell in line.cells)]
+        shown.add_row(*map(Text, texts))
     console.print(shown)
     for text in table.remarks:
         console.print(f"* {text}", highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,5 @@
 import pytest
+
 from tests.datasets.conftest import releases  # noqa: F401 (a fixture)
 
 

@@ -63,6 +63,7 @@ def test_rows_and_columns_refer_to_titles_that_exist(name):
         assert set(row.of) <= set(titles)
         assert set(row.columns) <= set(headings)
         assert bool(row.of) == bool(row.how)
+        assert set(row.reads) <= {"scorer", "confidence"}
     for column in columns:
         assert (column.reads is None) == bool(column.of) == bool(column.how)
         assert set(column.of) <= set(headings)
@@ -81,7 +82,7 @@ def test_two_numbers_for_one_cell_are_an_error():
 
 
 def test_network_of_a_row_of_its_item_and_of_its_paper():
-    paper = papers()[1]
+    paper = find_item("el/table1").paper
     item = Item(key="x", title="x", asks="x", network="a/64")
     named = Named(paper=paper, item=item)
     assert named.network(Row(title="x", method="x")) == ("a", 64)

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 from bench.reproduce.items import every_item
+
 from tests.engine.conftest import Cli
 
 QUICK = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--results", "runs", "--workers", "2")
