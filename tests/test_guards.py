@@ -228,7 +228,14 @@ def test_our_folders_are_never_imported_as_top_level_packages():
 
 
 def test_listing_and_help_import_nothing_heavy(tmp_path):
-    for arguments in (["--help"], ["list", "methods"], ["list", "datasets"], ["run", "--help"], ["score", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["list", "methods"],
+        ["list", "datasets"],
+        ["run", "--help"],
+        ["score", "--help"],
+        ["reproduce", "list"],
+    ):
         code = (
             "import sys; from bench.cli import main; code = main(sys.argv[1:]); "
             "heavy = {'torch', 'numpy', 'pandas', 'optuna', 'matplotlib'} & set(sys.modules); "

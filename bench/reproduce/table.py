@@ -177,7 +177,7 @@ def _differences(planned: PlannedItem) -> Iterator[str]:
     defaults = [each.row.title for each in planned.rows if each.fallback]
     if defaults:
         which = "every row" if len(defaults) == len(planned.rows) else ", ".join(defaults)
-        yield f"the recipe's settings for {which}, for which none were published"
+        yield f"the recipe's settings for {which} (none were published for this data set and network)"
     elif planned.rows[0].plan.hparams != "published":
         yield f"settings: {planned.rows[0].plan.hparams}, not the published ones"
     seeds = planned.rows[0].plan.seeds
