@@ -1,4 +1,4 @@
-"""Figures: curves along the columns of a table, over a swept value, bars; and those that a report can draw."""
+"""Figures: curves along the columns of a table, over a swept value, points; and those that a report can draw."""
 
 from __future__ import annotations
 
@@ -47,20 +47,16 @@ def _sweep(table: Table, axis: Axes) -> None:
     axis.legend(fontsize=7)
 
 
-def _bars(table: Table, axis: Axes) -> None:
-    """A bar per run with its standard deviation, in the first column."""
+def _points(table: Table, axis: Axes) -> None:
+    """A point per run with its standard deviation, in the first column."""
     runs = [line for line in table.lines if line.run]
-    values = [_value(line.cells[0]) for line in runs]
-    axis.bar(range(len(runs)), values, yerr=[_spread(line.cells[0]) for line in runs], capsize=3)
+    values, spreads = ([part(line.cells[0]) for line in runs] for part in (_value, _spread))
+    axis.errorbar(range(len(runs)), values, spreads, fmt="o", capsize=3)
     axis.set_xticks(range(len(runs)), [line.title for line in runs], rotation=30, ha="right")
-    finite = [value for value in values if value == value]
-    if finite:
-        margin = max(1.0, max(finite) - min(finite))
-        axis.set_ylim(min(finite) - margin, max(finite) + margin)
     axis.set_ylabel(table.columns[0].title)
 
 
-_KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": _sweep, "bars": _bars}
+_KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": _sweep, "points": _points}
 
 
 def draw_table(table: Table, out: Path) -> list[Path]:
