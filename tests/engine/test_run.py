@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -131,6 +132,39 @@ def test_tables_and_figures_are_written(tiny_run):
         "confidences.csv",
         "paired_with_base.csv",
     } <= names
+
+
+def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
+    out = tmp_path / "out"
+    written = {Path(name).name for name in cli.json("report", "--results", tiny_run, "--figures", "all", "--out", out)}
+    assert written == {path.name for path in out.iterdir()}
+    stems = {Path(name).stem for name in written}
+    data = ("spectra", "norms", "images", "convergence", "confidence_crop", "tuning")
+    assert {"densities", "normalisers", "distances", *(f"{name}_ndigit_smoke" for name in data)} <= stems
+    assert {"norms_ndigit_smoke_by_reference", "filter_out_probability_ndigit_smoke_crop"} <= stems
+    assert written == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv")}
+    # The answers by which norms are split are those that the battery counted.
+    norms = pd.read_csv(out / "norms_ndigit_smoke.csv")
+    tidy = pd.read_csv(tiny_run / "metrics.csv", keep_default_na=False)
+    recall = tidy[(tidy["metric"] == "recall_at_1") & (tidy["split"] == "test") & (tidy["scorer"] == "cosine")]
+    recall = recall[recall["variant"] == ""].set_index(["method", "seed"])["value"].astype(float)
+    for key, rows in norms.groupby(["method", "seed"]):
+        assert rows["right"].mean() == pytest.approx(recall[key])
+
+
+def test_figures_that_need_no_results_need_no_folder(tmp_path, cli):
+    done = cli("report", "--figures", "densities", check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "name a folder for the figures with --out" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert {Path(name).name for name in cli.json("report", "--figures", "distances", "--out", "here")} == {
+        "distances.png",
+        "distances.svg",
+        "distances.csv",
+    }
+    done = cli("report", "--figures", "density", check=False)
+    assert done.returncode == 2
+    assert "did you mean 'densities'?" in done.stderr
 
 
 def test_the_comparison_says_what_the_tidy_table_says(tiny_run, frame):

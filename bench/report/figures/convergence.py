@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...protocols.metrics import title_of
 from ...protocols.statistics import summarise
 from ...store.records import KEYS
 from .contenders import each_contender
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, colour
+from .style import HALF_PAGE, LINES, colour
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -24,7 +25,8 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
         note: Called for every test whose training has no record.
 
     Returns:
-        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, and ``best_epoch`` of the training.
+        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training,
+        and ``held_out``: whether the classes that MAP@R is of did not train.
     """
     lines: list[dict[str, object]] = []
     for index, label, tests in source.contenders(dataset):
@@ -34,6 +36,7 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
                 note(f"{dataset}, {label}, seed {test.columns.seed}: its training has no record")
                 continue
             columns = {key: getattr(test.columns, key) for key in KEYS}
+            columns["held_out"] = trained.spec.folds > 1
             for epoch in trained.history:
                 values = {name: getattr(epoch, name) for name in ("epoch", "loss", "val_map_at_r")}
                 lines.append({**columns, "label": label, "index": index, **values, "best_epoch": trained.best_epoch})
@@ -60,34 +63,55 @@ def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=names)
 
 
-def convergence_figure(summary: pd.DataFrame, dataset: str) -> Figure:
+def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = True) -> Figure:
     """Mean and interval of each contender, as far as all of its seeds trained.
 
     Seeds stop when they no longer improve; a mean of those that go on would be one of other seeds at every epoch.
+
+    Args:
+        summary: Rows of :func:`convergence_summary`.
+        dataset: Name of the data set.
+        held_out: Whether no class has trained that MAP@R is of.
     """
+    classes = "validation" if held_out else "some training"
     figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
     axis = figure.subplots()
     for index, label, rows in each_contender(summary[summary["seeds"] == summary["all_seeds"]]):
         x, count = rows["epoch"].to_numpy(), int(rows["all_seeds"].iloc[0])
         text = f"{label} ({count} {'seed' if count == 1 else 'seeds'})"
-        axis.plot(x, 100 * rows["mean"], color=colour(index), lw=1.6, label=text, marker="o" if len(x) < 3 else None)
+        axis.plot(
+            x,
+            100 * rows["mean"],
+            LINES[index % len(LINES)],
+            color=colour(index),
+            lw=1.6,
+            label=text,
+            marker="o" if len(x) < 3 else None,
+        )
         if count > 1:
-            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.15, lw=0)
+            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.1, lw=0)
     # Intervals of two seeds may be wider than everything else there is to see.
     means = 100 * summary["mean"]
     room = 0.15 * (means.max() - means.min()) or 1.0
     axis.set_ylim(max(0.0, means.min() - room), min(100.0, means.max() + room))
-    axis.set(xlabel="epoch", ylabel=f"validation {title_of('map_at_r')}, %")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel="epoch", ylabel=f"{title_of('map_at_r')}, {classes} classes, %")
     axis.set_title(f"{dataset} (band: 95 % interval over seeds)")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """One figure per data set; its table has every seed's epochs, with mean and interval."""
+    """One figure per data set; its table has every seed's epochs, with mean and interval.
+
+    Trainings of a protocol that holds nothing out are in a figure of their own, which is no validation.
+    """
     for dataset in source.datasets:
         table = convergence_table(source, dataset, note)
-        if len(table):
-            summary = convergence_summary(table)
-            merged = table.merge(summary, on=["index", "label", "epoch"]).drop(columns="index")
-            yield Drawing(f"convergence_{dataset}", convergence_figure(summary, dataset), merged)
+        for held_out, name in ((True, ""), (False, "_on_training_classes")):
+            rows = table[table["held_out"] == held_out] if len(table) else table
+            if len(rows):
+                summary = convergence_summary(rows)
+                merged = rows.merge(summary, on=["index", "label", "epoch"]).drop(columns="index")
+                figure = convergence_figure(summary, dataset, held_out=held_out)
+                yield Drawing(f"convergence_{dataset}{name}", figure, merged)

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -22,8 +23,10 @@ CONCENTRATION = 20.0
 """Concentration of the vMF in the paper's figure."""
 CONCENTRATIONS = (20.0, 5.0, 50.0)
 """Concentrations of the non-isotropic vMF in the paper's figure; the circle has the first two."""
-PIXELS = 121
+PIXELS = 161
+"""Points across the sphere."""
 STEPS = 720
+"""Points around the circle."""
 
 
 def distributions(dim: int) -> dict[str, Distribution]:
@@ -108,11 +111,12 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
     sphere, circle = sphere_table(), circle_table()
     figure = Figure(figsize=(FULL_PAGE, 5.2), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(1.35, 1))
-    for place, (name, distribution) in enumerate(distributions(3).items()):
-        axis = figure.add_subplot(grid[0, place])
-        _draw_sphere(axis, sphere[sphere["distribution"] == name])
+    spheres = [figure.add_subplot(grid[0, place]) for place in range(3)]
+    for axis, (name, distribution) in zip(spheres, distributions(3).items()):
+        drawn = _draw_sphere(axis, sphere[sphere["distribution"] == name])
         parameters = f"κ = {CONCENTRATION:g}" if name == "vMF" else f"κ = {CONCENTRATIONS}".replace(".0", "")
         axis.set_title(f"{name}, {parameters}\nintegral over the sphere: {sphere_integral(distribution):.4g}")
+    figure.colorbar(drawn, ax=spheres, shrink=0.8, label="density / its maximum")
     axis = figure.add_subplot(grid[1, :])
     for index, name in enumerate(distributions(2)):
         rows = circle[circle["distribution"] == name]
@@ -122,18 +126,19 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
     axis.set(xlabel="angle to the mode, degrees", ylabel="density per radian", yscale="log", xlim=(-180, 180))
     axis.set_xticks(range(-180, 181, 45))
     axis.set_title(f"on the circle: κ = {CONCENTRATION:g} and κ = {CONCENTRATIONS[:2]}".replace(".0", ""))
-    axis.legend(loc="upper right")
+    axis.legend(loc="lower center")
     table = pd.concat([sphere.assign(on="sphere"), circle.assign(on="circle")], ignore_index=True)
     yield Drawing("densities", figure, table[["on", "distribution", "x", "y", "angle", "density"]])
 
 
-def _draw_sphere(axis: Axes, rows: pd.DataFrame) -> None:
+def _draw_sphere(axis: Axes, rows: pd.DataFrame) -> AxesImage:
     """Half of a sphere, density over its maximum."""
     image = rows.pivot(index="y", columns="x", values="density").to_numpy()
     drawn = axis.imshow(
-        image / np.nanmax(image), origin="lower", extent=(-1, 1, -1, 1), cmap="viridis", interpolation="bilinear"
+        image / np.nanmax(image), origin="lower", extent=(-1, 1, -1, 1), cmap="viridis", vmin=0.0, vmax=1.0
     )
     axis.set(xlabel="along (-1, 1, 0)", ylabel="along (-1, -1, 2)", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     axis.grid(False)
-    if axis.figure is not None:
-        axis.figure.colorbar(drawn, ax=axis, shrink=0.8, label="density / its maximum")
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    return drawn

@@ -16,8 +16,13 @@ from .style import HALF_PAGE, colour, plot_band
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 """Metrics of the filter-out curves, a row of panels each."""
-VARIANTS = {"query_only": "queries removed", "query_and_gallery": "queries and gallery removed"}
-"""Variants of the filter-out curves with their titles, a column of panels each."""
+RERANKED = "reranked"
+VARIANTS = {
+    "query_only": "queries removed",
+    "query_and_gallery": "queries and gallery removed",
+    RERANKED: "as PER's public code: both removed, re-ranked",
+}
+"""Variants of the filter-out curves with their titles, a column of panels each if they were measured."""
 
 
 def filtered_title(metric: str) -> str:
@@ -44,10 +49,11 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
     if rows.empty:
         return None
-    figure = Figure(figsize=(9.0, 6.6), layout="constrained")
-    axes = figure.subplots(len(CURVES), len(VARIANTS), sharex=True, sharey="row")
+    measured = {variant: title for variant, title in VARIANTS.items() if (rows["variant"] == variant).any()}
+    figure = Figure(figsize=(4.5 * len(measured), 6.6), layout="constrained")
+    axes = figure.subplots(len(CURVES), len(measured), sharex=True, sharey="row", squeeze=False)
     for metric, line in zip(CURVES, axes):
-        for (variant, variant_title), axis in zip(VARIANTS.items(), line):
+        for (variant, variant_title), axis in zip(measured.items(), line):
             _draw_filter_out(axis, rows[(rows["metric"] == metric) & (rows["variant"] == variant)])
             axis.set_title(variant_title)
             axis.set_ylabel(filtered_title(metric))
@@ -106,14 +112,19 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 
 
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
-    """Rows of the tidy table, merged with the roles, that :func:`probability_figure` shows."""
+    """Rows of the tidy table, merged with the roles, that :func:`probability_figure` shows.
+
+    A test that was ranked as PER's public code does it counts with that curve.
+    """
     rows = frame[
         (frame["dataset"] == dataset)
         & (frame["split"] == split)
         & (frame["metric"] == "filter_out_map_at_r")
-        & (frame["variant"] == "query_and_gallery")
+        & frame["variant"].isin(["query_and_gallery", RERANKED])
         & (frame["scorer"] == frame["primary_scorer"])
     ]
+    as_published = rows["variant"] == RERANKED
+    rows = rows[as_published | ~rows["unit"].isin(rows["unit"][as_published])]
     probabilistic = rows["probabilistic"].astype(bool)
     own = probabilistic & (rows["confidence"] == rows["default_confidence"])
     return rows[own | (~probabilistic & rows["confidence"].isin([PROBABILITY, "random"]))]

@@ -52,8 +52,8 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
         shown: Places from 0 to M - 1.
 
     Returns:
-        Columns of the experiment, ``label``, ``confidence`` (its name), ``place``, ``of`` (M), ``value``, ``id``,
-        ``class`` (a number) and ``row``.
+        Columns of the experiment, ``label``, ``confidence`` (its name), ``place`` (from 1), ``of`` (M), ``value``,
+        ``id``, ``class`` (a number) and ``row``.
     """
     name = confidence_name(model)
     values = model.confidence[name][rows].double()
@@ -62,7 +62,7 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
     table = pd.DataFrame(
         {
             "confidence": name,
-            "place": list(shown),
+            "place": [place + 1 for place in shown],
             "of": len(rows),
             "value": values[order],
             "id": [model.ids[row] for row in chosen.tolist()],
@@ -110,7 +110,7 @@ def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, ti
     for line, (text, table) in zip(axes, rows):
         pixels = images.pixels_of(torch.tensor(table["row"].tolist())).permute(0, 2, 3, 1).numpy()
         for axis, image, (_, shown) in zip(line, pixels, table.iterrows()):
-            _draw_image(axis, image, f"{100 * shown['place'] / max(1, shown['of'] - 1):.0f} %")
+            _draw_image(axis, image, str(shown["place"]))
         for axis in line[len(table) :]:
             axis.set_axis_off()
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
@@ -132,7 +132,7 @@ def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> It
     """The sheet of the whole data set, and one by class for every model."""
     everything = torch.arange(len(images))
     rows = [(model.label, ordered(model, everything, places(len(images)))) for model in models]
-    title = f"{dataset}: test images from the lowest to the highest confidence (rank in %)"
+    title = f"{dataset}: {len(images)} test images, from the least (1) to the most confident"
     sheet = [(f"{text}\n[{table['confidence'].iloc[0]}]", table) for text, table in rows]
     yield Drawing(f"images_{dataset}", images_figure(sheet, images, title), _plain(rows))
     classes = torch.unique(images.labels)
@@ -144,7 +144,7 @@ def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> It
             members = (images.labels == label).nonzero().squeeze(1)
             shown = places(len(members), ends=1, middle=OF_CLASS - 2)
             rows.append((images.class_names[label][:14], ordered(model, members, shown)))
-        title = f"{dataset}, {model.label}: from the lowest to the highest confidence of each class"
+        title = f"{dataset}, {model.label}: images of each class, from the least (1) to the most confident"
         drawn = images_figure(rows, images, title.replace("\n", " "))
         yield Drawing(f"images_{dataset}_classes_{number:02d}_{_slug(model.label)}", drawn, _plain(rows))
 

@@ -113,7 +113,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
             axis.axvspan(*FITTED, color="0.85", lw=0, zorder=0)
             if column == "error":
                 axis.set_yscale("symlog", linthresh=0.01, linscale=0.5)
-                axis.set_yticks([-100, -1, 0, 1])
+                axis.set_yticks([-100, -1, 0, 1, 100])
             if line == 0:
                 axis.set_title(f"D = {dim}")
             if line == 2:

@@ -111,7 +111,7 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
 
 
 def _noted(note: Note, name: str, line: str) -> None:
-    note(f"{name}: {line}")
+    note(f"{name}: {line}".replace("\n", " "))
 
 
 def write_automatic(source: Source, out: Path) -> list[Path]:

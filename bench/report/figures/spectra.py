@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ...protocols.structure import singular_spectrum, spectral_decay
 from .contenders import each_contender
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, colour, plot_band
+from .style import HALF_PAGE, LINES, colour, plot_band
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -45,7 +45,14 @@ def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
         curve = rows.groupby("number")["singular_value"].agg(["mean", "std"])
         decay = rows.groupby("seed")["spectral_decay"].first().mean()
         x = curve.index.to_numpy()
-        axis.plot(x, curve["mean"], color=colour(index), lw=1.6, label=f"{label} (decay {decay:.2f})")
+        axis.plot(
+            x,
+            curve["mean"],
+            LINES[index % len(LINES)],
+            color=colour(index),
+            lw=1.6,
+            label=f"{label} (decay {decay:.2f})",
+        )
         plot_band(axis, curve, x, index)
     axis.set(yscale="log", xlabel="number of the singular value", ylabel="share of their sum")
     axis.set_title(f"{dataset}, test embeddings (band: SD over seeds)")

@@ -17,6 +17,8 @@ from ...store.files import write_atomic
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that people with any form of colour blindness tell apart (Okabe and Ito 2008), without their yellow."""
+LINES = ("-", "--", "-.", ":")
+"""Lines of curves that may lie on one another, as those of a head and its base."""
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
 """Colours of right and wrong answers."""
 HALF_PAGE = 4.4

@@ -1,0 +1,547 @@
+"""The numbers behind every figure equal independent computations, and every figure has labelled axes."""
+
+from __future__ import annotations
+
+import math
+import re
+from types import SimpleNamespace
+
+import matplotlib.colors
+import numpy as np
+import pandas as pd
+import pytest
+import scipy
+import torch
+from bench.datasets.array_images import ArrayImages
+from bench.errors import UnknownName
+from bench.protocols.embeddings import row
+from bench.protocols.structure import spectral_decay
+from bench.report.figures import convergence, densities, distances, images, normalisers, norms, spectra
+from bench.report.figures.filter_out import probability_rows
+from bench.report.figures.registry import FIGURES, kinds_of, write_automatic, write_kinds
+from bench.report.figures.source import Source
+from bench.report.figures.style import PALETTE, colour, figure_style
+from bench.report.frame import Results
+from bench.store.records import KEYS, Columns, Curve, Epoch, Role, TestRecord
+from bench.store.specs import Cell
+from safetensors.torch import save_file
+
+DIM, PER_CLASS, CLASSES = 6, 4, 10
+COUNT = PER_CLASS * CLASSES
+LABELS = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
+IDS = tuple(f"tiny/{i}" for i in range(COUNT))
+
+
+def _bessel_log_normaliser(k, dim):
+    """log C(k) from SciPy's Bessel function."""
+    nu = dim / 2 - 1
+    return nu * np.log(k) - dim / 2 * np.log(2 * np.pi) - np.log(scipy.special.ive(nu, k)) - k
+
+
+# Normalisers
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return normalisers.normaliser_table(points=81)
+
+
+def _curve(table, dim, name):
+    rows = table[(table["dim"] == dim) & (table["approximation"] == name)]
+    return rows.set_index("concentration")
+
+
+@pytest.mark.parametrize("dim", [16, 64, 128, 512])
+def test_the_exact_normaliser_and_its_slope_are_scipys(logs, dim):
+    curve = _curve(logs, dim, "exact")
+    k = curve.index.to_numpy()
+    held = (k >= 20) & (scipy.special.ive(dim / 2, k) > 1e-280)
+    assert held.sum() > 50
+    np.testing.assert_allclose(curve["log_normaliser"][held], _bessel_log_normaliser(k[held], dim), rtol=1e-11)
+    ratio = scipy.special.ive(dim / 2, k[held]) / scipy.special.ive(dim / 2 - 1, k[held])
+    np.testing.assert_allclose(curve["slope"][held], -ratio, rtol=1e-10)
+    uniform = math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
+    np.testing.assert_allclose(curve["change"], curve["log_normaliser"] - uniform, atol=1e-9)
+
+
+def test_the_quadratic_is_the_papers(logs):
+    for dim, (a, b, c) in {128: (127, -0.01909, -0.003355), 512: (868, -0.0002662, -0.0009685)}.items():
+        curve = _curve(logs, dim, "quadratic fit")
+        k = curve.index.to_numpy()
+        np.testing.assert_allclose(curve["log_normaliser"], a + b * k + c * k**2, rtol=1e-12)
+    # Errors at 400 from their constants at 0: -131.3 - 127.05 against the fit, and the same for 512.
+    assert _curve(logs, 128, "quadratic fit")["error"].iloc[-1] == pytest.approx(-286.0, abs=0.2)
+    assert _curve(logs, 512, "quadratic fit")["error"].iloc[-1] == pytest.approx(-27.3, abs=0.2)
+
+
+@pytest.mark.parametrize("dim", normalisers.TABLE_DIMS)
+def test_the_bounds_hold_and_their_mean_is_between_them(logs, dim):
+    exact, above, below, mean = (
+        _curve(logs, dim, name) for name in ("exact", "bound from above", "bound from below", "mean of the bounds")
+    )
+    tiny = 1e-9
+    assert (above["change"] >= exact["change"] - tiny).all()
+    assert (below["change"] <= exact["change"] + tiny).all()
+    assert above["error"].iloc[-1] > 1e-4
+    assert below["error"].iloc[-1] < -1e-4
+    # The closed form of vMF-loss's authors is the mean of the two.
+    np.testing.assert_allclose(mean["change"], (above["change"] + below["change"]) / 2, atol=1e-9)
+    k = above.index.to_numpy()
+    nu = dim / 2 - 1
+    np.testing.assert_allclose(above["slope"], -k / (nu + 0.5 + np.sqrt(k**2 + (nu + 1.5) ** 2)), rtol=1e-9, atol=1e-15)
+
+
+# Densities
+
+
+def _nivmf(points, mode, k, exact):
+    """Eq. 4 of EL-nivMF, or its exact form, written out in NumPy."""
+    kt = np.linalg.norm(k * mode)
+    stretched = points * k
+    cosine = (stretched @ (k * mode)) / (np.linalg.norm(stretched, axis=-1) * kt)
+    dim = len(k)
+    log = _bessel_log_normaliser(kt, dim) + kt * cosine + np.log(k).sum()
+    return np.exp(log - (dim * np.log(np.linalg.norm(stretched, axis=-1)) if exact else np.log(kt)))
+
+
+def test_densities_on_the_sphere_are_those_of_the_equations():
+    table = densities.sphere_table(41)
+    mode, k = np.ones(3) / math.sqrt(3), np.array([20.0, 5.0, 50.0])
+    for name, rows in table.groupby("distribution"):
+        x, y = rows["x"].to_numpy()[:, None], rows["y"].to_numpy()[:, None]
+        assert ((x**2 + y**2) <= 1 + 1e-12).all()
+        right, up = np.array([-1, 1, 0]) / math.sqrt(2), np.array([-1, -1, 2]) / math.sqrt(6)
+        points = x * right + y * up + np.sqrt(np.maximum(0, 1 - x**2 - y**2)) * mode
+        np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
+        if name == "vMF":
+            wanted = 20 / (4 * math.pi * math.sinh(20)) * np.exp(20 * points @ mode)
+        else:
+            wanted = _nivmf(points, mode, k, exact=name == "nivMF, exact")
+        np.testing.assert_allclose(rows["density"], wanted, rtol=1e-9)
+
+
+def test_only_the_papers_form_does_not_integrate_to_one():
+    integrals = {name: densities.sphere_integral(each) for name, each in densities.distributions(3).items()}
+    assert integrals["vMF"] == pytest.approx(1, abs=1e-9)
+    assert integrals["nivMF, exact"] == pytest.approx(1, abs=1e-9)
+    mode, k = np.ones(3) / math.sqrt(3), np.array([20.0, 5.0, 50.0])
+
+    def height(phi, z):
+        flat = math.sqrt(1 - z * z)
+        return _nivmf(np.array([flat * math.cos(phi), flat * math.sin(phi), z]), mode, k, exact=False)
+
+    wanted, _ = scipy.integrate.dblquad(height, -1, 1, 0, 2 * math.pi, epsabs=1e-2)
+    assert integrals["nivMF, Eq. 4"] == pytest.approx(wanted, rel=1e-3)
+
+
+def test_densities_on_the_circle_are_those_of_the_equations():
+    table = densities.circle_table()
+    mode, k = np.ones(2) / math.sqrt(2), np.array([20.0, 5.0])
+    for name, rows in table.groupby("distribution"):
+        angle = np.deg2rad(rows["angle"].to_numpy())
+        assert (np.diff(angle) > 0).all()
+        points = np.stack([np.cos(angle + math.pi / 4), np.sin(angle + math.pi / 4)], 1)
+        if name == "vMF":
+            np.testing.assert_allclose(rows["density"], scipy.stats.vonmises(20).pdf(angle), rtol=1e-9)
+        else:
+            np.testing.assert_allclose(rows["density"], _nivmf(points, mode, k, name == "nivMF, exact"), rtol=1e-9)
+
+
+def test_distances_are_those_of_the_equations():
+    table = distances.distance_table(points=21)
+    by_name = {name: rows for name, rows in table.groupby("distance")}
+    for name, rows in by_name.items():
+        norm, cosine = rows["norm"].to_numpy(), rows["cosine"].to_numpy()
+        joint = np.sqrt(norm**2 + 100 + 20 * norm * cosine)
+        # From the series at small concentrations, where SciPy's Bessel function of order 255 is zero.
+        log = {k: _log_series(k) for k in {*np.round(norm, 12), *np.round(joint / 2, 12), 10.0}}
+        b_vmf = [log[j] - (log[n] + log[10.0]) / 2 for j, n in zip(np.round(joint / 2, 12), np.round(norm, 12))]
+        wanted = {"cosine": -cosine, "l2": norm**2 + 100 - 20 * norm * cosine, "b_vmf": b_vmf}[name]
+        np.testing.assert_allclose(rows["value"], wanted, atol=1e-9)
+
+
+def _log_series(k, dim=512):
+    """Log C(k) - log C(0) by the power series of I_nu."""
+    nu, term, total = dim / 2 - 1, 1.0, 1.0
+    for m in range(1, 60):
+        term *= (k / 2) ** 2 / (m * (m + nu))
+        total += term
+    return -math.log(total)
+
+
+# A results folder that is written here
+
+
+class _Store:
+    """A results folder of tests with random embeddings; nothing was trained."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def unit_dir(self, cell, kind, unit):
+        return self.root / f"{cell.method}-{kind}-{unit}"
+
+    def trained(self, cell, unit):
+        if unit.startswith("lost"):
+            return None
+        seed = int(unit[-1])
+        epochs = 3 + seed
+        history = tuple(Epoch(epoch=e + 1, loss=1.0, val_map_at_r=0.1 * e + 0.01 * seed) for e in range(epochs))
+        # A unit of its own name belongs to a protocol that holds nothing out.
+        return SimpleNamespace(
+            history=history,
+            best_epoch=epochs,
+            spec=SimpleNamespace(view={}, folds=4 if unit.startswith("train") else 1),
+        )
+
+    def studies(self, dataset="*"):
+        return iter(())
+
+
+def _arrays(seed, roles=False):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(CLASSES, DIM, generator=generator)
+    raw = centres[LABELS] + 0.9 * torch.randn(COUNT, DIM, generator=generator)
+    # Some images twice, which ties their neighbours.
+    raw[1] = raw[5]
+    arrays = {"labels": LABELS.clone(), "clean.loc": raw, "clean.confidence.norm": raw.norm(dim=1)}
+    arrays["clean.confidence.method"] = torch.rand(COUNT, generator=generator)
+    if roles:
+        arrays |= {"queries": torch.arange(0, COUNT, 2), "gallery": torch.arange(1, COUNT, 2)}
+    return arrays
+
+
+def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", reranked=False):
+    cell = Cell("p", "tiny", method)
+    unit = unit or f"{method}{seed}"
+    folder = store.unit_dir(cell, "test", unit)
+    folder.mkdir(parents=True)
+    if arrays is not None:
+        save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
+    columns = dict.fromkeys(KEYS, "") | {"protocol": "p", "dataset": "tiny", "method": method, "trials": 0, "dim": DIM}
+    columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected"}
+    own = "method" if probabilistic else "norm"
+    role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}
+    rows = []
+    for split in ("test", "test_crop"):
+        for confidence in ("norm", "method", "random", "oracle", "max_probability"):
+            for variant in ("query_only", "query_and_gallery", *(["reranked"] if reranked else [])):
+                for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
+                    for fraction in (0.0, 0.5):
+                        keys = {"scorer": "cosine", "confidence": confidence, "variant": variant}
+                        rows.append({**row(metric, 0.5, fraction=fraction, **keys), "split": split})
+    return TestRecord.model_construct(
+        unit=unit,
+        cell=cell,
+        spec=SimpleNamespace(train=(f"{train}{seed}",)),
+        files={} if unit.startswith("concatenated") else {"embeddings.safetensors": ""},
+        columns=Columns.model_validate(columns),
+        role=Role.model_validate({**role, "train": unit, "base_train": ""}),
+        rows=tuple(rows),
+        curves={"crop": Curve(severity=(0.1, 0.4), rank={own: (0.4, 0.6)})},
+        finished=1.0,
+    )
+
+
+class _Images:
+    """A data set of noise."""
+
+    def test(self):
+        pixels = torch.randint(0, 255, (COUNT, 1, 4, 6), generator=torch.Generator().manual_seed(0)).byte()
+        return ArrayImages(pixels, LABELS, IDS, [f"c{i}" for i in range(CLASSES)], mean=(0.5,), std=(1.0,))
+
+
+def _source(store, tests, dataset=lambda name, view: _Images()):
+    site = SimpleNamespace(store=store, dataset=dataset)
+    return Source(site, Results.of(tuple(tests)))
+
+
+@pytest.fixture
+def source(tmp_path):
+    store = _Store(tmp_path)
+    tests = [_test(store, method, seed, method == "noisy", _arrays(10 * place + seed))
+             for place, method in enumerate(("plain", "noisy")) for seed in (0, 1)]  # fmt: skip
+    return _source(store, tests)
+
+
+def _raise(line):
+    raise AssertionError(line)
+
+
+# Spectra
+
+
+def test_spectra_are_those_of_numpy_and_give_the_spectral_decay(source):
+    table = spectra.spectra_table(source, "tiny", _raise)
+    assert set(zip(table["method"], table["seed"])) == {("plain", 0), ("plain", 1), ("noisy", 0), ("noisy", 1)}
+    for place, method in enumerate(("plain", "noisy")):
+        for seed in (0, 1):
+            raw = _arrays(10 * place + seed)["clean.loc"].double().numpy()
+            unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+            values = np.linalg.svd(unit, compute_uv=False)[1:]
+            rows = table[(table["method"] == method) & (table["seed"] == seed)]
+            np.testing.assert_allclose(rows["singular_value"], values / values.sum(), rtol=1e-9)
+            assert rows["number"].tolist() == list(range(2, DIM + 1))
+            decay = scipy.stats.entropy(np.full(DIM - 1, 1 / (DIM - 1)), rows["singular_value"])
+            assert rows["spectral_decay"].unique() == pytest.approx([decay], rel=1e-12)
+            assert spectral_decay(torch.from_numpy(unit)) == pytest.approx(decay, rel=1e-12)
+
+
+# Norms
+
+
+def _right(raw, queries, gallery):
+    """Recall@1 by brute force: share of right ones among the nearest."""
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    labels, found = LABELS.numpy(), []
+    for q in queries:
+        others = [g for g in gallery if g != q]
+        cosines = unit[others] @ unit[q]
+        nearest = np.flatnonzero(cosines > cosines.max() - 1e-12)
+        found.append(np.mean([labels[others[n]] == labels[q] for n in nearest]))
+    return np.array(found)
+
+
+def test_norms_are_split_by_the_nearest_neighbour(source):
+    table = norms.norms_table(source, "tiny", _raise)
+    raw = _arrays(11)["clean.loc"].double().numpy()
+    rows = table[(table["method"] == "noisy") & (table["seed"] == 1)].set_index("id").loc[list(IDS)]
+    np.testing.assert_allclose(rows["norm"], np.linalg.norm(raw, axis=1), rtol=1e-6)
+    right = _right(raw, range(COUNT), range(COUNT))
+    np.testing.assert_allclose(rows["right"], right)
+    assert 0.2 < right.mean() < 0.95  # there is something to tell apart
+    summary = norms.norms_summary(table).set_index(["label", "seed"]).loc[("noisy, default", 1), :]
+    from sklearn.metrics import roc_auc_score
+
+    whole = np.concatenate([np.ones(COUNT), np.zeros(COUNT)])
+    norm = np.linalg.norm(raw, axis=1)
+    auroc = roc_auc_score(whole, np.tile(norm, 2), sample_weight=np.concatenate([right, 1 - right]))
+    assert summary["auroc"] == pytest.approx(auroc, abs=1e-6)
+    assert summary["mean_right"] == pytest.approx(np.average(norm, weights=right), rel=1e-6)
+    assert summary["mean_wrong"] == pytest.approx(np.average(norm, weights=1 - right), rel=1e-6)
+
+
+def test_queries_are_ranked_against_the_gallery_alone(tmp_path):
+    store = _Store(tmp_path)
+    source = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles=True))])
+    table = norms.norms_table(source, "tiny", _raise)
+    assert table["id"].tolist() == list(IDS[::2])
+    raw = _arrays(3)["clean.loc"].double().numpy()
+    np.testing.assert_allclose(table["right"], _right(raw, range(0, COUNT, 2), range(1, COUNT, 2)))
+
+
+def test_norms_are_split_by_the_answers_of_another_model(source):
+    table = norms.norms_table(source, "tiny", _raise)
+    plain = int(table[table["method"] == "plain"]["index"].iloc[0])
+    assert norms.reference_of(table, "") == plain  # the only deterministic one
+    assert norms.reference_of(table, "noisy") != plain
+    assert norms.reference_of(table, "absent") is None
+    split = norms.split_by(table, plain)
+    for seed in (0, 1):
+        theirs = _right(_arrays(seed)["clean.loc"].double().numpy(), range(COUNT), range(COUNT))
+        rows = split[(split["method"] == "noisy") & (split["seed"] == seed)].set_index("id").loc[list(IDS)]
+        np.testing.assert_allclose(rows["right"], theirs)
+        own = np.linalg.norm(_arrays(10 + seed)["clean.loc"].double().numpy(), axis=1)
+        np.testing.assert_allclose(rows["norm"], own, rtol=1e-6)
+    # A seed that the other model lacks is split by its first one.
+    fewer = norms.split_by(table[(table["method"] != "plain") | (table["seed"] == 0)], plain)
+    theirs = _right(_arrays(0)["clean.loc"].double().numpy(), range(COUNT), range(COUNT))
+    rows = fewer[(fewer["method"] == "noisy") & (fewer["seed"] == 1)].set_index("id").loc[list(IDS)]
+    np.testing.assert_allclose(rows["right"], theirs)
+
+
+def test_the_most_accurate_deterministic_method_is_the_reference():
+    lines = [("a", 0, False, 0.4), ("b", 1, False, 0.6), ("c", 2, True, 0.9)]
+    table = pd.DataFrame(lines, columns=["label", "index", "probabilistic", "right"]).assign(method="m")
+    assert norms.reference_of(table, "") == 1
+
+
+# Images
+
+
+def test_images_are_shown_in_the_order_of_their_confidence(source):
+    drawings = list(images.draw(source, _raise))
+    assert [d.stem for d in drawings] == [
+        "images_tiny",
+        "images_tiny_classes_00_noisy_default",
+        "images_tiny_classes_01_plain_default",
+    ]
+    sheet = drawings[0].frame
+    for method, place, confidence in (("plain", 0, "norm"), ("noisy", 1, "method")):
+        rows = sheet[sheet["method"] == method]
+        assert (rows["seed"] == 0).all()
+        assert (rows["confidence"] == confidence).all()  # a probabilistic method's own, else the norm
+        values = _arrays(10 * place)[f"clean.confidence.{confidence}"].numpy()
+        order = np.argsort(values, kind="stable")
+        assert rows["id"].tolist() == [IDS[order[p - 1]] for p in rows["place"]]
+        np.testing.assert_allclose(rows["value"], np.sort(values)[rows["place"] - 1])
+        assert {1, 2, 3, 4, COUNT - 3, COUNT - 2, COUNT - 1, COUNT} <= set(rows["place"])
+    by_class = drawings[1].frame
+    for number, rows in by_class.groupby("class"):
+        assert len(rows) == PER_CLASS
+        assert {IDS.index(name) // PER_CLASS for name in rows["id"]} == {number}
+        assert rows["value"].is_monotonic_increasing
+
+
+def test_a_sheet_shows_the_pixels_of_its_images(source):
+    drawing = next(iter(images.draw(source, _raise)))
+    pixels = _Images().test().pixels
+    shown = [axis.get_images()[0].get_array() for axis in drawing.figure.axes if axis.get_images()]
+    wanted = [pixels[IDS.index(name), 0].numpy() for name in drawing.frame["id"]]
+    assert len(shown) == len(wanted)
+    assert all(np.array_equal(a, b) for a, b in zip(shown, wanted))
+
+
+# Convergence
+
+
+def test_intervals_over_seeds_are_students(source):
+    table = convergence.convergence_table(source, "tiny", _raise)
+    summary = convergence.convergence_summary(table)
+    rows = summary[summary["label"] == "plain, default"].set_index("epoch")
+    assert rows["seeds"].tolist() == [2, 2, 2, 1]  # one seed trained an epoch longer
+    values = [0.1, 0.11]
+    low, high = scipy.stats.t.interval(0.95, 1, np.mean(values), np.std(values, ddof=1) / math.sqrt(2))
+    assert (rows["mean"][2], rows["ci95_low"][2], rows["ci95_high"][2]) == pytest.approx((0.105, low, high))
+    with figure_style():
+        figure = convergence.convergence_figure(summary, "tiny")
+    lines = figure.axes[0].get_lines()
+    assert [len(line.get_xdata()) for line in lines] == [3, 3]  # as far as all seeds went
+
+
+def test_classes_that_have_trained_do_not_validate(tmp_path):
+    store = _Store(tmp_path)
+    tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "other", 0, False, _arrays(1), train="whole")]
+    with figure_style():
+        drawn = {drawing.stem: drawing for drawing in convergence.draw(_source(store, tests), _raise)}
+    assert set(drawn) == {"convergence_tiny", "convergence_tiny_on_training_classes"}
+    shown = drawn["convergence_tiny_on_training_classes"]
+    assert shown.figure.axes[0].get_ylabel() == "MAP@R, some training classes, %"
+    assert set(shown.frame["method"]) == {"other"}
+
+
+# Filter-out curves by class probability
+
+
+def test_deterministic_methods_are_ordered_by_probability_and_at_random(source):
+    rows = probability_rows(source.merged, "tiny", "test_crop")
+    assert set(rows["variant"]) == {"query_and_gallery"}
+    assert set(rows["metric"]) == {"filter_out_map_at_r"}
+    shown = rows.groupby("method")["confidence"].unique().map(set).to_dict()
+    assert shown == {"plain": {"max_probability", "random"}, "noisy": {"method"}}
+
+
+def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path):
+    store = _Store(tmp_path)
+    tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "per", 0, True, _arrays(1), reranked=True)]
+    rows = probability_rows(_source(store, tests).merged, "tiny", "test_crop")
+    variants = rows.groupby("method")["variant"].unique().map(set).to_dict()
+    assert variants == {"plain": {"query_and_gallery"}, "per": {"reranked"}}
+
+
+# All of them
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "tuning"])
+def test_every_figure_has_numbers_and_labelled_axes(name, source):
+    with figure_style():
+        drawings = list(FIGURES[name].draw(source, _raise))
+        assert drawings
+        for drawing in drawings:
+            assert len(drawing.frame)
+            assert re.fullmatch(r"[A-Za-z0-9_.-]+", drawing.stem)
+            labelled = [axis for axis in drawing.figure.axes if axis.get_visible() and axis.axison]
+            assert labelled
+            across = any(axis.get_xlabel() for axis in labelled)
+            up = any(axis.get_ylabel() for axis in labelled) or drawing.figure.get_supylabel()
+            assert across
+            assert up
+            drawing.figure.draw_without_rendering()
+
+
+def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, tmp_path):
+    kinds = kinds_of(["convergence", "norms"])
+    first, again = (write_kinds(kinds, source, tmp_path / name, _raise) for name in ("first", "again"))
+    stems = {path.stem for path in first}
+    assert stems == {"convergence_tiny", "norms_tiny", "norms_tiny_by_reference"}
+    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv")}
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_a_report_has_the_figures_that_need_records_only(source, tmp_path):
+    written = {path.stem for path in write_automatic(source, tmp_path / "out")}
+    assert written == {"filter_out_tiny_clean", "filter_out_tiny_crop", "confidence_crop_tiny", "convergence_tiny"}
+    assert {kind.needs for kind in FIGURES.values() if kind.automatic} == {"records"}
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path):
+    from bench.errors import UserError
+
+    def absent(name, view):
+        raise UserError("tiny is not in data/")
+
+    store = _Store(tmp_path)
+    old = {name: value for name, value in _arrays(0).items() if "confidence" not in name}
+    tests = [
+        _test(store, "whole", 0, False, _arrays(1)),
+        _test(store, "old", 0, False, old),
+        _test(store, "gone", 0, False, None),
+        _test(store, "both", 0, False, None, unit="concatenated0"),
+        _test(store, "lost", 0, False, _arrays(1), train="lost"),
+    ]
+    source = _source(store, tests, absent)
+    notes = []
+    drawn = write_kinds(kinds_of(["norms", "images", "convergence"]), source, tmp_path / "out", notes.append)
+    assert {path.stem for path in drawn} == {"norms_tiny", "norms_tiny_by_reference", "convergence_tiny"}
+    assert not [note for note in notes if "\n" in note]
+    text = "\n".join(notes)
+    for line in (
+        "norms: tiny, old, default, seed 0: no norms were kept",
+        "norms: tiny, gone, default, seed 0: .*embeddings.safetensors is missing or damaged",
+        "norms: tiny, both, default, seed 0: no embeddings are kept of models side by side",
+        "images: tiny, whole, default: no images to show: tiny is not in data/",
+        "images: tiny, lost, default: its training has no record",
+        "convergence: tiny, lost, default, seed 0: its training has no record",
+    ):
+        assert re.search(line, text), (line, text)
+
+
+def test_an_unknown_figure_is_named():
+    with pytest.raises(UnknownName, match="did you mean 'densities'"):
+        kinds_of(["density"])
+    assert [kind.name for kind in kinds_of(["all"])] == list(FIGURES)
+
+
+def test_the_help_names_every_figure():
+    import inspect
+
+    from bench.commands.results import report
+
+    text = inspect.signature(report, eval_str=True).parameters["figures"].annotation.__metadata__[0].help
+    assert set(FIGURES) <= set(re.findall(r"\w+", text))
+
+
+# Colours
+
+
+def _seen(rgb, matrix):
+    """A colour as a colour-blind person sees it (Machado et al. 2009, severity 1), linear in RGB."""
+    values = np.asarray(rgb)
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return np.clip(matrix @ linear, 0, 1)
+
+
+PROTANOPIA = np.array(
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+)
+DEUTERANOPIA = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+
+
+@pytest.mark.parametrize("matrix", [np.eye(3), PROTANOPIA, DEUTERANOPIA], ids=["usual", "protanopia", "deuteranopia"])
+def test_the_first_colours_differ_for_everybody(matrix):
+    seen = [_seen(matplotlib.colors.to_rgb(name), matrix) for name in PALETTE]
+    apart = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
+    assert min(apart) > 0.1
+    assert len({colour(i) for i in range(21)}) == 21
