@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, new, results, run, score, test
+from .commands import catalogue, data, embed, new, reproduce, results, run, score, test
 from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, shortened
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command("report")(results.report)
 app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
+app.command("reproduce")(reproduce.reproduce)
 
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 

@@ -50,7 +50,7 @@ PRESETS = {
         folds=1,
         trials=0,
         selection=Selection(metric="last", frozen_metric="last"),
-        tests=Tests(groups=(*GROUPS, "map_at_1000", "clustering", "structure")),
+        tests=Tests(groups=(*GROUPS, "map_at_1000", "clustering", "structure"), recall_ks=(1, 2, 4, 8, 10)),
         photographs=PHOTOGRAPHS,
         optim=OPTIM,
     )

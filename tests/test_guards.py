@@ -51,7 +51,7 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = set()
     for path in _our_files():
-        if path.suffix in (".py", ".csv", ".tmpl") or path.name == "py.typed":
+        if path.suffix in (".py", ".csv", ".tmpl", ".toml") or path.name == "py.typed":
             wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
     assert held == wanted
 
@@ -149,6 +149,7 @@ ROOMS = (
     ("engine",),
     ("scoring",),
     ("report",),
+    ("reproduce",),
     ("commands",),
     ("__init__", "cli"),
 )
@@ -227,7 +228,14 @@ def test_our_folders_are_never_imported_as_top_level_packages():
 
 
 def test_listing_and_help_import_nothing_heavy(tmp_path):
-    for arguments in (["--help"], ["list", "methods"], ["list", "datasets"], ["run", "--help"], ["score", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["list", "methods"],
+        ["list", "datasets"],
+        ["run", "--help"],
+        ["score", "--help"],
+        ["reproduce", "list"],
+    ):
         code = (
             "import sys; from bench.cli import main; code = main(sys.argv[1:]); "
             "heavy = {'torch', 'numpy', 'pandas', 'optuna', 'matplotlib'} & set(sys.modules); "

@@ -16,16 +16,17 @@ from ..site import Site
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: int | None) -> None:
     """Print what would be run, and for how long."""
     for plan in plans:
-        _print_plan(plan)
+        print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
     print(f"tested on clean images and under {', '.join(named)}")
     tests = sum(plan.seeds for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
-    _print_estimate(plans, site, worker_count(workers, site.device))
+    print_estimate(plans, site, workers)
 
 
-def _print_plan(plan: Plan) -> None:
+def print_plan(plan: Plan) -> None:
+    """Print what a plan would do, and its setting or what it tunes."""
     role = "" if plan.requested else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
@@ -57,14 +58,21 @@ def _fixed_setting(plan: Plan) -> dict[str, object]:
 
 
 def _of_unit(plan: Plan) -> dict[str, object]:
-    """How the network is taken and its gradients are, tuned or not."""
+    """Settings of the network and its gradients that are never tuned."""
     batches = plan.template.batches
     names = ("pooling", "calibrate", "freeze_norm")
     return {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
 
 
-def _print_estimate(plans: tuple[Plan, ...], site: Site, workers: int) -> None:
-    """Print time and disk, from a few timed steps on this machine."""
+def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | None) -> None:
+    """Print time and disk, from a few timed steps on this machine.
+
+    Args:
+        plans: What would be run.
+        site: Paths and device.
+        asked_workers: Processes; None for the default of the device.
+    """
+    workers = worker_count(asked_workers, site.device)
     seconds, disk, decode = 0.0, {}, {}
     for plan in plans:
         try:

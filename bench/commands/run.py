@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -236,9 +237,8 @@ def run_request(
     """
     from rich.console import Console
 
-    from ..planning.existing import check_none
     from ..planning.planner import build_plans
-    from ..resources import cores, pick_device, worker_count
+    from ..resources import pick_device
 
     console = Console(stderr=True)
     built = build_plans(request, site)
@@ -252,26 +252,58 @@ def run_request(
 
         print_dry_run(built.plans, site.model_copy(update={"device": device}), results, workers)
         return 0
+    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console)
+    if outcome is None:
+        return 130
+    _summarise(outcome, site, results, console)
+    return 1 if outcome.failures else 0
+
+
+def carry_out(
+    batches: Sequence[tuple[Plan, ...]],
+    site: Site,
+    results: Path,
+    workers: int | None,
+    device: str,
+    on_existing: OnExisting,
+    console: Console,
+) -> Outcome | None:
+    """Train and test what plans ask for, one batch after the other in the same workers.
+
+    Args:
+        batches: Plans of one request each; all of one protocol.
+        site: Paths and plug-ins.
+        results: Results folder as the user typed it.
+        workers: Processes; None for the default of the device.
+        device: ``cpu`` or ``cuda``.
+        on_existing: What to do about results that exist.
+        console: Where progress goes.
+
+    Returns:
+        What came of it; None if it was interrupted.
+    """
+    from ..planning.existing import check_none
+    from ..resources import cores, worker_count
+
+    plans = tuple(plan for batch in batches for plan in batch)
     count = worker_count(workers, device)
     store = site.store
-    store.open(request.protocol, built.plans[0].template.version, create=True)
+    store.open(plans[0].cell.protocol, plans[0].template.version, create=True)
     store.lock()
     if on_existing is OnExisting.error:
-        check_none((plan for plan in built.plans if plan.requested), store)
-    _prepare_data(built.plans, site, console)
+        check_none((plan for plan in plans if plan.requested), store)
+    _prepare_data(plans, site, console)
     there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
     console.print(
-        f"[bold]{len(built.plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in built.plans)}"
+        f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)}"
         f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
         highlight=False,
     )
     try:
-        outcome = _execute(built.plans, there, count, console, on_existing is OnExisting.rerun)
+        return _execute(batches, there, count, console, on_existing is OnExisting.rerun)
     except KeyboardInterrupt:
         console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
-        return 130
-    _summarise(outcome, site, results, console)
-    return 1 if outcome.failures else 0
+        return None
 
 
 def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None:
@@ -292,29 +324,31 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             raise UserError(str(error)) from None
 
 
-def _execute(plans: tuple[Plan, ...], site: Site, count: int, console: Console, rerun: bool) -> Outcome:
+def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, count: int, console: Console, rerun: bool) -> Outcome:
     import asyncio
     import importlib
 
     from ..engine.pool import Pool
-    from ..engine.scheduler import Scheduler
+    from ..engine.scheduler import Outcome, Scheduler
     from ..progress import Display
 
-    async def execute(display: Display) -> Outcome:
+    async def execute() -> Outcome:
+        total = Outcome()
         pool = Pool(count)
         try:
             await pool.start()
             loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
-            outcome = await Scheduler(plans, site, pool, display, rerun).execute()
+            for plans in batches:
+                with Display(console) as display:
+                    for plan in plans:
+                        display.add(plan.cell, plan.trainings * plan.epochs)
+                    total.add(await Scheduler(plans, site, pool, display, rerun).execute())
             await loading
-            return outcome
+            return total
         finally:
             await pool.stop()
 
-    with Display(console) as display:
-        for plan in plans:
-            display.add(plan.cell, plan.trainings * plan.epochs)
-        return asyncio.run(execute(display))
+    return asyncio.run(execute())
 
 
 def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) -> None:

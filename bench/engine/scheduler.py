@@ -86,6 +86,12 @@ class Outcome:
     trained: int = 0
     reused: int = 0
 
+    def add(self, other: Outcome) -> None:
+        """Add what came of another run."""
+        self.failures += other.failures
+        self.trained += other.trained
+        self.reused += other.reused
+
 
 @dataclass(frozen=True)
 class Best:

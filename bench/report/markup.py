@@ -13,6 +13,20 @@ NOTE = (
 )
 
 _LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#$"})
+_SYMBOLS = {"±": "$\\pm$", ">": "$>$", "|": "$\\mid$", "^": "\\^{}"}
+
+
+def latex_text(text: str) -> str:
+    r"""A text with what LaTeX would take for commands escaped, and signs in mathematics.
+
+    Example:
+        >>> latex_text("a_b > 1 ± 2 %")
+        'a\\_b $>$ 1 $\\pm$ 2 \\%'
+    """
+    escaped = text.translate(_LATEX)
+    for sign, command in _SYMBOLS.items():
+        escaped = escaped.replace(sign, command)
+    return escaped
 
 
 def to_markdown(rows: Comparison) -> str:

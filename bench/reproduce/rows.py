@@ -1,0 +1,224 @@
+"""From a table or figure to plans: one request per row and data set, resumable as any other run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UnknownName, UserError
+from ..planning.pins import Pin
+from ..planning.plan import Plan
+from ..planning.planner import build_plans
+from ..planning.published import NothingPublished
+from ..planning.request import RunRequest
+from ..planning.sources import known_keys
+from ..report.contender import Contender
+from ..site import Site
+from ..store.records import TestRecord
+from ..store.specs import Cell
+from .items import Named, Row
+
+BASE = "$base"
+"""Stands for the recipe's base of two-stage methods."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asks for instead of what the paper did; None leaves it to the paper.
+
+    Attributes:
+        seeds: Replicates.
+        hparams: ``published``, ``default``, ``tuned`` or a file; None is ``published`` on the paper's data sets and
+            ``default`` on others.
+        trials: Budget, if tuned.
+        backbone: Backbone.
+        dim: Embedding size.
+        pins: Values to pin in every row that has them.
+    """
+
+    seeds: int | None = None
+    hparams: str | None = None
+    trials: int | None = None
+    backbone: str | None = None
+    dim: int | None = None
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRow:
+    """A row that is a run.
+
+    Attributes:
+        row: Its definition.
+        request: What ``bench run`` would be asked for.
+        plans: Its plan, after those of its base.
+        fallback: Why it has the recipe's settings although published ones were asked for; empty if it has these.
+    """
+
+    row: Row
+    request: RunRequest
+    plans: tuple[Plan, ...]
+    fallback: str
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the method itself."""
+        return next(plan for plan in self.plans if plan.requested)
+
+    @property
+    def contender(self) -> Contender:
+        """The columns by which the tidy table knows it."""
+        plan = self.plan
+        template = plan.template
+        return Contender(
+            protocol=template.protocol,
+            preset=plan.preset,
+            dataset=template.dataset,
+            method=template.method,
+            base=plan.base.cell.method if plan.base else "",
+            fidelity=template.fidelity,
+            hparams=plan.hparams,
+            trials=plan.trials,
+            pinned=plan.pinned,
+            backbone=template.backbone,
+            dim=template.dim,
+            ensemble="",
+        )
+
+    def tested(self, record: TestRecord) -> bool:
+        """Check whether a test is one of its seeds."""
+        columns = record.columns.model_dump()
+        same = all(columns[key] == value for key, value in self.contender._asdict().items())
+        return same and record.columns.seed < self.plan.seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedItem:
+    """A table or figure on one data set.
+
+    Attributes:
+        named: The item.
+        dataset: The data set.
+        options: What was asked for.
+        rows: Rows that are runs.
+        left_out: Titles of rows that cannot be run here, with the reason.
+    """
+
+    named: Named
+    dataset: str
+    options: Options
+    rows: tuple[PlannedRow, ...]
+    left_out: dict[str, str]
+
+
+def plan_item(named: Named, dataset: str, options: Options, site: Site) -> PlannedItem:
+    """Plan every row of a table or figure on a data set.
+
+    Raises:
+        UserError: If no row can be planned, with the reason for the first.
+    """
+    known = dict.fromkeys(site.datasets.names)
+    if dataset not in known:
+        raise UnknownName("dataset", dataset, known)
+    _check_pins(named, dataset, options, site)
+    planned: list[PlannedRow] = []
+    left_out: dict[str, str] = {}
+    for row in named.rows:
+        if not row.method:
+            continue
+        request = request_of(named, row, dataset, options, site)
+        twin = next((each for each in planned if each.request == request and each.row.reads == row.reads), None)
+        if twin is not None:
+            left_out[row.title] = f"the same run as {twin.row.title!r} on {dataset}"
+            continue
+        try:
+            planned.append(_planned(row, request, site))
+        except UserError as error:
+            left_out[row.title] = str(error)
+    if not planned:
+        raise UserError(next(iter(left_out.values())))
+    return PlannedItem(named=named, dataset=dataset, options=options, rows=tuple(planned), left_out=left_out)
+
+
+def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
+    """Plans of all rows in as few batches as can be: in one batch, a cell has one plan.
+
+    A base that several rows stand on is planned once; one that is a row itself is planned as such.
+    """
+    batches: list[dict[Cell, Plan]] = []
+    for row in (row for item in planned for row in item.rows):
+        for batch in batches:
+            if all(_same(batch.get(plan.cell, plan), plan) for plan in row.plans):
+                break
+        else:
+            batch = {}
+            batches.append(batch)
+        for plan in row.plans:
+            if plan.requested or plan.cell not in batch:
+                batch[plan.cell] = plan
+    return [tuple(batch.values()) for batch in batches]
+
+
+def _same(first: Plan, second: Plan) -> bool:
+    """Whether two plans of a cell train the same units, and are tested alike or one of them only serves as a base."""
+    trained = (first.template.id, first.pinned, first.hparams) == (second.template.id, second.pinned, second.hparams)
+    tested = first.testing == second.testing or not (first.requested and second.requested)
+    return trained and tested
+
+
+def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
+    """What ``bench run`` would be asked for, for a row."""
+    paper, item, recipe = named.paper, named.item, site.recipe(dataset)
+    method = recipe.base if row.method == BASE else row.method
+    cls = site.methods.method(method)
+    pins = [*row.set, *row.set_on.get(dataset, ())]
+    asked: dict[str, Any] = {}
+    if recipe.view:
+        pins += [*item.set_photographs, *row.set_photographs]
+        asked["backbone"], asked["dim"] = named.network(row)
+    asked |= {key: value for key in ("backbone", "dim") if (value := getattr(options, key)) is not None}
+    if row.select_by:
+        asked["select_by"] = row.select_by
+    scorers = (row.reads["scorer"],) if "scorer" in row.reads else item.scorers
+    return RunRequest(
+        methods=(method,),
+        datasets=(dataset,),
+        protocol=paper.protocol,
+        preset=paper.preset,
+        fidelity=paper.fidelity if len(cls.fidelities) > 1 else "corrected",
+        seeds=options.seeds or paper.seeds,
+        trials=options.trials,
+        hparams=options.hparams or ("published" if dataset in item.datasets else "default"),
+        scorers=tuple(name for name in scorers if name != "cosine"),
+        pins=(*pins, *_fitting(options.pins, method, dataset, site)),
+        **asked,
+    )
+
+
+def _planned(row: Row, request: RunRequest, site: Site) -> PlannedRow:
+    try:
+        return PlannedRow(row=row, request=request, plans=build_plans(request, site).plans, fallback="")
+    except NothingPublished as error:
+        instead = request.model_copy(update={"hparams": "default"})
+        return PlannedRow(row=row, request=instead, plans=build_plans(instead, site).plans, fallback=str(error))
+
+
+def _fitting(pins: tuple[str, ...], method: str, dataset: str, site: Site) -> Iterator[str]:
+    """The pins that a method has on a data set."""
+    known = known_keys([site.methods.method(method)], [site.recipe(dataset)])
+    return (text for text in pins if Pin.parse(text).key in known)
+
+
+def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> None:
+    """Refuse pins that no row has.
+
+    Raises:
+        UnknownName: With the nearest key.
+    """
+    recipe = site.recipe(dataset)
+    methods = {recipe.base if row.method == BASE else row.method for row in named.rows if row.method}
+    known = known_keys([site.methods.method(name) for name in sorted(methods)], [recipe])
+    for text in options.pins:
+        if (key := Pin.parse(text).key) not in known:
+            raise UnknownName("--set key", key, known)

@@ -1,0 +1,30 @@
+"""Times of training steps and of inference, from a few steps on this machine."""
+
+from __future__ import annotations
+
+from ..datasets.errors import DataError
+from ..engine.estimate import estimate
+from ..errors import UserError
+from ..site import Site
+from .cells import Cells
+from .rows import PlannedItem
+
+
+def timed(planned: PlannedItem, site: Site) -> Cells:
+    """Milliseconds per image of one training step (``step``) and of inference (``embed``), with one thread.
+
+    Raises:
+        UserError: If the data cannot be read.
+    """
+    cells: Cells = {}
+    for each in planned.rows:
+        try:
+            found = estimate(each.plan, site)
+        except DataError as error:
+            raise UserError(str(error)) from None
+        sizes = each.plan.template.batches
+        seconds = {"step": found.step / (sizes.classes_per_batch * sizes.images_per_class), "embed": found.embed}
+        for column in planned.named.columns(planned.dataset):
+            if column.reads is not None:
+                cells[each.row.title, column.title] = {0: column.factor * seconds[column.reads.metric]}
+    return cells

@@ -1,0 +1,124 @@
+"""Tables next to published numbers as CSV, Markdown, LaTeX and text on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from ..report.markup import latex_text
+from ..report.terminal import new_table
+from ..store.files import write_atomic
+from .table import NOTHING, Cell, Table
+
+
+def write_table(table: Table, out: Path) -> list[Path]:
+    """Write ``DATASET.csv``, ``.md`` and ``.tex`` to a folder; the same table gives the same files."""
+    texts = {
+        ".csv": to_frame(table).to_csv(index=False, lineterminator="\n"),
+        ".md": to_markdown(table),
+        ".tex": to_latex(table),
+    }
+    written = []
+    for suffix, text in texts.items():
+        path = out / f"{table.dataset}{suffix}"
+        write_atomic(path, text.encode())
+        written.append(path)
+    return written
+
+
+def to_frame(table: Table) -> pd.DataFrame:
+    """One line per cell that has a value, each with what differs."""
+    lines = []
+    for line in table.lines:
+        contender = line.run.contender._asdict() if line.run else {}
+        for column, cell in zip(table.columns, line.cells):
+            ours, published = cell.ours, cell.published
+            if ours is None and published is None:
+                continue
+            lines.append(
+                {
+                    "name": table.named.name,
+                    "dataset": table.dataset,
+                    "row": line.title,
+                    "column": column.title,
+                    "ours_mean": ours.mean if ours else None,
+                    "ours_sd": ours.sd if ours else None,
+                    "ours_seeds": ours.defined if ours else None,
+                    "published_mean": published.mean if published else None,
+                    "published_sd": published.sd if published else None,
+                    **{key: value for key, value in contender.items() if key not in ("dataset", "ensemble")},
+                    "differs": table.differs,
+                    "published_note": published.note if published else "",
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def _text(cell: Cell, compared: bool) -> str:
+    """``ours | published``; ours alone where nothing was published for the whole table."""
+    if not compared:
+        return cell.our_text
+    if cell.our_text == cell.published_text == NOTHING:
+        return NOTHING
+    return f"{cell.our_text} | {cell.published_text}"
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown page: question, table, and below it everything that differs."""
+    named = table.named
+    # A bar would end the cell.
+    rows = [[line.title, *(_text(c, table.compared).replace("|", "\\|") for c in line.cells)] for line in table.lines]
+    titles = ["", *(column.title for column in table.columns)]
+    out = [f"# {named.name} on {table.dataset}", "", f"{named.paper.title}. {named.item.title}.", named.item.asks, ""]
+    out += [_legend(table), "", f"| {' | '.join(titles)} |", "|---" + "|---:" * len(table.columns) + "|"]
+    out += [f"| {' | '.join(row)} |" for row in rows]
+    out += ["", *(f"* {text}" for text in table.remarks), ""]
+    return "\n".join(out)
+
+
+def _legend(table: Table) -> str:
+    if not table.compared:
+        return "Mean ± SD over seeds. No value was published to put next to ours."
+    return "Ours | published, mean ± SD over seeds."
+
+
+def to_latex(table: Table) -> str:
+    """A LaTeX table (booktabs) with everything that differs as notes below it."""
+    named = table.named
+    caption = f"{named.item.title} ({table.dataset}). {_legend(table)}"
+    out = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{latex_text(caption)}}}",
+        f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        "\\toprule",
+        " & ".join(["", *(latex_text(column.title) for column in table.columns)]) + " \\\\",
+        "\\midrule",
+    ]
+    for line in table.lines:
+        texts = [line.title, *(_text(cell, table.compared) for cell in line.cells)]
+        out.append(" & ".join(map(latex_text, texts)) + " \\\\")
+    out += ["\\bottomrule", "\\end{tabular}", "\\par\\raggedright\\footnotesize"]
+    out += [f"{latex_text(text)}.\\par" for text in table.remarks]
+    return "\n".join([*out, "\\end{table}", ""])
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print the table, and below it everything that differs."""
+    named = table.named
+    title = f"{named.name} on {table.dataset}: {named.item.asks}\n{_legend(table)}"
+    shown = new_table(Text(title))
+    shown.add_column("")
+    shown.add_column("ours")
+    for column in table.columns:
+        shown.add_column(column.title, justify="right")
+    for line in table.lines:
+        texts = [line.title, line.ours, *(_text(cell, table.compared) for cell in line.cells)]
+        shown.add_row(*map(Text, texts))
+    console.print(shown)
+    for text in table.remarks:
+        console.print(f"* {text}", highlight=False, markup=False, soft_wrap=True)
