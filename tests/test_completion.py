@@ -61,7 +61,7 @@ def ask(line):
         ("bench run --protocol ", ["reality_check", "standardized"]),
         ("bench run --preset pe", ["per"]),
         ("bench run --protocol standardized --preset pe", []),
-        ("bench run --fidelity r", ["released"]),
+        ("bench run --fidelity r", ["released", "released_per", "released_el"]),
         ("bench run --hparams p", ["published"]),
         ("bench run --base cosf", ["cosface"]),
         ("bench run --backbone res", ["resnet50"]),
