@@ -279,7 +279,7 @@ def described(module: str, call: str) -> dict[str, str]:
 
     Example:
         >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]
-        'Gaussian,'
+        'additive'
     """
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
     constants: dict[str, object] = {}

@@ -33,6 +33,7 @@ def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
         fraction: Share f to be removed, in [0, 1).
 
     Example:
+        >>> import torch
         >>> kept_from_threshold(torch.tensor([3.0, 1.0, 2.0]), 0.5).tolist()
         [True, False, True]
     """

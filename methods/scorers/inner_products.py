@@ -26,6 +26,7 @@ def modes_of(d: Distribution) -> PointMass:
     """Modes ``[N, D]``: on the unit sphere for points, whose directions are compared, and for von Mises-Fisher.
 
     Example:
+        >>> import torch
         >>> modes_of(PointMass(torch.tensor([[3.0, 4.0]]))).loc
         tensor([[0.6000, 0.8000]])
     """

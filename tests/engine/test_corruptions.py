@@ -183,7 +183,7 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
 
 def test_a_dry_run_names_the_corruptions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.commands.dry_run._print_estimate", lambda *arguments: None)
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     arguments = ["run", "--method", "cosface", "--dataset", "ndigit_smoke", "--dry-run"]
     assert main([*arguments, "--corruptions", "crop,jpeg:1-5", "--corruptions", "noise:0.25"]) == 0
     shown = capsys.readouterr().out

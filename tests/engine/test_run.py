@@ -241,6 +241,7 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
     assert "1 damaged record(s) left out" in cli("report").stderr
 
 
+@pytest.mark.slow
 def test_a_sweep_has_a_row_for_each_value_and_a_figure(cli):
     sweep = ("--sweep", "method.scale=8,32", "--hparams", "default", "--set", "optim.epochs=1", "--seeds", "2")
     done = cli("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "2")

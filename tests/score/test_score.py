@@ -213,7 +213,7 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
     ("change", "message"),
     [
         ({"scorers": ["cosin"]}, "did you mean 'cosine'"),
-        ({"scorers": ["mls"]}, "these are: cosine, l2, expected_cosine"),
+        ({"scorers": ["mls"]}, "these are: cosine, l2, raw_l2, expected_cosine"),
         ({"scorers": []}, "no scorer"),
         ({"metrics": ["map"]}, "did you mean 'map_at_r'"),
         ({"metrics": []}, "no metric"),
