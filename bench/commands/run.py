@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from .. import interrupt
 from ..errors import LINE, UserError
 from . import completion
 from .options import DEFAULT_RESULTS, Device, Plugins, Results
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from ..planning.plan import Plan
     from ..planning.request import RunRequest
     from ..site import Site
+    from ..store.claims import Claims
+    from ..store.folder import Damage, Store
 
 
 class OnExisting(StrEnum):
@@ -233,23 +240,61 @@ def run_request(
         return 0
     count = worker_count(workers, device)
     store = site.store
-    store.open(request.protocol, built.plans[0].template.version, create=True)
-    store.lock()
-    if on_existing is OnExisting.error:
-        check_none((plan for plan in built.plans if plan.requested), store)
-    _prepare_data(built.plans, site, console)
-    there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
+    protocol, version = request.protocol, built.plans[0].template.version
+    store.open(protocol, version, create=True)
+    with _entered(store, alone=on_existing is OnExisting.rerun) as claims:
+        if on_existing is OnExisting.error:
+            check_none((plan for plan in built.plans if plan.requested), store)
+        _prepare_data(built.plans, site, console)
+        _mark(store, protocol, version, console)
+        there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
+        rerun = on_existing is OnExisting.rerun
+        return _run_plans(built.plans, there, count, results, console, rerun, claims)
+
+
+@contextlib.contextmanager
+def _entered(store: Store, alone: bool) -> Iterator[Claims]:
+    """The claims of a driver on its results folder, for as long as it is at work there."""
+    from ..store.claims import Claims
+
+    claims = Claims(store.root)
+    try:
+        claims.enter(alone, lost=lambda: os.kill(os.getpid(), signal.SIGINT))
+        yield claims
+    finally:
+        claims.close()
+
+
+def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
+    def made_again(damage: Damage) -> None:
+        if damage.path.name == MARKER:
+            target = store.set_aside(damage)
+            console.print(f"{damage.reason}; moved to {target}, made again", highlight=False, markup=False)
+
+    from ..store.marker import MARKER
+
+    store.on_damage = made_again
+    store.mark(protocol, version)
+
+
+def _run_plans(
+    plans: tuple[Plan, ...], site: Site, count: int, results: Path, console: Console, rerun: bool, claims: Claims
+) -> int:
+    """Carry out plans and write the tables; returns the exit code."""
+    import asyncio
+
     console.print(
-        f"[bold]{len(built.plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in built.plans)}"
-        f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
+        f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)}"
+        f" trainings, {count} worker{'s' if count > 1 else ''} on {site.device}; results in {results}",
         highlight=False,
     )
     try:
-        outcome = _execute(built.plans, there, count, console, on_existing is OnExisting.rerun)
-    except KeyboardInterrupt:
+        outcome = _execute(plans, site, count, console, rerun)
+    except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
         return 130
-    _summarise(outcome, site, results, console)
+    with claims.on_tables():
+        _summarise(outcome, site, results, console)
     return 1 if outcome.failures else 0
 
 
@@ -281,6 +326,12 @@ def _execute(plans: tuple[Plan, ...], site: Site, count: int, console: Console, 
 
     async def execute(display: Display) -> Outcome:
         pool = Pool(count)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        with interrupt.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
+            return await execute_in(pool, display)
+
+    async def execute_in(pool: Pool, display: Display) -> Outcome:
         try:
             await pool.start()
             loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
@@ -303,16 +354,21 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from ..report.frame import collect, write_metrics
     from ..report.terminal import print_tables
     from ..report.write import write_report
+    from ..store.folder import Store
     from .results import say_what_was_left_out
 
-    store = site.store
+    store = Store(site.store.root)
+    damaged: list[Damage] = []
+    store.on_damage = damaged.append
     collected = collect(store)
     tables = "no test finished, so there is no table"
     if write_metrics(collected, store.root) is not None:
         written = write_report(store, collected, store.root / "report")
         print_tables(collected.frame, collected.roles, Terminal())
         tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
-    say_what_was_left_out(store, collected.superseded, console)
+    say_what_was_left_out(damaged, collected.superseded, console)
+    for damage in set(damaged):
+        store.set_aside(damage)
     console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
     for failure in outcome.failures:
         line = failure.line(LINE - len("failed "))
