@@ -421,8 +421,7 @@ class Scheduler:
         cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
         if cell in self.rerun and unit not in self._done_here:
             self.store.remove(cell, "train", unit)
-        if self._trained_record(cell, unit, weights) is None:
-            await self._check_caches(spec)
+        await self._check_caches(spec)
         seen = 0
 
         def on_epoch(epoch: int) -> None:
