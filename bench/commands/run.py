@@ -266,14 +266,15 @@ def _entered(store: Store, alone: bool) -> Iterator[Claims]:
 
 
 def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
-    def made_again(damage: Damage) -> None:
-        if damage.path.name == MARKER:
-            target = store.set_aside(damage)
-            console.print(f"{damage.reason}; moved to {target}, made again", highlight=False, markup=False)
-
+    """Write into the marker of the folder what it is going to have; a damaged marker is named and made again."""
     from ..store.marker import MARKER
 
-    store.on_damage = made_again
+    def set_aside(damage: Damage) -> None:
+        if damage.path.name == MARKER:
+            store.set_aside(damage)
+            console.print(f"{damage.reason}; made again", highlight=False, markup=False, soft_wrap=True)
+
+    store.on_damage = set_aside
     store.mark(protocol, version)
 
 

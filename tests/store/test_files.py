@@ -11,12 +11,17 @@ from bench.store.files import DamagedFile, file_sha256, read_sealed, sealed_file
 from bench.store.marker import Marker, read_marker
 
 
+def _seal(path, owner, *parts):
+    with sealed_file(path, owner) as file:
+        for part in parts:
+            file.write(part)
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path):
     path = tmp_path / "x"
     write_atomic(path, b"old")
-    with pytest.raises(TypeError), sealed_file(path, "me") as file:
-        file.write(b"new")
-        file.write("no bytes")
+    with pytest.raises(TypeError):
+        _seal(path, "me", b"new", "no bytes")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
@@ -39,9 +44,7 @@ def test_a_full_disk_in_a_checkpoint_is_named(tmp_path, monkeypatch):
 
 def test_every_bit_of_a_sealed_file_counts_and_so_does_its_owner(tmp_path):
     path = tmp_path / "sealed"
-    with sealed_file(path, "unit") as file:
-        file.write(b"some ")
-        file.write(b"content")
+    _seal(path, "unit", b"some ", b"content")
     assert read_sealed(path, "unit") == b"some content"
     with pytest.raises(DamagedFile):
         read_sealed(path, "another")
