@@ -267,7 +267,7 @@ class Store:
             pass
         except (DamagedFile, IsADirectoryError):
             self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
-        for path in sorted(folder.glob(f"{FEATURES}*.safetensors")):
+        for path in sorted(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors")):  # earlier ones have no digest
             if not is_whole_cache(path):
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from bench.cli import main
 from bench.engine.worker import run_job
+from bench.store.files import sealed_file
 from PIL import Image
 
 RECORDS = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1",
@@ -218,3 +219,28 @@ def test_a_damaged_array_of_a_unit_in_use_is_a_line_that_names_it(folder_of, tmp
     (line,) = folder.capsys.readouterr().err.splitlines()[-1:]
     assert "weights.safetensors is damaged" in line
     assert "same command" in line
+
+
+def test_a_foreign_or_damaged_checkpoint_is_set_aside_and_the_training_starts_again(folder_of):
+    """A checkpoint of another unit was resumed; one of the wrong shape was "KeyError: 'model'" for ever."""
+    folder = folder_of(RECORDS)
+    unit = next(path.parent for path in folder.files if path.name == "weights.safetensors")
+    checkpoint = unit / "checkpoint.pt"
+    with sealed_file(checkpoint, "f" * 16) as file:
+        torch.save({"progress": {}}, file)
+    foreign = checkpoint.read_bytes()
+    for content in (foreign, foreign[:100], b"", b"{}"):
+        for record in unit.glob("record.json"):
+            record.unlink()
+        checkpoint.write_bytes(content)
+        assert folder.check() == {str(checkpoint.relative_to(folder.root)): "it is damaged, or of another training"}
+        assert "checkpoint.pt" in folder.run()
+        assert (folder.root / "metrics.csv").read_bytes() == folder.table
+        assert folder.check() == {}
+
+
+def test_caches_of_earlier_versions_are_left_alone(folder_of):
+    folder = folder_of(RECORDS)
+    unit = next(path.parent for path in folder.files if path.name == "weights.safetensors")
+    (unit / "features-0123456789abcdef.safetensors").write_bytes(b"old")
+    assert folder.check() == {}
