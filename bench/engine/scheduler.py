@@ -313,6 +313,7 @@ class Scheduler:
         known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
         for unit in {unit for record in known.values() if record is not None for unit in record.units}:
             self._trained_record(plan.cell, unit, weights=False)  # says what is damaged
+            await asyncio.to_thread(self.store.check_caches, plan.cell, unit)
         if all(record is not None for record in known.values()):
             self.display.skip(plan.cell, len(known) * plan.models * plan.epochs)
             return [record for record in known.values() if record is not None]
