@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -72,11 +71,6 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a restart after a kill, sees all of it or none of it."""
     with atomic_file(path) as file:
         file.write(data)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; refuses NaN, which JSON does not have."""
-    write_atomic(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
 
 
 def remove_leftovers(folder: Path, now: float) -> None:

@@ -1,16 +1,19 @@
 """Several drivers in one results folder: no unit runs twice, the dead are taken over from, every table is the whole."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from bench.cli import main
 from bench.engine.pool import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
@@ -211,6 +214,23 @@ def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path, monkeypatch):
     holder.close()
     assert watcher.take(tmp_path / "claim")
     watcher.close()
+
+
+def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
+    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    Store(tmp_path).mark("reality_check", 1)
+    (unit,) = tmp_path.rglob("test-*")
+    ours = Claims(tmp_path)
+    ours.take(unit / CLAIM)
+    (train,) = tmp_path.rglob("train-*")
+    _dead_claim(train / CLAIM)
+    assert main(["status", "--json", "--results", str(tmp_path)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid()}
+    assert row["running"] == [running]
+    assert main(["status", "--results", str(tmp_path)]) == 0
+    assert f"{running['unit']}: process {os.getpid()} on {socket.gethostname()}" in capsys.readouterr().out
+    ours.close()
 
 
 def test_of_two_tests_of_a_setting_the_one_asked_for_last_counts_whatever_the_clock_says(tmp_path, monkeypatch):
