@@ -52,7 +52,10 @@ _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ ==
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: exit code 0 done, 1 something failed (its reason printed), 2 bad input, 130 interrupted."""
+    """Entry point: exit code 0 done, 1 something failed (its reason printed), 2 bad input, 130 interrupted.
+
+    The console script (:mod:`bench.start`) makes 143 and 129 of the last for SIGTERM and SIGHUP.
+    """
     command = typer.main.get_command(app)
     try:
         code = command.main(argv, prog_name="bench", standalone_mode=False)
@@ -98,11 +101,3 @@ def _usage_error(error: Exception) -> int:
     elif message:
         sys.stderr.write(f"bench: {' '.join(message.split())} (see `bench --help`)\n")
     return int(getattr(error, "exit_code", 2))
-
-
-def entry() -> None:
-    """Console script."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without the plus-minus sign is no reason to stop
-    sys.exit(main())

@@ -57,7 +57,9 @@ class Entry:
             assert self.path is not None
             module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
-        except Exception as error:  # whatever a contributed file raises is its reason, not our crash
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             what = f"{self.kind[:-1]} {self.name!r} from {self.origin}"
             raise UserError(f"{what} does not import: {_reason(error)}") from error
 
@@ -256,20 +258,24 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         try:
             point.load()
             packages.append(point.module)
-        except Exception as error:  # a package that nobody asked for must not stop every command
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a package that nobody asked for must not stop every command
             print(f"bench: note: entry point {point.name!r} does not import: {first_line(error)}", file=sys.stderr)
     for path in paths:
         if not path.is_file():
             raise UserError(f"--plugin {path}: no such file")
         try:
             import_file(path)
-        except Exception as error:  # whatever a contributed file raises is its reason, not our crash
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             raise UserError(f"--plugin {path} does not import: {_reason(error)}") from error
         packages.append(plugin_name(path).rpartition(".")[0])
     return tuple(dict.fromkeys(packages))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Reason why a file does not import, cut so that its path, which may be long, fits on the same line."""
     return f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
 

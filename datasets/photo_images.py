@@ -76,7 +76,7 @@ class PhotoImages(ImageSet):
                 self.within[0].prepare([purpose], progress)
                 continue
             path = self._cache_path(purpose)
-            if PixelCache.exists(path):
+            if PixelCache.is_whole(path):
                 continue
             if self.view.cache:
                 PixelCache.build(path, self._decoded(purpose, progress))

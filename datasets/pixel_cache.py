@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,8 +25,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bench"
 
 
+_whole: dict[str, tuple[tuple[int, int, int], ...]] = {}
+
+
 class PixelCache:
     """Decoded images, one after the other in a memory-mapped file, with an index of where each one starts.
+
+    The index has a checksum (CRC-32) of every image, and the name of the cache that it belongs to.
 
     Args:
         path: Stem of the two files, ``.pixels`` and ``.index.npz``.
@@ -54,12 +62,29 @@ class PixelCache:
     @staticmethod
     def exists(path: Path) -> bool:
         """True if both files exist and are complete; the index is written last."""
+        return _checksums(path) is not None
+
+    @staticmethod
+    def is_whole(path: Path) -> bool:
+        """True if both files exist and are, to the last bit, what was written; a damaged one is named.
+
+        All pixels are read, once per process.
+        """
+        files = [path.with_suffix(".index.npz"), path.with_suffix(".pixels")]
         try:
-            with np.load(path.with_suffix(".index.npz")) as index:
-                size = int((index["heights"] * index["widths"] * 3).sum())
-            return path.with_suffix(".pixels").stat().st_size == size
-        except (OSError, ValueError, KeyError):
+            states = tuple(
+                (state.st_size, state.st_mtime_ns, state.st_ino) for state in (file.stat() for file in files)
+            )
+        except OSError:
             return False
+        if _whole.get(str(path)) == states:
+            return True
+        checksums = _checksums(path)
+        if checksums is None or not _has_checksums(files[1], *checksums):
+            print(f"bench: note: decoded images in {files[1]} are damaged; decoding again", file=sys.stderr)
+            return False
+        _whole[str(path)] = states
+        return True
 
     @staticmethod
     def build(path: Path, images: Iterable[Tensor]) -> None:
@@ -72,7 +97,7 @@ class PixelCache:
         Raises:
             DataError: If they cannot be written, with how to move the cache.
         """
-        shapes = []
+        shapes, checksums = [], []
         unfinished = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,14 +106,17 @@ class PixelCache:
             unfinished = Path(name)
             with os.fdopen(handle, "wb") as file:
                 for image in images:
-                    file.write(image.permute(1, 2, 0).contiguous().numpy().tobytes())
+                    pixels = image.permute(1, 2, 0).contiguous().numpy().tobytes()
+                    file.write(pixels)
+                    checksums.append(zlib.crc32(pixels))
                     shapes.append(image.shape[1:])
             heights, widths = (np.array([s[k] for s in shapes], dtype=np.int64) for k in (0, 1))
             offsets = np.concatenate([[0], np.cumsum(heights * widths * 3)[:-1]]).astype(np.int64)
             os.replace(unfinished, path.with_suffix(".pixels"))
             unfinished = unfinished.with_suffix(".index")
             with unfinished.open("wb") as file:
-                np.savez(file, offsets=offsets, heights=heights, widths=widths)
+                crc32 = np.array(checksums, dtype=np.uint32)
+                np.savez(file, offsets=offsets, heights=heights, widths=widths, crc32=crc32, name=np.array(path.name))
             os.replace(unfinished, path.with_suffix(".index.npz"))
         except OSError as error:
             raise DataError(
@@ -98,6 +126,25 @@ class PixelCache:
         finally:
             if unfinished != path:
                 unfinished.unlink(missing_ok=True)
+
+
+def _checksums(path: Path) -> tuple[list[int], list[int]] | None:
+    """Bytes and checksum of every image, or None if the index is not a whole one or does not fit the pixels."""
+    try:
+        with np.load(path.with_suffix(".index.npz")) as index:
+            sizes = index["heights"] * index["widths"] * 3
+            fits = str(index["name"]) == path.name and path.with_suffix(".pixels").stat().st_size == int(sizes.sum())
+            starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+            if fits and np.array_equal(index["offsets"], starts) and len(index["crc32"]) == len(sizes):
+                return sizes.tolist(), index["crc32"].tolist()
+    except (OSError, ValueError, KeyError, EOFError, TypeError, IndexError, zipfile.BadZipFile, zlib.error):
+        pass
+    return None
+
+
+def _has_checksums(pixels: Path, sizes: list[int], checksums: list[int]) -> bool:
+    with pixels.open("rb") as file:
+        return all(zlib.crc32(file.read(size)) == checksum for size, checksum in zip(sizes, checksums))
 
 
 __all__ = ["PixelCache", "cache_folder"]

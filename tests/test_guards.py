@@ -140,7 +140,7 @@ def test_code_imports_methods_from_the_modules_that_define_them():
 
 
 ROOMS = (
-    ("_version", "errors", "seeds"),
+    ("_version", "errors", "interrupt", "seeds"),
     ("code_id", "conformance", "resources"),
     ("registry",),
     ("store",),
@@ -152,6 +152,7 @@ ROOMS = (
     ("reproduce",),
     ("commands",),
     ("__init__", "cli"),
+    ("start",),
 )
 """The rooms of bench/, floor by floor: a room imports from the floors before its own only."""
 

@@ -201,11 +201,15 @@ def _tables(
 
     if planned[0].named.item.kind == "timings":
         return Outcome(), [build_table(each, timed(each, site)) for each in planned]
-    outcome = carry_out(batches_of(planned), site, results, workers, site.device, OnExisting.skip, console)
+
+    def write_tables(_: Outcome) -> None:
+        write_metrics(collect(site.store), site.store.root)
+
+    batches = batches_of(planned)
+    outcome = carry_out(batches, site, results, workers, site.device, OnExisting.skip, console, write_tables)
     if outcome is None:
         return None, []
     collected = collect(site.store)
-    write_metrics(collected, site.store.root)
     return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -15,11 +16,11 @@ from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..store.folder import Store
+    from ..store.folder import Damage, Store
 
 
 class StatusRow(TypedDict):
-    """Units of one (protocol, data set, method) cell."""
+    """Units of one (protocol, data set, method) cell; ``running`` has those that a process is at work on."""
 
     protocol: str
     dataset: str
@@ -29,14 +30,46 @@ class StatusRow(TypedDict):
     trained: int
     tested: int
     unfinished: int
+    running: list[RunningUnit]
 
 
-def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
-    """Count what a results folder contains: trials, trained and tested seeds of every cell.
+class RunningUnit(TypedDict):
+    """A unit and the process that has claimed it."""
+
+    unit: str
+    host: str
+    pid: int
+
+
+class DamageRow(TypedDict):
+    """A damaged file and what is wrong with it."""
+
+    path: str
+    reason: str
+
+
+def status(
+    results: Results = DEFAULT_RESULTS,
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify every file; name the damaged ones, with exit code 1.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Count what a results folder contains: trials, trained and tested seeds of every cell; and who is at work there.
+
+    Only what is whole is counted. The command that made a damaged file makes it again.
 
     \b
     bench status --results results/runs
+    bench status --results results/runs --check
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if repair:
+        repair_results(results)
+    if check:
+        raise typer.Exit(_check(results, as_json))
     rows = status_rows(open_results(results))
     if as_json:
         print_json(rows)
@@ -47,6 +80,49 @@ def status(results: Results = DEFAULT_RESULTS, as_json: Json = False) -> None:
             f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
             f" {row['unfinished']} unfinished"
         )
+        for unit in row["running"]:
+            typer.echo(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}")
+
+
+def _check(results: Path, as_json: bool) -> int:
+    """Name every damaged file of a results folder; returns the exit code."""
+    from ..store.check import damages
+
+    found = damages(open_results(results, damaged_marker=True).root)
+    rows = [DamageRow(path=str(damage.path.relative_to(results)), reason=damage.reason) for damage in found]
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            typer.echo(f"{row['path']}: {row['reason']}")
+        if not rows:
+            typer.echo(f"{results}: everything is whole")
+    return 1 if rows else 0
+
+
+def repair_results(results: Path) -> None:
+    """Set the damaged files of a results folder aside, and make its marker again.
+
+    Raises:
+        UserError: If the folder has no whole record, or another process writes to it.
+    """
+    from ..store.check import damages
+    from ..store.claims import Claims
+    from ..store.folder import Store
+
+    store = Store(results)
+    if results.is_dir() and store.marker_of_records() is None:
+        open_results(results)
+    claims = Claims(results)
+    try:
+        claims.enter(alone=True, lost=lambda: None)
+        for damage in damages(results):
+            target = store.set_aside(damage)
+            if target is not None:
+                typer.echo(f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}", err=True)
+        store.mark_again()
+    finally:
+        claims.close()
 
 
 def report(
@@ -99,11 +175,19 @@ def report(
 
     load_plugins(plugin or ())  # titles and directions of their metrics
     store = open_results(results)
+    damaged: list[Damage] = []
+    store.on_damage = damaged.append
     collected = collect(store)
-    if write_metrics(collected, store.root) is None:
+    if collected.frame.empty:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     written = write_report(store, collected, out or results / "report")
-    say_what_was_left_out(store, collected.superseded, Console(stderr=True))
+    try:
+        write_metrics(collected, store.root)
+    except OSError:
+        if out is None:
+            raise
+        write_metrics(collected, out)  # the results folder is read-only, say
+    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     if as_json:
         print_json([str(path) for path in written])
         return
@@ -148,8 +232,12 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
         print(path)
 
 
-def open_results(results: Path) -> Store:
+def open_results(results: Path, damaged_marker: bool = False) -> Store:
     """A results folder for reading.
+
+    Args:
+        results: The folder.
+        damaged_marker: Read a folder too whose marker is missing or damaged, if it has records.
 
     Raises:
         UserError: If it is none, or has results of another version.
@@ -158,58 +246,61 @@ def open_results(results: Path) -> Store:
     from ..store.folder import Store
 
     store = Store(results)
+    recognised = damaged_marker and results.is_dir() and store.marker_of_records() is not None
     for name in PROTOCOLS:
-        store.open(name, get_protocol(name).version, create=False)
+        store.open(name, get_protocol(name).version, create=recognised)
     return store
 
 
 def status_rows(store: Store) -> list[StatusRow]:
     """One row per (protocol, data set, method)."""
-    from ..store.folder import CHECKPOINT, RECORD
+    from ..store.claims import CLAIM, holder
+    from ..store.folder import CHECKPOINT
     from ..store.specs import Cell
 
     rows: list[StatusRow] = []
     for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):
         cell = Cell(*folder.relative_to(store.root).parts)
-        studies = {path.parent.name.removeprefix("study-") for path in folder.glob("study-*/trial-*.json")}
-        numbers = [
-            (study, int(path.stem.removeprefix("trial-")))
-            for study in sorted(studies)
-            for path in sorted(folder.glob(f"study-{study}/trial-*.json"))
-        ]
-        trials = [store.trial(cell, study, number) for study, number in numbers]
-        train, test = (list(folder.glob(f"{kind}-*")) for kind in ("train", "test"))
+        trials = list(store.trials(cell))
+        train, test = ([path.name for path in sorted(folder.glob(f"{kind}-*"))] for kind in ("train", "test"))
         if not trials and not train and not test:
             continue
-        tuned = {unit for trial in trials if trial for unit in trial.units}
-        finished = {path.name.removeprefix("train-") for path in train if (path / RECORD).exists()}
+        tuned = {unit for trial in trials for unit in trial.units}
+        trained = {name[6:] for name in train if store.trained(cell, name[6:]) is not None}
+        holders = {name: holder(folder / name / CLAIM) for name in (*train, *test)}
         rows.append(
             {
                 "protocol": cell.protocol,
                 "dataset": cell.dataset,
                 "method": cell.method,
                 "trials": len(trials),
-                "failed_trials": sum(trial is not None and trial.state == "failed" for trial in trials),
-                "trained": len(finished - tuned),
-                "tested": sum((path / RECORD).exists() for path in test),
-                "unfinished": sum((path / CHECKPOINT).exists() for path in train),
+                "failed_trials": sum(trial.state == "failed" for trial in trials),
+                "trained": len(trained - tuned),
+                "tested": sum(store.tested(cell, name[5:]) is not None for name in test),
+                "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
+                "running": [
+                    {"unit": name.replace("-", " "), "host": who.host, "pid": who.pid}
+                    for name, who in holders.items()
+                    if who is not None
+                ],
             }
         )
     return rows
 
 
-def say_what_was_left_out(store: Store, older: int, console: Console) -> None:
-    """Print the numbers of older and of damaged results that the tables leave out."""
-    damaged = store.damaged_tests()
+def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
+    """Print the number of older results, and the damaged ones, that the tables leave out."""
     if older:
         console.print(
             f"{older} older {'result' if older == 1 else 'results'} of the same setting (other code or other tests)"
             " left out: the latest counts",
             highlight=False,
         )
-    if damaged:
+    for path, reason in sorted(set(damaged)):
         console.print(
-            f"[red]{len(damaged)} damaged record(s) left out[/], such as {damaged[0]}; run the command again to"
-            " replace them",
+            f"damaged, left out: {path}: {reason}; the command that made it makes it again",
+            style="red",
             highlight=False,
+            markup=False,
+            soft_wrap=True,
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from .. import interrupt
 from ..errors import LINE, UserError
 from . import completion
 from .options import DEFAULT_RESULTS, Device, Plugins, Results
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from ..planning.plan import Plan
     from ..planning.request import RunRequest
     from ..site import Site
+    from ..store.claims import Claims
+    from ..store.folder import Damage, Store
 
 
 class OnExisting(StrEnum):
@@ -252,10 +258,13 @@ def run_request(
 
         print_dry_run(built.plans, site.model_copy(update={"device": device}), results, workers)
         return 0
-    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console)
+
+    def write_tables(outcome: Outcome) -> None:
+        _summarise(outcome, site, results, console)
+
+    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console, write_tables)
     if outcome is None:
         return 130
-    _summarise(outcome, site, results, console)
     return 1 if outcome.failures else 0
 
 
@@ -267,6 +276,7 @@ def carry_out(
     device: str,
     on_existing: OnExisting,
     console: Console,
+    write_tables: Callable[[Outcome], None],
 ) -> Outcome | None:
     """Train and test what plans ask for, one batch after the other in the same workers.
 
@@ -278,32 +288,67 @@ def carry_out(
         device: ``cpu`` or ``cuda``.
         on_existing: What to do about results that exist.
         console: Where progress goes.
+        write_tables: Called with the outcome while no other driver writes tables.
 
     Returns:
         What came of it; None if it was interrupted.
     """
+    import asyncio
+
     from ..planning.existing import check_none
     from ..resources import cores, worker_count
 
     plans = tuple(plan for batch in batches for plan in batch)
     count = worker_count(workers, device)
     store = site.store
-    store.open(plans[0].cell.protocol, plans[0].template.version, create=True)
-    store.lock()
-    if on_existing is OnExisting.error:
-        check_none((plan for plan in plans if plan.requested), store)
-    _prepare_data(plans, site, console)
-    there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
-    console.print(
-        f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)}"
-        f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
-        highlight=False,
-    )
+    protocol, version = plans[0].cell.protocol, plans[0].template.version
+    store.open(protocol, version, create=True)
+    rerun = on_existing is OnExisting.rerun
+    with _entered(store, alone=rerun) as claims:
+        if on_existing is OnExisting.error:
+            check_none((plan for plan in plans if plan.requested), store)
+        _prepare_data(plans, site, console)
+        _mark(store, protocol, version, console)
+        there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
+        console.print(
+            f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)}"
+            f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
+            highlight=False,
+        )
+        try:
+            outcome = _execute(batches, there, count, console, rerun)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
+            return None
+        with claims.on_tables():
+            write_tables(outcome)
+    return outcome
+
+
+@contextlib.contextmanager
+def _entered(store: Store, alone: bool) -> Iterator[Claims]:
+    """The claims of a driver on its results folder, for as long as it is at work there."""
+    from ..store.claims import Claims
+
+    claims = Claims(store.root)
     try:
-        return _execute(batches, there, count, console, on_existing is OnExisting.rerun)
-    except KeyboardInterrupt:
-        console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
-        return None
+        claims.enter(alone, lost=lambda: os.kill(os.getpid(), signal.SIGINT))
+        yield claims
+    finally:
+        claims.close()
+
+
+def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
+    """Write into the marker of the folder what it is going to have; a damaged marker is named and made again."""
+    from ..store.marker import MARKER
+
+    def set_aside(damage: Damage) -> None:
+        if damage.path.name == MARKER:
+            store.set_aside(damage)
+            console.print(f"{damage.reason}; made again", highlight=False, markup=False, soft_wrap=True)
+
+    store.on_damage = set_aside
+    store.mark(protocol, version)
 
 
 def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None:
@@ -333,8 +378,13 @@ def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, count: int, consol
     from ..progress import Display
 
     async def execute() -> Outcome:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        with interrupt.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
+            return await execute_in(Pool(count))
+
+    async def execute_in(pool: Pool) -> Outcome:
         total = Outcome()
-        pool = Pool(count)
         try:
             await pool.start()
             loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
@@ -358,16 +408,21 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from ..report.frame import collect, write_metrics
     from ..report.terminal import print_tables
     from ..report.write import write_report
+    from ..store.folder import Store
     from .results import say_what_was_left_out
 
-    store = site.store
+    store = Store(site.store.root)
+    damaged: list[Damage] = []
+    store.on_damage = damaged.append
     collected = collect(store)
     tables = "no test finished, so there is no table"
     if write_metrics(collected, store.root) is not None:
         written = write_report(store, collected, store.root / "report")
         print_tables(collected.frame, collected.roles, Terminal())
         tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
-    say_what_was_left_out(store, collected.superseded, console)
+    say_what_was_left_out(damaged, collected.superseded, console)
+    for damage in set(damaged):
+        store.set_aside(damage)
     console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
     for failure in outcome.failures:
         line = failure.line(LINE - len("failed "))

@@ -15,7 +15,7 @@ from . import completion
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
-    from ..store.folder import Store
+    from ..store.folder import Damage, Store
 
 
 class Draw(StrEnum):
@@ -138,6 +138,8 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     from ..report.terminal import print_paired
     from .results import say_what_was_left_out
 
+    damaged: list[Damage] = []
+    store.on_damage = damaged.append
     collected = collect(store)
     frame, roles = collected.frame, collected.roles
     if frame.empty:
@@ -151,5 +153,5 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     if as_json:
         print_json(plain_rows(lines))
         return
-    say_what_was_left_out(store, collected.superseded, Console(stderr=True))
+    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_paired(lines, Console())

@@ -19,6 +19,7 @@ from ..methods.backbones.registry import build_backbone, check_backbone, find_we
 from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
 from ..site import Site
+from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from .networks import backbone_features, embed, restored
@@ -94,6 +95,8 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
         raise UserError(f"{folder} is not a finished training ({reason}); `bench status` shows what exists") from None
     if not (folder / WEIGHTS).exists():
         raise UserError(f"{folder} has no {WEIGHTS}: tuning trials keep none; name a unit of the final seeds")
+    if file_sha256(folder / WEIGHTS) != record.files.get(WEIGHTS):
+        raise UserError(f"{folder / WEIGHTS} is damaged: {RECORD} has another SHA-256; the same command makes it again")
     model = restored(record, folder / WEIGHTS, site)
 
     def run(load: Load, count: int) -> dict[str, np.ndarray]:

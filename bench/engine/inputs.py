@@ -16,7 +16,8 @@ from ..datasets.dataset import TrainVal
 from ..datasets.image_set import ImageSet
 from ..methods._model import Embedding, EmbeddingModel
 from ..seeds import content_id, seed_for
-from ..store.files import write_atomic
+from ..store.files import sha256, write_atomic
+from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
 from .networks import backbone_features, embed
 
@@ -95,21 +96,18 @@ class CachedFeatures:
     def __init__(
         self, data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, folder: Path
     ) -> None:
+        assert spec.base is not None
         views = spec.batches.feature_views
         held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
-        key = content_id([*held, data.train.manifest_sha256()])
-        path = folder / f"features-{key}.safetensors"
-        if not path.exists():
-            features = {}
-            for split, images in (("train", data.train), ("val", data.val)):
-                stack = []
-                for view in range(views):
-                    gen = generator("features", spec.dataset, split, view)
-                    stack.append(_augmented_features(model, images, augmentation, gen, device))
-                features[split] = torch.stack(stack)
-            model.eval()
-            features["evaluation"] = backbone_features(model.backbone, data.val.evaluation, len(data.val), device)
-            write_atomic(path, save(features))
+        of = [spec.base.unit, *held, data.train.manifest_sha256()]
+        stem = f"{FEATURES}{content_id(of)}-"
+        # The name has the digest of the content, so that a damaged file is noticed and replaced.
+        whole = (path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path))
+        path = next(whole, None)
+        if path is None:
+            features = save(_features(data, augmentation, spec, device, model))
+            path = folder / f"{stem}{sha256(features)}.safetensors"
+            write_atomic(path, features)
         self.device = device
         self.features = {name: value.to(device) for name, value in load_file(path).items()}
 
@@ -137,6 +135,22 @@ class CachedFeatures:
         loss = getattr(model.objective, "validation_loss", model.objective)
         losses = [loss(model.embed_features(view).distribution, labels) for view in self.features["val"]]
         return float(torch.stack(losses).double().mean())
+
+
+def _features(
+    data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel
+) -> dict[str, Tensor]:
+    """Features of augmented views ``[V, N, F]``, and of the validation images for evaluation ``[N, F]``."""
+    features = {}
+    for split, images in (("train", data.train), ("val", data.val)):
+        stack = []
+        for view in range(spec.batches.feature_views):
+            gen = generator("features", spec.dataset, split, view)
+            stack.append(_augmented_features(model, images, augmentation, gen, device))
+        features[split] = torch.stack(stack)
+    model.eval()
+    features["evaluation"] = backbone_features(model.backbone, data.val.evaluation, len(data.val), device)
+    return features
 
 
 @torch.no_grad()

@@ -75,11 +75,12 @@ def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, Train
 
     Raises:
         FileNotFoundError: If the unit has no record.
+        DamagedFile: If its weights are missing or damaged.
     """
     record = site.store.trained(cell, unit)
     if record is None:
         raise FileNotFoundError(f"training unit {unit} has no record")
-    return restored(record, site.store.weights(cell, unit), site), record
+    return restored(record, site.store.whole_weights(cell, unit), site), record
 
 
 def _padded(inputs: Tensor, chunk: int) -> Tensor:

@@ -132,13 +132,18 @@ class Pool:
         job: Job,
         on_epoch: Callable[[int], None] = lambda epoch: None,
         priority: tuple[int, ...] = (),
-    ) -> Done:
+        begin: Callable[[], bool] = lambda: True,
+    ) -> Done | None:
         """Run a job in a worker.
 
         Args:
             job: The job.
             on_epoch: Called with the number of finished epochs after each.
             priority: Of the jobs that wait, the smallest is served first.
+            begin: Asked when a worker is free; if it says no, the job is not run.
+
+        Returns:
+            None if the job was not run.
 
         Raises:
             SettingFailed: If the job failed because of its setting, with its reason.
@@ -147,6 +152,8 @@ class Pool:
         """
         worker = await self._acquire(priority)
         try:
+            if not begin():
+                return None
             try:
                 return await worker.run(job, on_epoch)
             except WorkerDied:

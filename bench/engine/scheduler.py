@@ -1,13 +1,17 @@
 """Carrying out plans: studies, seeds and tests over a pool of workers, resumable at every point.
 
 Every step first looks for its record. What is there is not done again, so typing the same command after a kill goes
-on where it stopped, and the order in which workers finish never matters.
+on where it stopped, and the order in which workers finish never matters. What is damaged is set aside and done again.
+
+Several schedulers may share a results folder: a unit is claimed (:mod:`bench.store.claims`) when a worker is free for
+it; what another scheduler has claimed is waited for. Proposals are not claimed: they are a pure function of the trials,
+so every scheduler makes the same ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,20 +21,31 @@ from typing import Protocol, TypeVar
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
 from ..site import Site
-from ..store.records import StudyRecord, TrainRecord, TrialRecord
-from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
+from ..store.claims import CLAIM, Claims, holder
+from ..store.folder import RECORD, WEIGHTS, Damage
+from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
+from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec
 from .jobs import LOG, Done, Job, ProposeJob, TestJob, TrainJob
 from .pool import JobFailed, SettingFailed
 from .tuning import Told
 
 T = TypeVar("T")
 
+POLL = 1.0
+"""Seconds between two looks at a unit that another scheduler has claimed."""
+
 
 class Workers(Protocol):
     """The interface of a pool of workers, as the scheduler uses it."""
 
-    async def run(self, job: Job, on_epoch: Callable[[int], None] = ..., priority: tuple[int, ...] = ...) -> Done:
-        """Run a job in a worker."""
+    async def run(
+        self,
+        job: Job,
+        on_epoch: Callable[[int], None] = ...,
+        priority: tuple[int, ...] = ...,
+        begin: Callable[[], bool] = ...,
+    ) -> Done | None:
+        """Run a job in a worker, unless ``begin`` says no when one is free."""
 
 
 class Display(Protocol):
@@ -102,6 +117,10 @@ class Best:
     specs: Specs = field(default_factory=dict)
 
 
+class _TrialSettled(Exception):
+    """Another scheduler has recorded the trial that a training was for."""
+
+
 class _Tasks:
     """One task per key: what several need is done by whoever asks first."""
 
@@ -138,9 +157,14 @@ class Scheduler:
         self.outcome = Outcome()
         self._tasks = _Tasks()
         self._done_here: set[str] = set()
+        self._claims = Claims(self.store.root)
+        self._waited = False
+        self._trial_of: dict[str, tuple[Cell, str, int]] = {}
+        self._tests: dict[Cell, dict[str, tuple[Columns, float]]] = {}
+        self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
 
-    def _tested(self, plan: Plan, seed: int) -> asyncio.Task[None]:
+    def _tested(self, plan: Plan, seed: int) -> asyncio.Task[list[Path]]:
         return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
 
     def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
@@ -148,6 +172,12 @@ class Scheduler:
 
     async def execute(self) -> Outcome:
         """Run everything; failures are collected, not raised."""
+        try:
+            return await self._execute()
+        finally:
+            self._claims.close()
+
+    async def _execute(self) -> Outcome:
         jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.seeds)]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
@@ -159,6 +189,11 @@ class Scheduler:
                     self.outcome.failures.append(failure)
             elif isinstance(result, BaseException):
                 raise result
+            elif not all((folder / RECORD).exists() for folder in result):
+                reason = "its record is gone: something else has changed the folder; the same command makes it again"
+                self.outcome.failures.append(
+                    Failure(f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}", "", reason, "", "")
+                )
         return self.outcome
 
     def _failure(self, error: UnitFailed, what: str) -> Failure:
@@ -170,16 +205,77 @@ class Scheduler:
                 log = log.removeprefix(f"{start}/")
         return Failure(error.what or what, error.unit, str(error), error.place, log)
 
+    def _set_aside(self, damage: Damage) -> None:
+        """Move a damaged file away, so that it is made again, and say so."""
+        target = self.store.set_aside(damage)
+        if target is not None:
+            short = [str(path).removeprefix(f"{self.store.root}/") for path in (damage.path, target)]
+            self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
+
     async def _run(
-        self, job: TrainJob | TestJob, priority: int, on_epoch: Callable[[int], None] = lambda _: None
-    ) -> None:
-        """Run a job; a failure says which unit failed."""
-        cell, kind, unit = job.unit
+        self,
+        unit: tuple[Cell, Kind, str],
+        missing: Callable[[], TrainJob | TestJob | None],
+        priority: int,
+        on_epoch: Callable[[int], None] = lambda _: None,
+    ) -> bool:
+        """Run a job until nothing is missing, here or in another scheduler; a failure says which unit failed.
+
+        Args:
+            unit: What to claim.
+            missing: The job that makes what is missing; None if everything is there.
+            priority: Smaller = earlier.
+            on_epoch: Called with the number of finished epochs after each.
+
+        Returns:
+            True if it was run here.
+        """
+        claim = self.store.unit_dir(*unit) / CLAIM
+        while (job := missing()) is not None:
+            wanted = job
+
+            def begin(wanted: TrainJob | TestJob = wanted) -> bool:
+                # Asked again, because the holder before may have done it since.
+                if self._claims.take(claim) and missing() == wanted:
+                    return True
+                self._claims.let_go(claim)
+                return False
+
+            if await self._run_claimed(job, claim, (priority, self._order[unit[0]]), on_epoch, begin):
+                return True
+            if missing() is not None:
+                self._say_who_is_waited_for(claim)
+                await asyncio.sleep(POLL)
+        self._claims.give_back(claim)
+        return False
+
+    async def _run_claimed(
+        self,
+        job: TrainJob | TestJob,
+        claim: Path,
+        priority: tuple[int, int],
+        on_epoch: Callable[[int], None],
+        begin: Callable[[], bool],
+    ) -> bool:
+        _, kind, unit = job.unit
         try:
-            await self.workers.run(job, on_epoch, (priority, self._order[cell]))
+            done = await self.workers.run(job, on_epoch, priority, begin)
         except JobFailed as error:
             error.unit = f"{kind} {unit}"
+            # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
+            if not (isinstance(error, SettingFailed) and unit in self._trial_of):
+                self._claims.give_back(claim)
             raise
+        if done is not None:
+            self._claims.give_back(claim)
+        return done is not None
+
+    def _say_who_is_waited_for(self, claim: Path) -> None:
+        there = holder(claim)
+        if there is not None and not self._waited:
+            self._waited = True
+            who = f"process {there.pid} on {there.host}"
+            self.display.log(f"{who} is at work in this folder too; `bench status` shows on what")
 
     def _study(self, plan: Plan) -> Awaitable[Best]:
         return self._tasks.once(("study", plan.key), lambda: self._tune(plan))
@@ -221,6 +317,9 @@ class Scheduler:
     ) -> list[TrialRecord]:
         """Records of a batch of trials; those that are missing are proposed and trained."""
         known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
+        for unit in {unit for record in known.values() if record is not None for unit in record.units}:
+            self._trained_record(plan.cell, unit, weights=False)  # says what is damaged
+            await asyncio.to_thread(self.store.check_caches, plan.cell, unit)
         if all(record is not None for record in known.values()):
             self.display.skip(plan.cell, len(known) * plan.models * plan.epochs)
             return [record for record in known.values() if record is not None]
@@ -235,6 +334,7 @@ class Scheduler:
             fixed=fixed,
         )
         proposed = await self.workers.run(job, priority=(0, self._order[plan.cell]))
+        assert proposed is not None
         # All of the batch is waited for, so that a crash of one does not lose the others' work.
         missing = [(n, point) for n, point in zip(known, proposed.points) if known[n] is None]
         results = await asyncio.gather(
@@ -256,6 +356,8 @@ class Scheduler:
             state="failed",
             value=None,
         )
+        place = (plan.cell, study, number)
+        self._trial_of |= dict.fromkeys(record.units, place)
         try:
             trained = await self._all_trained(plan, specs, weights=False)
             record = record.model_copy(
@@ -266,6 +368,11 @@ class Scheduler:
                     "best_epochs": tuple(model.best_epoch for model in trained),
                 }
             )
+        except _TrialSettled:
+            settled = self.store.trial(*place)
+            assert settled is not None
+            self.display.skip(plan.cell, plan.models * plan.epochs)
+            return settled
         except SettingFailed as error:  # a crash or a dead worker is not a result
             record = record.model_copy(update={"reason": str(error)})
             self.display.skip(plan.cell, plan.models * plan.epochs)
@@ -273,6 +380,8 @@ class Scheduler:
             # The display puts the time in front of the line.
             self.display.log(replace(self._failure(error, what), unit="").line(LINE - 12))
         self.store.write_trial(plan.cell, record)
+        for unit in record.units:
+            self._claims.give_back(self.store.unit_dir(plan.cell, "train", unit) / CLAIM)
         return record
 
     def _prune(self, plan: Plan, trials: list[TrialRecord], best: Best | None) -> None:
@@ -319,11 +428,7 @@ class Scheduler:
         cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
         if cell in self.rerun and unit not in self._done_here:
             self.store.remove(cell, "train", unit)
-        record = self.store.trained(cell, unit)
-        if record is not None and (not weights or self.store.weights(cell, unit).exists()):
-            self.outcome.reused += 1
-            self.display.skip(cell, epochs)
-            return record
+        await self._check_caches(spec)
         seen = 0
 
         def on_epoch(epoch: int) -> None:
@@ -331,37 +436,94 @@ class Scheduler:
             self.display.advance(cell, epoch - seen)
             seen = epoch
 
+        def missing() -> TrainJob | None:
+            if self._trained_record(cell, unit, weights) is not None or (not weights and self._settled(unit)):
+                return None
+            return TrainJob(spec=spec, site=self.site)
+
         self._done_here.add(unit)
-        await self._run(TrainJob(spec=spec, site=self.site), 1, on_epoch)
-        record = self.store.trained(cell, unit)
+        trained_here = await self._run((cell, "train", unit), missing, 1, on_epoch)
+        record = self._trained_record(cell, unit, weights)
         if record is None:
+            if not trained_here:
+                raise _TrialSettled
             raise UnitFailed(f"the record of train {unit} is missing after its training")
         if record.note:
             self.display.log(f"{spec.method} on {spec.dataset}: train {unit}: {record.note}")
-        self.outcome.trained += 1
-        self.display.advance(cell, epochs - seen)
+        if trained_here:
+            self.outcome.trained += 1
+            self.display.advance(cell, epochs - seen)
+        else:
+            self.outcome.reused += 1
+            self.display.skip(cell, epochs)
         return record
 
-    async def _test(self, plan: Plan, seed: int) -> None:
+    def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
+        """Record of a finished training whose files are whole; those of a tuning trial may be missing."""
+        record = self.store.trained(cell, unit)
+        if record is None:
+            return None
+        whole = WEIGHTS in self.store.whole_files(record)
+        return record if whole or not weights else None
+
+    def _settled(self, unit: str) -> bool:
+        """Check if the trial that a training is for has a record."""
+        place = self._trial_of.get(unit)
+        return place is not None and self.store.trial(*place) is not None
+
+    async def _check_caches(self, spec: TrainSpec) -> None:
+        """Set aside what is damaged of the checkpoint of a training, and of the features of its base."""
+        await asyncio.to_thread(self.store.check_caches, spec.cell, spec.id)
+        if spec.base is not None:
+            base = Cell(spec.protocol, spec.dataset, spec.base.method)
+            await asyncio.to_thread(self.store.check_caches, base, spec.base.unit)
+
+    async def _test(self, plan: Plan, seed: int) -> list[Path]:
+        """Test one seed; returns the folders of its tests."""
         specs = plan.test_specs(await self._seed(plan, seed))
         if plan.cell in self.rerun:
             for spec in specs:
                 self.store.remove(plan.cell, "test", spec.id)
-        missing = tuple(spec for spec in specs if not self._touched(plan.cell, spec))
-        if missing:
-            # Tests go first: a seed's numbers appear as soon as it is trained.
-            await self._run(TestJob(specs=missing, cell=plan.cell, site=self.site), 0)
-        self.display.tested(plan.cell, seed)
+        cell = plan.cell
 
-    def _touched(self, cell: Cell, spec: TestSpec) -> bool:
-        """Check if a test is done, and mark it as the latest one of its setting.
+        def missing() -> TestJob | None:
+            lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
+            return TestJob(specs=lacking, cell=cell, site=self.site) if lacking else None
+
+        # Tests go first: a seed's numbers appear as soon as it is trained.
+        await self._run((cell, "test", specs[0].id), missing, 0)
+        for spec in specs:
+            self._make_latest(cell, spec)
+        self.display.tested(cell, seed)
+        return [self.store.unit_dir(cell, "test", spec.id) for spec in specs]
+
+    def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
+        """Check if a test is done and its files are whole."""
+        record = self.store.tested(cell, spec.id)
+        return record is not None and self.store.whole_files(record) == record.files.keys()
+
+    def _make_latest(self, cell: Cell, spec: TestSpec) -> None:
+        """Mark a test as the latest one of its setting, whatever clocks say.
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """
         record = self.store.tested(cell, spec.id)
-        if record is not None:
-            self.store.write(record.model_copy(update={"finished": time.time()}))
-        return record is not None
+        if record is None:
+            raise UnitFailed(f"the record of test {spec.id} is missing after its test")
+        if cell not in self._tests:
+            self._tests[cell] = {test.unit: _of_setting(test) for test in self.store.tests(cell)}
+        tests = self._tests[cell]
+        others = [time for unit, (columns, time) in tests.items() if unit != spec.id and columns == record.columns]
+        newest = max(others, default=-math.inf)
+        if record.finished <= newest:
+            after = max(newest + 1, math.nextafter(newest, math.inf))
+            record = record.model_copy(update={"finished": after})
+            self.store.write(record)
+        tests[spec.id] = _of_setting(record)
+
+
+def _of_setting(record: TestRecord) -> tuple[Columns, float]:
+    return record.columns, record.finished
 
 
 def _best(plan: Plan, trials: list[TrialRecord], bases: Specs | None) -> Best | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
 from ..seeds import seed_for
 from ..site import Site
-from ..store.files import sha256, write_atomic
+from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
@@ -120,7 +119,7 @@ class Trainer:
         if spec.base is None:
             return AugmentedImages(self.data, augmentation, self.site.device)
         base = Cell(spec.protocol, spec.dataset, spec.base.method)
-        load_base(self.model, self.site.store.weights(base, spec.base.unit))
+        load_base(self.model, self.site.store.whole_weights(base, spec.base.unit))
         if not self.model.backbone_frozen:
             return AugmentedImages(self.data, augmentation, self.site.device)
         folder = self.site.store.unit_dir(base, "train", spec.base.unit)
@@ -241,22 +240,20 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Replace the checkpoint by the present state."""
         # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
-        path = self.folder / CHECKPOINT
-        part = path.with_name(f".{path.name}.{os.getpid()}")
         progress = {item: getattr(self.progress, item) for item in self.progress.__dataclass_fields__}
         states = {"model": self.model.state_dict(), **self.optimisation.state_dict()}
-        torch.save({"progress": progress, **states}, part)
-        os.replace(part, path)
+        with sealed_file(self.folder / CHECKPOINT, self.spec.id) as file:
+            torch.save({"progress": progress, **states}, file)
 
     def _load_checkpoint(self) -> None:
-        path: Path = self.folder / CHECKPOINT
-        if not path.exists():
-            return
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a torn file after a power cut; torch raises many kinds
+            content = read_sealed(self.folder / CHECKPOINT, self.spec.id)
+        except FileNotFoundError:
+            return
+        except DamagedFile as error:  # a torn file after a power cut, say
             self.progress.note = f"its checkpoint did not load ({first_line(error)}), so it was trained from the start"
             return
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimisation.load_state_dict(state)
         self.progress = Progress(**state["progress"])

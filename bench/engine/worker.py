@@ -7,6 +7,7 @@ close. It stays in the parent's process group, so a signal to the group reaches 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import queue
 import signal
@@ -14,6 +15,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
+from typing import TextIO
 
 from ..errors import UnitFailed, UserError, first_line, place_of
 from ..store.files import write_atomic
@@ -26,6 +29,14 @@ def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:
         jobs.put(JOBS.validate_json(line))
     # No clean-up: every file is written atomically, and a training must not outlive its parent by an epoch.
     os._exit(0)
+
+
+def _become_silent(out: TextIO) -> None:
+    """Keep a process that a plug-in has forked off from speaking for the worker, and from outliving it."""
+    out.close()
+    with contextlib.suppress(OSError, AttributeError):  # not on macOS
+        end_with_parent = 1
+        ctypes.CDLL(None).prctl(end_with_parent, signal.SIGKILL)
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
@@ -59,7 +70,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
     return tuple(asked)
 
 
-def failed(job: Job, error: Exception) -> Failed:
+def failed(job: Job, error: BaseException) -> Failed:
     """Message for a job that ended with an error; the full traceback is written to the folder of the unit."""
     log = ""
     if not isinstance(job, ProposeJob):
@@ -78,6 +89,7 @@ def main() -> None:
     """Serve jobs until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.register_at_fork(after_in_child=partial(_become_silent, out))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a print in a plug-in must not break the protocol
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
@@ -94,7 +106,7 @@ def main() -> None:
         job = jobs.get()
         try:
             emit(run_job(job, emit))
-        except Exception as error:
+        except BaseException as error:  # a plug-in that calls sys.exit must not end the worker
             emit(failed(job, error))
 
 

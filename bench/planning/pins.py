@@ -43,6 +43,20 @@ class Pin:
         return self.key.split(".")[0] in ("data", "augment")
 
 
+def parse_pins(texts: tuple[str, ...]) -> tuple[Pin, ...]:
+    """Read every ``KEY=VALUE``.
+
+    Raises:
+        UserError: If there is no equals sign, or a key is given twice.
+    """
+    pins = tuple(Pin.parse(text) for text in texts)
+    keys = [pin.key for pin in pins]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise UserError(f"--set {twice} is given {keys.count(twice)} times; give it once")
+    return pins
+
+
 @dataclass(frozen=True)
 class Pinned:
     """The pinned values that a method and a data set have.

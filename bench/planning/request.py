@@ -17,7 +17,7 @@ from ..protocols.recipes._base import Recipe
 from ..site import Site
 from ..store.specs import Cell
 from .corruptions import corruption_ranges
-from .pins import Pin
+from .pins import Pin, parse_pins
 from .settings_file import SettingsFile, read_settings_file
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     methods = expand(request.methods, site.methods.names)
     datasets = expand(request.datasets, site.datasets.names)
     _check_fidelity(request, methods, site)
-    pins = tuple(Pin.parse(text) for text in request.pins)
+    pins = parse_pins(request.pins)
     requests = [each for dataset in datasets for each in _cells(request, dataset, methods, pins, site)]
     ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
     groups = tuple(dict.fromkeys([*preset.tests.groups, *groups_of_plugins]))

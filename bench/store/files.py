@@ -1,44 +1,162 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written as a whole or not at all, and read only if they are whole."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
-import tempfile
+import re
+import secrets
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from ..errors import UserError
+
+LEFT_FOR = 600.0
+"""Age in seconds from which a temporary file or a claim that nobody renews is a leftover of a dead process."""
+
+_TEMPORARY = re.compile(r"\..+\.part|\..+\.[a-z0-9_]{8}|\.checkpoint\.pt\.\d+")  # the last two: of earlier versions
+_SEAL = hashlib.sha256().digest_size
+_digests: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+
+class DamagedFile(UserError):
+    """A file whose content is not what was written, or that belongs to something else."""
+
+
+def host() -> str:
+    """Name of this machine, fit for the name of a file."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
+
+
+def process_name() -> str:
+    """Name that no other process has, on this machine or another: host, process number and random digits."""
+    return f"{host()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` at the end.
+
+    A reader, or a restart after a kill, sees all of it or none of it.
+
+    Args:
+        path: The file.
+        sync: Flush it to disk, so that a power cut loses nothing either.
+
+    Raises:
+        OSError: If it cannot be written; it names ``path``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{process_name()}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        part.chmod(0o644)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a restart after a kill, sees all of it or none of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with atomic_file(path) as file:
+        file.write(data)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; refuses NaN, which JSON does not have."""
-    write_atomic(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+def remove_leftovers(folder: Path, now: float) -> None:
+    """Remove the temporary files that killed processes have left in a folder and below.
 
-
-def read_json(path: Path) -> Any | None:
-    """The value of a JSON file, or None if it is missing or torn."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
-        return None
+    Args:
+        folder: The folder.
+        now: Present time by the clock of its file system, seconds since 1970.
+    """
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if _TEMPORARY.fullmatch(name):
+                path = Path(place, name)
+                with contextlib.suppress(OSError):
+                    if now - path.stat().st_mtime > LEFT_FOR:
+                        path.unlink()
 
 
 def sha256(data: bytes) -> str:
     """SHA-256 of some bytes, hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal; computed again only if its size, time or inode has changed."""
+    state = path.stat()
+    signature = (state.st_size, state.st_mtime_ns, state.st_ino)
+    known = _digests.get(str(path))
+    if known is None or known[0] != signature:
+        with path.open("rb") as file:
+            known = (signature, hashlib.file_digest(file, "sha256").hexdigest())
+        _digests[str(path)] = known
+    return known[1]
+
+
+class _Sealing:
+    """The writer of a sealed file: computes the digest of what passes through it, and keeps an error of the disk."""
+
+    def __init__(self, file: BinaryIO, owner: str) -> None:
+        self._file = file
+        self.digest = hashlib.sha256(owner.encode())
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            self.digest.update(data)
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextlib.contextmanager
+def sealed_file(path: Path, owner: str) -> Iterator[Any]:
+    """A file to write to, which takes the place of ``path`` at the end; it ends with a digest of owner and content.
+
+    It is not flushed to disk: a power cut may damage it, which :func:`read_sealed` notices.
+
+    Raises:
+        OSError: If it cannot be written, whatever the writer makes of that.
+    """
+    with atomic_file(path, sync=False) as file:
+        sealing = _Sealing(file, owner)
+        try:
+            yield sealing
+        except BaseException:
+            if sealing.error is not None:
+                raise sealing.error from None
+            raise
+        file.write(sealing.digest.digest())
+
+
+def read_sealed(path: Path, owner: str) -> bytes:
+    """Content of a file that :func:`sealed_file` has written for an owner.
+
+    Raises:
+        DamagedFile: If it is not whole, or another's.
+        FileNotFoundError: If there is none.
+    """
+    data = path.read_bytes()
+    content, seal = data[:-_SEAL], data[-_SEAL:]
+    digest = hashlib.sha256(owner.encode())
+    digest.update(content)
+    if digest.digest() != seal:
+        raise DamagedFile(f"{path} is damaged, or not of {owner}")
+    return content

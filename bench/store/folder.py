@@ -3,20 +3,23 @@
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
+    <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
+    <root>/.damaged/                                            what was set aside
 
 Everything else (tables, figures) is a function of the records and can be deleted.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
-from .files import read_json, write_atomic, write_json
+from .files import DamagedFile, file_sha256, read_sealed, write_atomic
+from .marker import MARKER, Marker, read_marker
 from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from .specs import Cell, Kind
 
@@ -24,79 +27,164 @@ RECORD = "record.json"
 STUDY = "study.json"
 WEIGHTS = "weights.safetensors"
 CHECKPOINT = "checkpoint.pt"
+FEATURES = "features-"
+"""Start of the names of cached features; the name goes on with a key and the SHA-256 of the file."""
+
+SET_ASIDE = ".damaged"
 
 R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 
 
-def _read(path: Path, kind: type[R]) -> R | None:
-    """A record, or None if it is missing or damaged."""
-    try:
-        return kind.from_json(path.read_bytes())
-    except (FileNotFoundError, DamagedRecord):
-        return None
+class Damage(NamedTuple):
+    """A file that is not what was written, and why."""
+
+    path: Path
+    reason: str
+
+
+def is_whole_cache(path: Path) -> bool:
+    """Check that a file of cached features has the SHA-256 that its name ends with."""
+    return file_sha256(path) == path.stem.rpartition("-")[2]
 
 
 class Store:
     """A results folder.
 
+    What is damaged is never read: whoever asks for it gets what he gets for something missing.
+
     Args:
         root: Folder, made on first write.
+
+    Attributes:
+        on_damage: Called with every damaged file that is found.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._lock: TextIO | None = None
+        self.on_damage: Callable[[Damage], None] = lambda damage: None
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
         """Check that the folder is ours and of this version.
 
+        Args:
+            protocol: Name of a protocol.
+            version: Its version.
+            create: Results are going to be written: the folder may be empty, or without its marker.
+
         Raises:
             UserError: If it holds another schema or protocol version, or something else altogether.
         """
-        marker = self.root / "store.json"
         if self.root.exists() and not self.root.is_dir():
             raise UserError(f"--results {self.root} is a file; name a folder")
-        if not marker.exists():
+        try:
+            held = read_marker(self.root / MARKER)
+        except DamagedFile as error:
+            held = self.marker_of_records()
+            if held is None:
+                raise UserError(f"{error}; move the folder away or name another with --results") from None
             if not create:
-                raise UserError(
-                    f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
-                )
-            if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
-                raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
-            write_json(marker, {"schema": SCHEMA_VERSION, "protocols": {protocol: version}})
-            return
-        held = read_json(marker)
-        if not isinstance(held, dict) or not isinstance(held.get("protocols"), dict):
-            raise UserError(f"{marker} is damaged; move the folder away or name another with --results")
-        if held.get("schema") != SCHEMA_VERSION:
+                raise UserError(f"{error}; `bench status --repair --results {self.root}` makes it again") from None
+        if held is None:
+            held = self._without_marker(create)
+        if held.schema_version != SCHEMA_VERSION:
             raise UserError(
-                f"{self.root} has results of schema {held.get('schema')}, this bench writes schema {SCHEMA_VERSION}; "
+                f"{self.root} has results of schema {held.schema_version}, this bench writes schema {SCHEMA_VERSION}; "
                 "the two are never mixed: name another folder with --results"
             )
-        if held["protocols"].get(protocol, version) != version:
+        if held.protocols.get(protocol, version) != version:
             raise UserError(
-                f"{self.root} has results of {protocol} version {held['protocols'][protocol]}, this bench runs version "
+                f"{self.root} has results of {protocol} version {held.protocols[protocol]}, this bench runs version "
                 f"{version}; the two are never mixed: name another folder with --results"
             )
-        if create and protocol not in held["protocols"]:
-            held["protocols"][protocol] = version
-            write_json(marker, held)
 
-    def lock(self) -> None:
-        """Hold the folder for writing until this process ends, however it ends.
+    def _without_marker(self, create: bool) -> Marker:
+        held = self.marker_of_records()
+        if held is not None and not create:
+            raise UserError(
+                f"{self.root} has results but no {MARKER}; `bench status --repair --results {self.root}` makes it again"
+            )
+        if held is not None:
+            return held
+        if not create:
+            raise UserError(
+                f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
+            )
+        if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
+            raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
+        return Marker(schema_version=SCHEMA_VERSION, protocols={})
+
+    def mark(self, protocol: str, version: int) -> None:
+        """Write into the marker of the folder that it has results of a protocol.
+
+        A marker that is missing or damaged is made again from the records; :meth:`open` has been called.
+        """
+        path = self.root / MARKER
+        try:
+            held = read_marker(path)
+        except DamagedFile as error:
+            self.on_damage(Damage(path, str(error)))
+            held = None
+        found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
+        if held is None or protocol not in held.protocols:
+            write_atomic(path, found.with_protocol(protocol, version).to_json())
+
+    def mark_again(self) -> None:
+        """Write the marker as the records have it, if it is missing."""
+        path = self.root / MARKER
+        found = self.marker_of_records()
+        if not path.exists() and found is not None:
+            write_atomic(path, found.to_json())
+
+    def marker_of_records(self) -> Marker | None:
+        """Content of the marker as the records have it, or None if there is no whole record.
 
         Raises:
-            UserError: If another process holds it.
+            UserError: If they are of several versions of a protocol.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        handle = open(self.root / ".lock", "w")  # noqa: SIM115 (held open for the life of the process)
+        versions: dict[str, int] = {}
+        for path in sorted(self.root.glob(f"*/*/*/t*-*/{RECORD}")):
+            train = path.parent.name.startswith("train-")
+            record = self._read(path, TrainRecord) if train else self._read(path, TestRecord)
+            if record is not None:
+                protocol, version = record.cell.protocol, record.spec.version
+                if versions.setdefault(protocol, version) != version:
+                    raise UserError(
+                        f"{self.root} has results of {protocol} versions {versions[protocol]} and {version}; "
+                        "the two are never mixed: name another folder with --results"
+                    )
+        return Marker(schema_version=SCHEMA_VERSION, protocols=versions) if versions else None
+
+    def _read(self, path: Path, kind: type[R]) -> R | None:
+        """A record, or None if it is missing or damaged."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another bench run is writing to {self.root}; wait for it, or name another folder with --results"
-            ) from None
-        self._lock = handle
+            record = kind.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except DamagedRecord as error:
+            self.on_damage(Damage(path, str(error)))
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EISDIR):
+                raise
+            self.on_damage(Damage(path, str(error.strerror)))
+            return None
+        if path.parts[-len(record.place) :] != record.place:
+            self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
+            return None
+        return record
+
+    def set_aside(self, damage: Damage) -> Path | None:
+        """Move a damaged file to where nothing reads it; returns where, or None if it is gone already."""
+        place = self.root / SET_ASIDE / damage.path.relative_to(self.root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while (target := place.with_name(f"{place.name}.{number}")).exists():
+            number += 1
+        try:
+            damage.path.replace(target)
+        except FileNotFoundError:
+            return None
+        return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
         """Directory of a unit."""
@@ -112,8 +200,10 @@ class Store:
         write_atomic(folder / RECORD, record.to_json())
 
     def write_study(self, record: StudyRecord) -> None:
-        """Write what a study is about."""
-        write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
+        """Write what a study is about, unless it is there."""
+        path = self.unit_dir(record.cell, "study", record.unit) / STUDY
+        if self._read(path, StudyRecord) is None:
+            write_atomic(path, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
         """Write a finished trial into the folder of its study."""
@@ -122,37 +212,83 @@ class Store:
 
     def trained(self, cell: Cell, unit: str) -> TrainRecord | None:
         """Record of a finished training, or None."""
-        return _read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
+        return self._read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
 
     def tested(self, cell: Cell, unit: str) -> TestRecord | None:
         """Record of a finished test, or None."""
-        return _read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
+        return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
         """Record of a finished trial, or None."""
-        return _read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
+        return self._read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
 
-    def tests(self) -> Iterator[TestRecord]:
-        """All tests, in the order of their paths."""
-        for path in self._test_records():
-            record = _read(path, TestRecord)
+    def trials(self, cell: Cell) -> Iterator[TrialRecord]:
+        """All trials of a cell, in the order of their paths."""
+        for path in sorted(self.root.joinpath(*cell).glob("study-*/trial-*.json")):
+            record = self._read(path, TrialRecord)
             if record is not None:
                 yield record
 
-    def damaged_tests(self) -> list[Path]:
-        """Records of tests that cannot be read."""
-        return [path for path in self._test_records() if _read(path, TestRecord) is None]
+    def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
+        """Names of the array files of a unit that are there and are those of its record."""
+        folder = self.unit_dir(record.cell, record.kind, record.unit)
+        return frozenset(name for name, digest in record.files.items() if self._is_whole(folder / name, digest))
 
-    def _test_records(self) -> list[Path]:
-        return sorted(self.root.glob(f"*/*/*/test-*/{RECORD}"))
+    def _is_whole(self, path: Path, digest: str) -> bool:
+        try:
+            found = file_sha256(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EISDIR):
+                raise
+            found = ""
+        if found != digest:
+            self.on_damage(Damage(path, "its SHA-256 is not that of its record"))
+        return found == digest
+
+    def whole_weights(self, cell: Cell, unit: str) -> Path:
+        """File of the weights of a finished training.
+
+        Raises:
+            DamagedFile: If it is missing or damaged; the command that made it makes it again.
+        """
+        record = self.trained(cell, unit)
+        if record is None or WEIGHTS not in self.whole_files(record):
+            raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
+        return self.weights(cell, unit)
+
+    def check_caches(self, cell: Cell, unit: str) -> None:
+        """Report the damaged ones of what a training keeps for itself: its checkpoint and its cached features."""
+        folder = self.unit_dir(cell, "train", unit)
+        try:
+            read_sealed(folder / CHECKPOINT, unit)
+        except FileNotFoundError:
+            pass
+        except (DamagedFile, IsADirectoryError):
+            self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
+        for path in sorted(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors")):  # earlier ones have no digest
+            if not is_whole_cache(path):
+                self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
+
+    def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
+        """All tests, or those of a cell, in the order of their paths."""
+        for path in self._test_records(cell):
+            record = self._read(path, TestRecord)
+            if record is not None:
+                yield record
+
+    def _test_records(self, cell: Cell | None = None) -> list[Path]:
+        return sorted(self.root.glob(f"{'/'.join(cell or '***')}/test-*/{RECORD}"))
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
         """All studies with their trials, in the order of their paths and of the trials' numbers."""
         for path in sorted(self.root.glob(f"*/{dataset}/*/study-*/{STUDY}")):
-            study = _read(path, StudyRecord)
+            study = self._read(path, StudyRecord)
             if study is not None:
                 paths = sorted(path.parent.glob("trial-*.json"))
-                yield study, [trial for trial in (_read(path, TrialRecord) for path in paths) if trial is not None]
+                read = (self._read(path, TrialRecord) for path in paths)
+                yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
         """Forget a unit."""

@@ -6,6 +6,7 @@ A record file is one JSON object: the fields of its type, ``schema`` and ``check
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,7 +19,7 @@ SCHEMA_VERSION = 2
 
 
 class DamagedRecord(ValueError):
-    """A record that is torn, altered, or of another type or schema."""
+    """A record that is torn, altered, another's, or of another type or schema."""
 
 
 class _Value(BaseModel):
@@ -36,6 +37,11 @@ class _Record(_Value):
         held["checksum"] = content_id(held)
         return (json.dumps(held, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
+    @property
+    @abstractmethod
+    def place(self) -> tuple[str, ...]:
+        """End of the path of its file in a results folder."""
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Inverse of :meth:`to_json`.
@@ -43,22 +49,70 @@ class _Record(_Value):
         Raises:
             DamagedRecord: If the text is not such a record, with the reason.
         """
+        held = checked_content(text, cls.kind)
         try:
-            held: Any = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DamagedRecord(f"not valid JSON: {error}") from None
-        if not isinstance(held, dict):
-            raise DamagedRecord("not a JSON object")
-        checksum, kind, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
-        if schema != SCHEMA_VERSION or kind != cls.kind:
-            raise DamagedRecord(f"a {kind} record of schema {schema}, not a {cls.kind} record of {SCHEMA_VERSION}")
-        if checksum != content_id({**held, "kind": kind, "schema": schema}):
-            raise DamagedRecord("its checksum does not fit its content")
-        try:
-            return cls.model_validate(held)
+            record = cls.model_validate(held)
         except ValidationError as error:
             first = error.errors()[0]
             raise DamagedRecord(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        record.check_identity()
+        return record
+
+    def check_identity(self) -> None:
+        """Check that its id is that of what it is about.
+
+        Raises:
+            DamagedRecord: If it is not.
+        """
+
+
+def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
+    """Fields of a record that is whole.
+
+    Args:
+        text: Content of its file.
+        kind: Kind of record it must be.
+
+    Raises:
+        DamagedRecord: If the text is not such a record, with the reason.
+    """
+    try:
+        held: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecord(f"not valid JSON: {error}") from None
+    if not isinstance(held, dict):
+        raise DamagedRecord("not a JSON object")
+    checksum, found, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
+    if schema != SCHEMA_VERSION or found != kind:
+        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
+    if checksum != content_id({**held, "kind": found, "schema": schema}):
+        raise DamagedRecord("its checksum does not fit its content")
+    return held
+
+
+class _Unit(_Record):
+    """Record of something with a specification, whose hash is its id and part of the name of its folder."""
+
+    kind: ClassVar[Kind]
+    file: ClassVar[str] = "record.json"
+
+    unit: str
+    cell: Cell
+    spec: TrainSpec | TestSpec | StudySpec
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """End of the path of its file in a results folder."""
+        return (*self.cell, f"{self.kind}-{self.unit}", self.file)
+
+    def check_identity(self) -> None:
+        """Check that its id is that of its specification.
+
+        Raises:
+            DamagedRecord: If it is not.
+        """
+        if self.unit != self.spec.id:
+            raise DamagedRecord(f"its id {self.unit} is not that of its specification, {self.spec.id}")
 
 
 class Environment(_Value):
@@ -88,7 +142,7 @@ class Epoch(_Value):
     val_loss: float | None = None
 
 
-class TrainRecord(_Record):
+class TrainRecord(_Unit):
     """A finished training.
 
     Attributes:
@@ -102,8 +156,6 @@ class TrainRecord(_Record):
 
     kind: ClassVar[Kind] = "train"
 
-    unit: str
-    cell: Cell
     spec: TrainSpec
     files: dict[str, str]
     num_classes: int
@@ -178,7 +230,7 @@ class Corrupted(_Value):
     sha256: str
 
 
-class TestRecord(_Record):
+class TestRecord(_Unit):
     """A finished test.
 
     Attributes:
@@ -190,8 +242,6 @@ class TestRecord(_Record):
     __test__ = False  # not a class of tests, whatever pytest makes of its name
     kind: ClassVar[Kind] = "test"
 
-    unit: str
-    cell: Cell
     spec: TestSpec
     files: dict[str, str]
     columns: Columns
@@ -205,13 +255,12 @@ class TestRecord(_Record):
     finished: float
 
 
-class StudyRecord(_Record):
+class StudyRecord(_Unit):
     """A study that was begun."""
 
     kind: ClassVar[Kind] = "study"
+    file: ClassVar[str] = "study.json"
 
-    unit: str
-    cell: Cell
     spec: StudySpec
 
 
@@ -236,3 +285,8 @@ class TrialRecord(_Record):
     reason: str = ""
     val_map_at_r: float | None = None
     best_epochs: tuple[int, ...] = Field(default=())
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """End of the path of its file in a results folder."""
+        return f"study-{self.study}", f"trial-{self.number:04d}.json"

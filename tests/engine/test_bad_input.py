@@ -92,6 +92,7 @@ class Diverges(Method):
         (("run", "--method", "cosface", "--set", "augment.crop_low=2"), "crop"),
         (("run", "--method", "cosface", "--set", "data.classes_per_batch=999"), "classes"),
         (("run", "--method", "cosface", "--set", "optim.epochs"), "KEY=VALUE"),
+        (("run", "--method", "cosface", "--set", "optim.lr=1", "--set", "optim.lr=2"), "given 2 times"),
         (
             ("run", "--method", "cosface", "--hparams", "published"),
             "no published setting of 'cosface' on 'ndigit'",

@@ -1,11 +1,16 @@
 """Errors of workers: one line that names the unit, the plug-in's line and the file with the whole traceback."""
 
+import errno
 import re
 
+import pandas as pd
 import pytest
 from bench.cli import main
 from bench.engine.scheduler import Failure
 from bench.errors import LINE
+from bench.protocols.rows import row
+from bench.store.folder import Store
+from bench.store.records import COLUMNS, KEYS
 
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
 
@@ -135,3 +140,65 @@ def test_a_failure_is_at_most_one_line_with_its_unit_and_its_file(reason, log):
     assert re.match(r"a method .* \(train f{16}\): (short|long )", line)
     assert " (mine.py:3)" in line
     assert line.endswith(log)
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("import sys; sys.exit(0)", "SystemExit: 0"),  # exit code 0 and silence
+        ("raise BaseException('enough')", "BaseException: enough"),  # a traceback
+        ("raise GeneratorExit", "GeneratorExit"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run", "--method", "mine", *RUN, "--dry-run"), ("list", "scorers"), ("report",)])
+def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _plugin(tmp_path, "return None").write_text(f"{statement}\n{LOUD}")
+    assert main([*command, "--plugin", "mine.py"]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert f"does not import: {reason}" in line
+    assert "(mine.py:1)" in line
+
+
+def test_an_objective_that_exits_is_a_failure_with_its_place(cli, tmp_path):
+    """It was "worker process ended in the middle of the job (exit code 0)"."""
+    plugin = _plugin(tmp_path, "raise SystemExit(0)")
+    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
+    assert "SystemExit: 0 (losses.py:8); traceback: " in line
+    assert "Traceback" not in done.stderr
+
+
+def test_an_objective_that_forks_does_not_hang_the_run(cli, tmp_path):
+    body = "import os; os.fork() or __import__('time').sleep(1000); return super().forward(distribution, labels)"
+    plugin = _plugin(tmp_path, body)
+    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, timeout=200)
+    assert "1 trainings done" in " ".join(done.stderr.split())
+
+
+def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monkeypatch, capsys):
+    """``report --out elsewhere`` wanted to write metrics.csv into the results folder."""
+    from bench.report import frame
+
+    results, out = tmp_path / "results", tmp_path / "out"
+    store = Store(results)
+    store.mark("reality_check", 1)
+    columns = dict.fromkeys(KEYS, "") | {"trials": 0, "dim": 8, "seed": 0}
+    item = {"split": "test", **row("map_at_r", 0.5, n_queries=3)}
+    table = pd.DataFrame([{**columns, **item, "unit": "u"}], columns=list(COLUMNS))
+    collected = frame.Results((), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))
+    monkeypatch.setattr(frame, "collect", lambda store: collected)
+    monkeypatch.setattr("bench.report.write.write_report", lambda store, collected, out: [out / "comparison.md"])
+
+    def refused(path, data, write=frame.write_atomic):
+        if path.parent == results:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(frame, "write_atomic", refused)
+    assert main(["report", "--results", str(results), "--out", str(out), "--json"]) == 0
+    assert "map_at_r" in (out / "metrics.csv").read_text()
+    assert main(["report", "--results", str(results)]) == 2
+    assert "Read-only file system" in capsys.readouterr().err

@@ -1,13 +1,16 @@
-"""What a run does not depend on: workers, kills, dead workers, Ctrl-C; and that two runs cannot share a folder."""
+"""What a run does not depend on: workers, kills, dead workers, Ctrl-C; signals and closed pipes."""
 
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
-from bench.store.folder import Store
+from bench.store.claims import Claims
+
+from .conftest import BENCH
 
 
 def test_workers_and_repetition_change_no_digit(small_table, cli, small, tmp_path):
@@ -101,11 +104,89 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp
     cli("run", "--method", "arcface", *tiny)
 
 
-def test_two_runs_cannot_write_to_one_folder(cli, small, tmp_path):
-    store = Store(tmp_path / "results" / "runs")
-    store.open("reality_check", 1, create=True)
-    store.lock()
-    second = cli("run", *small, check=False)
-    assert second.returncode == 2
-    assert "another bench run is writing" in second.stderr
-    assert not list(store.root.glob("reality_check"))
+def test_a_rerun_has_the_folder_to_itself(cli, small, tmp_path):
+    root = tmp_path / "results" / "runs"
+    there = Claims(root)
+    there.enter(alone=False, lost=lambda: None)
+    refused = cli("run", *small, "--on-existing", "rerun", check=False)
+    assert refused.returncode == 2
+    assert f"another bench run is writing to {root} (process {os.getpid()} on" in refused.stderr
+    # A refused run wrote its protocol into store.json.
+    assert [path.name for path in root.iterdir()] == [".drivers"]
+    there.close()
+    there.enter(alone=True, lost=lambda: None)
+    assert "another bench run is writing" in cli("run", *small, check=False).stderr
+    there.close()
+    assert not list((root / ".drivers").iterdir())
+
+
+def test_who_is_alone_is_told_when_his_claim_is_deleted(tmp_path, monkeypatch):
+    """After ``.lock`` was deleted, a second run entered unnoticed."""
+    monkeypatch.setattr("bench.store.claims.LEASE", 0.6)
+    told = threading.Event()
+    claims = Claims(tmp_path)
+    claims.enter(alone=True, lost=told.set)
+    (tmp_path / ".drivers" / "alone").unlink()
+    assert told.wait(10)
+    claims.close()
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
+    """Killed runs left `.metrics.csv.*`, `.comparison.*` and checkpoints behind."""
+    old = [
+        ".metrics.csv.h-1-abcd.part",
+        ".metrics.csv.a1b2c3d4",
+        "report/.comparison.md.12_abcde",
+        "u/.checkpoint.pt.77",
+    ]
+    kept = ["metrics.csv", ".new.h-1-abcd.part", "u/record.json"]
+    for name in (*old, *kept):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+        if not name.startswith(".new"):
+            os.utime(path, (1e9, 1e9))
+    claims = Claims(tmp_path)
+    claims.enter(alone=False, lost=lambda: None)
+    claims.close()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == set(kept)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("after", [0.35, 1.0, 2.5])
+def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, code, after, cli, small, tmp_path):
+    process = cli.start("run", *small)
+    time.sleep(after)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    assert process.returncode in (code, -number)  # the latter before the interpreter has come to our first line
+    if process.returncode == code:
+        assert "nothing finished is lost" in stderr.lower()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_in_training_is_like_ctrl_c(number, code, cli, tiny, tmp_path, alive_in_group):
+    process = cli.start("run", "--method", "arcface", *tiny)
+    _wait_for_training(process, tmp_path / "results" / "runs")
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "same command again" in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+    assert not alive_in_group(process.pid)
+    assert not list(tmp_path.rglob(".claim"))
+
+
+def test_a_closed_pipe_stops_nothing(cli, tmp_path):
+    """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
+    run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
+    script = 'set -o pipefail; "$0" "$@" 2>&1 | head -c 1'
+    command = ["bash", "-c", script, str(BENCH), "run", *run, "--hparams", "default"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "results" / "runs" / "report" / "comparison.md").exists()
+    command = ["bash", "-c", 'set -o pipefail; "$0" status --check | true', str(BENCH)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")

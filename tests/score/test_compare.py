@@ -177,17 +177,18 @@ def test_methods_are_compared_by_the_seeds_they_share():
     assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
 
 
-def _test_record(unit, columns, role, item):
+def _test_record(columns, role, item):
     cell = Cell(columns.protocol, columns.dataset, columns.method)
     names = ("preset", "ensemble", "hparams", "trials", "pinned")
     shared = {name: getattr(columns, name) for name in names}
-    spec = TestSpec(code="", protocol=cell.protocol, version=1, train=(), tuning_trainings=0, tests=Tests(),
+    code = f"{columns.method} {columns.seed}"
+    spec = TestSpec(code=code, protocol=cell.protocol, version=1, train=(), tuning_trainings=0, tests=Tests(),
                     scorers=(), soft_labels="", **shared)  # fmt: skip
     environment = Environment(
         bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
     )
     return TestRecord(
-        unit=unit,
+        unit=spec.id,
         cell=cell,
         spec=spec,
         files={},
@@ -205,13 +206,13 @@ def _test_record(unit, columns, role, item):
 
 def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
     store = Store(tmp_path / "runs")
-    store.open("reality_check", 1, create=True)
+    store.mark("reality_check", 1)
     frame, roles = _results({"one": {0: 0.5, 1: 0.6}, "two": {0: 0.6, 1: 0.8}})
     for row, role in zip(frame.to_dict("records"), roles.to_dict("records")):
         columns = Columns(**{key: row[key] for key in KEYS} | {"protocol": "reality_check"})
         item = {key: row[key] for key in (*ROW_KEYS, "value")} | {"fraction": None, "n_queries": 9, "n_lone": 0}
         role = Role(**{key: role[key] for key in Role.model_fields})
-        store.write(_test_record(row["unit"], columns, role, item))
+        store.write(_test_record(columns, role, item))
     code, out, err = bench("compare", "one,two", "--results", "runs")
     assert (code, err) == (0, "")
     assert "+15.0" in out

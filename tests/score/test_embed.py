@@ -1,6 +1,7 @@
 """bench embed: files that hold what the network says of the images, ready to be scored."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -72,11 +73,11 @@ def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=Non
     )
     channels = 1 if dataset == "ndigit_smoke" else 3
     model = build_model(spec, site, 5, channels).eval()
-    weights = site.store.weights(spec.cell, UNIT)
+    weights = site.store.weights(spec.cell, spec.id)
     data = save({key: value.contiguous() for key, value in model.state_dict().items()})
     write_atomic(weights, data)
     record = TrainRecord(
-        unit=UNIT,
+        unit=spec.id,
         cell=spec.cell,
         spec=spec,
         files={weights.name: sha256(data)},
@@ -93,6 +94,11 @@ def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=Non
     return model, weights.parent
 
 
+def _start(folder):
+    """Start of the id of a training unit."""
+    return folder.name.removeprefix("train-")[:6]
+
+
 def _grey(path, dataset):
     pixels = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
     mean, std = dataset.test().mean, dataset.test().std
@@ -102,8 +108,10 @@ def _grey(path, dataset):
 
 
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
-    model, _ = _unit(tmp_path, "dul_cls")
-    code, out, err = bench("embed", "--run", "0123", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    model, folder = _unit(tmp_path, "dul_cls")
+    code, out, err = bench(
+        "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz"
+    )
     assert (code, err) == (0, "")
     assert "bench score x.npz" in out
     found, others = read_embeddings(tmp_path / "x.npz")
@@ -137,9 +145,11 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
-    model, _ = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
+    model, folder = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
                      base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=UNIT))  # fmt: skip
-    assert bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
+    assert (
+        bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
+    )
     found, _ = read_embeddings(tmp_path / "x.parquet")
     images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]
     images = [F.center_crop(F.resize(image, [70], antialias=True), [64]).float() / 255 for image in images]
@@ -150,16 +160,18 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
-    _unit(tmp_path, "cosface")
+    _, folder = _unit(tmp_path, "cosface")
+    unit = folder.name.removeprefix("train-")
     cell = Cell("reality_check", "ndigit_smoke", "cosface")
-    spec = {"code": "", "protocol": cell.protocol, "version": 1, "preset": "strict", "train": (UNIT,), "ensemble": ""}
+    spec = {"code": "", "protocol": cell.protocol, "version": 1, "preset": "strict", "train": (unit,), "ensemble": ""}
     spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": "", "soft_labels": ""}
     columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "dim": 8, "seed": 0}
     role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}
+    tested = TestSpec(tests=Tests(), scorers=(), **spec)
     record = TestRecord(
-        unit="fedcba9876543210",
+        unit=tested.id,
         cell=cell,
-        spec=TestSpec(tests=Tests(), scorers=(), **spec),
+        spec=tested,
         files={},
         columns=Columns(**columns),
         role=Role(**role),
@@ -172,7 +184,7 @@ def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
         finished=0.0,
     )
     Site(results=str(tmp_path / "runs")).store.write(record)
-    assert bench("embed", "--run", "fedc", "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
+    assert bench("embed", "--run", tested.id[:6], "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
 
 def test_a_backbone_gives_pooled_features(photos, bench, tmp_path):
@@ -205,8 +217,8 @@ def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
             (tmp_path / "set" / role / name).mkdir()
             for path in list(source.iterdir())[: 1 if role == "query" else 2]:
                 path.rename(tmp_path / "set" / role / name / path.name)
-    _unit(tmp_path, "cosface")
-    assert bench("embed", "--run", "01", "--results", "runs", "--images", "set", "--out", "x.npz")[0] == 0
+    _, folder = _unit(tmp_path, "cosface")
+    assert bench("embed", "--run", _start(folder), "--results", "runs", "--images", "set", "--out", "x.npz")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.npz")
     assert found["is_query"].sum() == 2
     assert np.array_equal(found["is_gallery"], ~found["is_query"])
@@ -215,10 +227,12 @@ def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
 
 
 def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench, tmp_path):
-    _unit(tmp_path, "cosface")
+    _, folder = _unit(tmp_path, "cosface")
     (photos / "a" / "1.png").write_bytes(b"no image")
     (photos / "c" / "2.png").write_bytes((photos / "c" / "1.png").read_bytes()[:200])
-    code, out, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    code, out, err = bench(
+        "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz"
+    )
     assert (code, out) == (2, "")
     assert "2 of 9 images cannot be used" in err
     assert "a/1.png" in err
@@ -248,7 +262,8 @@ def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench,
     ],
 )
 def test_a_wrong_command_gives_one_line(photos, bench, tmp_path, arguments, message):
-    _unit(tmp_path, "cosface")
+    _, folder = _unit(tmp_path, "cosface")
+    arguments = [_start(folder) if word == "01" else word for word in arguments]
     for name in ("empty", "mixed/a", "photos.npz"):
         (tmp_path / name).mkdir(parents=True)
     for place in ("mixed/a/0.png", "mixed/0.png"):
@@ -262,9 +277,9 @@ def test_a_wrong_command_gives_one_line(photos, bench, tmp_path, arguments, mess
 
 
 def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
-    _unit(tmp_path, "cosface")
-    _unit(tmp_path, "arcface")
-    code, _, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    _, folder = _unit(tmp_path, "cosface")
+    shutil.copytree(folder, folder.parent.with_name("arcface") / folder.name)
+    code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
     assert "names 2 units" in err
 
@@ -272,6 +287,6 @@ def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
 def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
     _, folder = _unit(tmp_path, "cosface")
     (folder / WEIGHTS).unlink()
-    code, _, err = bench("embed", "--run", "01", "--results", "runs", "--images", "photos", "--out", "x.npz")
+    code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
     assert "tuning trials" in err

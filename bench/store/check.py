@@ -1,0 +1,50 @@
+"""Verification of a whole results folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .files import DamagedFile
+from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
+from .marker import MARKER, read_marker
+from .records import TestRecord, TrainRecord
+from .specs import Cell
+
+
+def damages(root: Path) -> list[Damage]:
+    """Every damaged file of a results folder, in the order of their paths; nothing is changed.
+
+    Every record is checked (checksum, schema, its id against its folder and its specification), every array file, cache
+    and checkpoint, and the marker of the folder.
+    """
+    found: list[Damage] = []
+    store = Store(root)
+    store.on_damage = found.append
+    try:
+        if read_marker(root / MARKER) is None:
+            found.append(Damage(root / MARKER, "it is missing"))
+    except DamagedFile:
+        found.append(Damage(root / MARKER, "it is damaged"))
+    tuned = {unit for _, trials in store.studies() for trial in trials for unit in trial.units}
+    for folder in sorted(path for path in root.glob("*/*/*/*-*") if path.is_dir()):
+        cell = Cell(*folder.relative_to(root).parts[:3])
+        kind, _, unit = folder.name.partition("-")
+        if kind == "study" and any(folder.glob("trial-*.json")) and not (folder / STUDY).exists():
+            found.append(Damage(folder / STUDY, "it is missing"))
+        elif kind == "train":
+            store.check_caches(cell, unit)
+            _check_files(store, store.trained(cell, unit), unit in tuned)
+        elif kind == "test":
+            _check_files(store, store.tested(cell, unit), False)
+    return sorted(set(found))
+
+
+def _check_files(store: Store, record: TrainRecord | TestRecord | None, pruned: bool) -> None:
+    """Check the array files of a unit; the weights of a tuning trial need not be there."""
+    if record is None:
+        return
+    whole = store.whole_files(record)
+    folder = store.unit_dir(record.cell, record.kind, record.unit)
+    for name in record.files.keys() - whole:
+        if not (folder / name).exists() and not (pruned and name == WEIGHTS):
+            store.on_damage(Damage(folder / name, f"it is missing though {RECORD} names it"))

@@ -1,0 +1,171 @@
+"""Claims: which process works on what in a results folder that several processes share.
+
+A claim is a file with the host and the process that hold it, renewed by a thread of its holder. It needs no locks of
+the file system, so it works on network file systems. The claim of a dead process is taken over: at once on the same
+host, otherwise after :data:`LEASE` seconds without renewal by the watcher's own clock. Two processes can in rare cases
+(a holder that was stopped for longer than that) do the same work; both then write the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import SoftFileLease, Timeout
+
+from ..errors import UserError
+from .files import LEFT_FOR, process_name, remove_leftovers
+
+LEASE = 30.0
+"""Seconds without renewal after which a claim may be taken over."""
+
+CLAIM = ".claim"
+"""File of a unit with the claim on it."""
+
+DRIVERS = ".drivers"
+"""Folder with a claim per driver, one of the driver that has the folder to itself, and one on the tables."""
+
+ALONE = "alone"
+TABLES = "tables"
+
+
+class Holder(NamedTuple):
+    """The process that holds a claim."""
+
+    host: str
+    pid: int
+
+
+class Claims:
+    """The claims of this process on the parts of a results folder.
+
+    Args:
+        root: The results folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._leases: dict[Path, SoftFileLease] = {}
+
+    def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
+        """Claim something.
+
+        Args:
+            path: File of the claim. To notice a dead holder on another host, the same object must ask repeatedly.
+            wait: Seconds to wait for its present holder.
+            lost: Called, by another thread, if the claim is lost while it is held.
+
+        Returns:
+            False if another process holds it.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path not in self._leases:
+            told = None if lost is None else lambda _: lost()
+            self._leases[path] = SoftFileLease(path, lease_duration=LEASE, on_compromise=told)
+        try:
+            self._leases[path].acquire(timeout=wait, poll_interval=0.2)
+        except Timeout:
+            return False
+        return True
+
+    def let_go(self, path: Path) -> None:
+        """Give a claim back, if it is held, and go on watching who has it."""
+        lease = self._leases.get(path)
+        if lease is not None and lease.is_locked:
+            lease.release(force=True)
+
+    def give_back(self, path: Path) -> None:
+        """Give a claim back, if it is held."""
+        lease = self._leases.pop(path, None)
+        if lease is not None:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                lease.release(force=True)
+
+    def close(self) -> None:
+        """Give every claim back."""
+        for path in list(self._leases):
+            self.give_back(path)
+
+    def enter(self, alone: bool, lost: Callable[[], None]) -> None:
+        """Announce this driver to the others.
+
+        Args:
+            alone: Refuse if there are others, and keep others out.
+            lost: Called, by another thread, if a driver that is alone is alone no more.
+
+        Raises:
+            UserError: If another driver is alone, or is there though this one wants to be alone.
+        """
+        drivers = self.root / DRIVERS
+        own = drivers / process_name()
+        # Each announces itself before it looks for the other, so that at least one of two sees the other.
+        self.take(own)
+        if alone and not self.take(drivers / ALONE, lost=lost):
+            self._refuse(drivers / ALONE)
+        now = own.stat().st_mtime
+        there = set(drivers.iterdir()) - self._leases.keys() - {drivers / TABLES}
+        for other in sorted(there if alone else there & {drivers / ALONE}):
+            if not self._given_up(other, now):
+                self._refuse(other)
+        self._clean(now)
+        remove_leftovers(self.root, now)
+
+    @contextlib.contextmanager
+    def on_tables(self) -> Iterator[None]:
+        """Collect results and write tables one driver after the other, so that the last tables have everything."""
+        path = self.root / DRIVERS / TABLES
+        self.take(path, wait=10 * LEASE)
+        try:
+            yield
+        finally:
+            self.give_back(path)
+
+    def _given_up(self, path: Path, now: float) -> bool:
+        """Check if a claim is that of a dead process, and remove it then."""
+        if self.take(path):  # which takes over from a process of this host that has ended
+            self.give_back(path)
+            return True
+        del self._leases[path]
+        with contextlib.suppress(OSError):
+            if now - path.stat().st_mtime > LEFT_FOR:
+                path.unlink()
+                return True
+        return not path.exists()
+
+    def _refuse(self, other: Path) -> None:
+        there = holder(other)
+        who = f" (process {there.pid} on {there.host})" if there else ""
+        self.close()
+        raise UserError(
+            f"another bench run is writing to {self.root}{who}; wait for it, or name another folder with --results"
+        )
+
+    def _clean(self, now: float) -> None:
+        """Remove the claims of the dead."""
+        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}")}
+        for path in sorted(paths - self._leases.keys()):
+            self._given_up(path, now)
+
+
+def holder(path: Path) -> Holder | None:
+    """The process that holds a claim, or None if nobody does, for all that can be seen without trying to take it."""
+    owner = SoftFileLease(path, lease_duration=LEASE).owner
+    if owner is None:
+        return None
+    try:
+        if time.time() - path.stat().st_mtime > 2 * LEASE:
+            return None
+        if owner.hostname == socket.gethostname():
+            os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:  # another user's process
+        pass
+    except FileNotFoundError:
+        return None
+    return Holder(owner.hostname, owner.pid)

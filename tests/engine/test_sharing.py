@@ -1,0 +1,320 @@
+"""Several drivers in one results folder: no unit runs twice, the dead are taken over from, every table is the whole."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bench.cli import main
+from bench.engine.pool import SettingFailed
+from bench.engine.scheduler import Scheduler
+from bench.engine.worker import run_job
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.protocols.rows import row
+from bench.report.frame import collect
+from bench.site import Site
+from bench.store.check import damages
+from bench.store.claims import CLAIM, Claims
+from bench.store.files import sha256, write_atomic
+from bench.store.folder import WEIGHTS, Store
+from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
+
+BENCH = Path(sys.executable).with_name("bench")
+ENVIRONMENT = Environment(
+    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+)
+
+
+class Quiet:
+    """A display that keeps what is logged."""
+
+    def __init__(self):
+        self.lines = []
+
+    def advance(self, cell, epochs): ...
+    def skip(self, cell, epochs): ...
+    def note(self, cell, text): ...
+    def tested(self, cell, seed): ...
+
+    def log(self, text):
+        self.lines.append(text)
+
+
+class Fake:
+    """Workers that make up results from the ids of units, in a moment; those in ``fails`` fail for their setting."""
+
+    def __init__(self, size=2, fails=()):
+        self.free = asyncio.Semaphore(size)
+        self.ran = []
+        self.fails = fails
+
+    async def run(self, job, on_epoch=lambda epoch: None, priority=(), begin=lambda: True):
+        async with self.free:
+            if not begin():
+                return None
+            if job.job == "propose":
+                return run_job(job, None)
+            cell, kind, unit = job.unit
+            self.ran.append((kind, unit))
+            await asyncio.sleep(0.05)
+            store = job.site.store
+            if kind == "test":
+                for spec in job.specs:
+                    store.write(_tested(spec, cell, store))
+            elif job.spec.method in self.fails:
+                raise SettingFailed("nan")
+            else:
+                weights = unit.encode()
+                write_atomic(store.weights(cell, unit), weights)
+                store.write(_trained(job.spec, weights))
+            return object()
+
+
+def _trained(spec, weights):
+    value = int(spec.id, 16) / 2**64
+    return TrainRecord(
+        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=1, channels=1,
+        manifests={}, history=(), best_epoch=1, selection_value=value, val_map_at_r=value, environment=ENVIRONMENT,
+    )  # fmt: skip
+
+
+def _tested(spec, cell, store, finished=1.0):
+    train = store.trained(cell, spec.train[0]).spec
+    columns = Columns(
+        protocol=cell.protocol, preset=spec.preset, dataset=cell.dataset, method=cell.method,
+        base=train.base.method if train.base else "", fidelity=train.fidelity, hparams=spec.hparams,
+        trials=spec.trials, pinned=spec.pinned, backbone=train.backbone, dim=train.dim, ensemble=spec.ensemble,
+        seed=int(train.replicate),
+    )  # fmt: skip
+    role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0,
+                train=spec.train[0], base_train="")  # fmt: skip
+    value = int(spec.id, 16) / 2**64
+    return TestRecord(
+        unit=spec.id, cell=cell, spec=spec, files={}, columns=columns, role=role, setting={}, manifests={},
+        corruptions={}, rows=({"split": "test", **row("map_at_r", value, n_queries=1)},), curves={},
+        environment=ENVIRONMENT, finished=finished,
+    )  # fmt: skip
+
+
+def _plans(root, **asked):
+    asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "seeds": 2, "trials": 6, **asked}
+    site = Site(results=str(root))
+    return build_plans(RunRequest(**asked), site).plans, site
+
+
+def _drive(root, fakes, monkeypatch, **asked):
+    """Run one scheduler per fake at once in one folder; outcomes and displays."""
+    monkeypatch.setattr("bench.engine.scheduler.POLL", 0.02)
+    plans, site = _plans(root, **asked)
+    displays = [Quiet() for _ in fakes]
+
+    async def drive():
+        schedulers = [
+            Scheduler(plans, site.model_copy(), fake, display) for fake, display in zip(fakes, displays, strict=True)
+        ]
+        return await asyncio.gather(*(scheduler.execute() for scheduler in schedulers))
+
+    return asyncio.run(drive()), displays
+
+
+def _table(root):
+    return collect(Store(root)).frame.to_csv()
+
+
+@pytest.mark.parametrize("drivers", [2, 3])
+def test_drivers_share_the_units_and_none_runs_twice(drivers, tmp_path, monkeypatch):
+    alone = Fake()
+    _drive(tmp_path / "alone", [alone], monkeypatch)
+    fakes = [Fake() for _ in range(drivers)]
+    outcomes, displays = _drive(tmp_path / "shared", fakes, monkeypatch)
+    ran = [unit for fake in fakes for unit in fake.ran]
+    assert sorted(ran) == sorted(alone.ran)
+    assert len(set(ran)) == len(ran)
+    assert all(fake.ran for fake in fakes)
+    assert not any(outcome.failures for outcome in outcomes)
+    assert sum(outcome.trained for outcome in outcomes) == sum(kind == "train" for kind, _ in alone.ran)
+    assert _table(tmp_path / "shared") == _table(tmp_path / "alone")
+    assert any("at work in this folder too" in line for display in displays for line in display.lines)
+    assert not list((tmp_path / "shared").rglob(CLAIM))
+    assert damages(tmp_path / "shared") == [(tmp_path / "shared" / "store.json", "it is missing")]
+
+
+def test_a_training_that_its_setting_makes_fail_is_not_tried_by_the_other_driver(tmp_path, monkeypatch):
+    fakes = [Fake(fails=("cosface",)) for _ in range(2)]
+    outcomes, _ = _drive(tmp_path, fakes, monkeypatch, methods=("cosface",))
+    ran = [unit for fake in fakes for unit in fake.ran]
+    assert len(ran) == len(set(ran)) == 6
+    assert len(list(tmp_path.rglob("trial-*.json"))) == 6
+    assert [len(outcome.failures) for outcome in outcomes] == [1, 1] or all(outcome.failures for outcome in outcomes)
+    assert not list(tmp_path.rglob(CLAIM))
+
+
+def _dead_claim(path):
+    """A claim whose holder was killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    code = f"""
+import os, signal
+from pathlib import Path
+from bench.store.claims import Claims
+claims = Claims(Path({str(path.parent)!r}))
+assert claims.take(Path({str(path)!r}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code])
+    assert done.returncode == -signal.SIGKILL
+    assert path.exists()
+
+
+def test_a_unit_claimed_by_a_dead_process_of_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
+    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    spec = plans[0].train_specs(plans[0].defaults(), 0, None)[plans[0].validate_folds[0]]
+    _dead_claim(site.store.unit_dir(spec.cell, "train", spec.id) / CLAIM)
+    started = time.monotonic()
+    fake = Fake()
+    (outcome,), _ = _drive(tmp_path, [fake], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    assert not outcome.failures
+    assert ("train", spec.id) in fake.ran
+    assert time.monotonic() - started < 10
+
+
+def test_the_dead_of_another_host_are_taken_over_from_when_they_renew_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.store.claims.LEASE", 1.0)
+    claim = tmp_path / "unit" / CLAIM
+    theirs = Claims(tmp_path)
+    assert theirs.take(claim)
+    text = claim.read_text()
+    theirs.close()
+    claim.write_text(re.sub("host=.*", "host=elsewhere", text))
+    claims = Claims(tmp_path)
+    assert not claims.take(claim)
+    assert not claims.take(claim)
+    time.sleep(1.2)
+    assert claims.take(claim)
+    claims.close()
+    assert not claim.exists()
+
+
+def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.store.claims.LEASE", 0.6)
+    holder, watcher = Claims(tmp_path), Claims(tmp_path)
+    assert holder.take(tmp_path / "claim")
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert not watcher.take(tmp_path / "claim")
+        time.sleep(0.1)
+    holder.close()
+    assert watcher.take(tmp_path / "claim")
+    watcher.close()
+
+
+def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
+    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    Store(tmp_path).mark("reality_check", 1)
+    (unit,) = tmp_path.rglob("test-*")
+    ours = Claims(tmp_path)
+    ours.take(unit / CLAIM)
+    (train,) = tmp_path.rglob("train-*")
+    _dead_claim(train / CLAIM)
+    assert main(["status", "--json", "--results", str(tmp_path)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid()}
+    assert row["running"] == [running]
+    assert main(["status", "--results", str(tmp_path)]) == 0
+    assert f"{running['unit']}: process {os.getpid()} on {socket.gethostname()}" in capsys.readouterr().out
+    ours.close()
+
+
+def test_of_two_tests_of_a_setting_the_one_asked_for_last_counts_whatever_the_clock_says(tmp_path, monkeypatch):
+    """A `finished` in the future hid every later test of its setting."""
+    asked = {"methods": ("cosface",), "seeds": 1, "hparams": "default", "trials": None}
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    store = Store(tmp_path)
+    (first,) = store.tests()
+    store.write(first.model_copy(update={"finished": 4e9}))  # the year 2096
+    _drive(tmp_path, [Fake()], monkeypatch, corruptions=("blur",), **asked)
+    (other,) = (test for test in store.tests() if test.unit != first.unit)
+    assert [test.unit for test in collect(store).tests] == [other.unit]
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    assert [test.unit for test in collect(store).tests] == [first.unit]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.json")}
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.json")}
+
+
+def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
+    """The run ended with exit code 0 beside nothing."""
+
+    class Deleting(Fake):
+        async def run(self, job, *arguments):
+            done = await super().run(job, *arguments)
+            for folder in (tmp_path / "runs").glob("*/*/*/test-*"):
+                shutil.rmtree(folder)
+            return done
+
+    asked = {"methods": ("cosface",), "seeds": 2, "hparams": "default", "trials": None}
+    (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **asked)
+    assert len(outcome.failures) == 2
+
+
+# With processes, as users have them.
+
+RUN = ("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1",
+       "--trials", "5", "--workers", "1")  # fmt: skip
+
+
+def _trainings(stderr):
+    return int(re.search(r"(\d+) trainings done", " ".join(stderr.split()))[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drivers", [2, 3])
+def test_runs_at_the_same_instant_share_the_work(drivers, small_table, cli, tmp_path):
+    processes = [cli.start(*RUN) for _ in range(drivers)]
+    texts = [process.communicate(timeout=1200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * drivers, texts
+    root = tmp_path / "results" / "runs"
+    assert (root / "metrics.csv").read_bytes() == small_table
+    # 5 trials and 1 seed of each method.
+    assert sum(map(_trainings, texts)) == 12
+    assert damages(root) == []
+    assert not any("Traceback" in text for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", [(), ("unshare", "-u", "sh", "-c", 'hostname other && exec "$@"', "sh")])
+def test_a_killed_run_is_taken_over_from(prefix, small_table, cli, tmp_path):
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("host names cannot be changed here")
+    root = tmp_path / "results" / "runs"
+    first = subprocess.Popen(
+        [*prefix, str(BENCH), *RUN], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    while not list(root.rglob("trial-*.json")):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.05)
+    second = cli.start(*RUN)
+    while len(list((root / ".drivers").iterdir())) < 2:
+        assert second.poll() is None, second.communicate()
+        time.sleep(0.05)
+    done = len(list(root.rglob("train-*/record.json")))
+    while len(list(root.rglob(f"*/{CLAIM}"))) < 1 or len(list(root.rglob("train-*/record.json"))) == done:
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    recorded = {path: path.stat().st_mtime_ns for path in root.rglob("train-*/record.json")}
+    _, stderr = second.communicate(timeout=1200)
+    assert second.returncode == 0, stderr
+    assert (root / "metrics.csv").read_bytes() == small_table
+    for path, stamp in recorded.items():
+        assert path.stat().st_mtime_ns == stamp, f"{path} was trained twice"
+    assert damages(root) == []

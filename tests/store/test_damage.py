@@ -1,0 +1,249 @@
+"""Damage of every file of a results folder: it is named, and the command that made the folder makes it again."""
+
+import json
+import shutil
+from functools import partial
+
+import pytest
+import torch
+from bench.cli import main
+from bench.engine.worker import run_job
+from bench.store.files import sealed_file
+from PIL import Image
+
+RECORDS = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1",
+           "--trials", "2", "--workers", "1", "--results", "runs")  # fmt: skip
+EVERYTHING = tuple(value.replace("cosface", "cosface,pfe") for value in RECORDS)
+
+
+class InProcess:
+    """A pool that does its jobs in this process, one after the other: no imports to wait for."""
+
+    def __init__(self, size):
+        self.jobs = []
+
+    async def start(self): ...
+    async def stop(self): ...
+
+    async def run(self, job, on_epoch=lambda epoch: None, priority=(), begin=lambda: True):
+        if not begin():
+            return None
+        self.jobs.append(job)
+        return run_job(job, lambda event: on_epoch(event.epoch))
+
+
+def _truncated(data, other):
+    return data[: len(data) // 2]
+
+
+def _emptied(data, other):
+    return b""
+
+
+def _flipped(data, other):
+    """One bit in the middle is another."""
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def _swapped(data, other):
+    return other
+
+
+def _object(data, other):
+    return b"{}"
+
+
+def _array(data, other):
+    return b"[]"
+
+
+DAMAGES = (_truncated, _emptied, _flipped, _swapped, _object, _array)
+
+
+def _kind(path):
+    name = path.name.rstrip("0123456789").split("-")[0]
+    return path.parent.name.split("-")[0] + name + path.suffix
+
+
+def _files(root):
+    """Files that hold results, by their path; everything else is made of them."""
+    return sorted(
+        path
+        for path in [root / "store.json", *root.glob("reality_check/**/*")]
+        if path.is_file() and not path.name.startswith(".")
+    )
+
+
+def _damaged(path, damage, files):
+    """What a file becomes; None if there is no other file of its kind to swap it with."""
+    others = [other for other in files if other != path and _kind(other) == _kind(path)]
+    other = others[0].read_bytes() if others else None
+    if damage is _swapped and other in (None, path.read_bytes()):
+        return None
+    return damage(path.read_bytes(), other)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The command line in this process, with workers in this process and without figures."""
+    monkeypatch.setattr("bench.engine.pool.Pool", InProcess)
+    monkeypatch.setattr("bench.report.write.write_figures", lambda store, results, out: [])
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Folder:
+    """A finished results folder that is damaged and made whole again."""
+
+    def __init__(self, cwd, command, capsys):
+        self.root, self.command, self.capsys = cwd / "runs", command, capsys
+        assert self.run() == ""
+        self.table = (self.root / "metrics.csv").read_bytes()
+        self.files = _files(self.root)
+        self.kept = cwd / "kept"
+        shutil.copytree(self.root, self.kept)
+
+    def run(self):
+        """The command that made the folder; what it says is damaged."""
+        self.capsys.readouterr()
+        assert main([*self.command]) == 0
+        stderr = self.capsys.readouterr().err
+        assert "Traceback" not in stderr
+        return "\n".join(line for line in stderr.splitlines() if "damaged" in line)
+
+    def check(self):
+        self.capsys.readouterr()
+        code = main(["status", "--check", "--json", "--results", "runs"])
+        rows = json.loads(self.capsys.readouterr().out)
+        assert code == (1 if rows else 0)
+        return {row["path"]: row["reason"] for row in rows}
+
+    def survives(self, path, content):
+        """Damage a file, see it named, run the command, compare; restores what was changed."""
+        name = str(path.relative_to(self.root))
+        path.write_bytes(content)
+        assert name in self.check()
+        said = self.run()
+        assert path.name in said, said
+        assert (self.root / "metrics.csv").read_bytes() == self.table, name
+        left = self.check()
+        assert left == {}, f"{name}: {left}"
+        shutil.rmtree(self.root)
+        shutil.copytree(self.kept, self.root)
+
+
+def _survive_all(folder, cases):
+    count = 0
+    for path, damage in cases:
+        content = _damaged(path, damage, folder.files)
+        if content is not None:
+            folder.survives(path, content)
+            count += 1
+    return count
+
+
+@pytest.fixture
+def folder_of(tmp_path, monkeypatch, capsys, quick):
+    monkeypatch.chdir(tmp_path)
+    return partial(Folder, tmp_path, capsys=capsys)
+
+
+def test_every_damaged_record_is_named_and_the_same_command_makes_it_again(folder_of):
+    """A changed digit was reported, a changed trial chose another setting; ``{}`` and ``[]`` were tracebacks."""
+    folder = folder_of(RECORDS)
+    records = [path for path in folder.files if path.suffix == ".json" and "train" not in path.parent.name]
+    # What is cheap to make again: the marker, the study and its trials in all ways, the rest in one way.
+    cases = [(path, damage) for path in records if path.name != "record.json" for damage in DAMAGES]
+    cases += [(path, _flipped) for path in folder.files if path.name in ("record.json", "weights.safetensors")]
+    assert _survive_all(folder, cases) >= 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_file_of_a_finished_folder_may_be_damaged(damage, folder_of):
+    folder = folder_of(EVERYTHING)
+    assert len(folder.files) == 23
+    count = _survive_all(folder, [(path, damage) for path in folder.files])
+    print(f"{damage.__name__}: {count} of {len(folder.files)} files")
+    assert count >= (len(folder.files) - 4 if damage is _swapped else len(folder.files))
+
+
+def test_a_read_only_look_changes_nothing(folder_of):
+    folder = folder_of(RECORDS)
+    (record,) = folder.root.glob("*/*/*/test-*/record.json")
+    record.write_bytes(b"{}")
+    before = {path: path.stat().st_mtime_ns for path in folder.root.rglob("*")}
+    (row,) = json.loads(_output(folder, ["status", "--json", "--results", "runs"]))
+    assert (row["trained"], row["tested"], row["trials"]) == (1, 0, 2)  # the torn record was counted
+    assert main(["report", "--results", "runs"]) == 2
+    assert folder.check() == {
+        str(record.relative_to(folder.root)): "a None record of schema None, not a test record of 2"
+    }
+    assert {path: path.stat().st_mtime_ns for path in folder.root.rglob("*")} == before
+
+
+def _output(folder, arguments):
+    folder.capsys.readouterr()
+    assert main(arguments) == 0
+    return folder.capsys.readouterr().out
+
+
+def test_a_folder_without_its_marker_is_recognised_and_repaired_on_request(folder_of):
+    folder = folder_of(RECORDS)
+    marker = folder.root / "store.json"
+    held = marker.read_bytes()
+    for damage in (marker.unlink, partial(marker.write_bytes, b"{}"), partial(marker.write_bytes, held[:-20])):
+        damage()
+        folder.capsys.readouterr()
+        assert main(["status", "--results", "runs"]) == 2
+        assert "bench status --repair --results runs" in folder.capsys.readouterr().err
+        assert list(folder.check()) == ["store.json"]
+        assert main(["status", "--repair", "--check", "--results", "runs"]) == 0
+        assert marker.read_bytes() == held
+    record = next(folder.root.glob("*/*/*/test-*/record.json"))
+    record.write_bytes(b"")
+    assert main(["status", "--repair", "--check", "--results", "runs"]) == 0
+    assert not record.exists()
+    assert (folder.root / ".damaged" / record.relative_to(folder.root).with_name("record.json.1")).exists()
+
+
+def test_a_damaged_array_of_a_unit_in_use_is_a_line_that_names_it(folder_of, tmp_path):
+    """It was "incomplete metadata", naming neither the file nor what to do."""
+    folder = folder_of(RECORDS)
+    weights = next(path for path in folder.files if path.name == "weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (30, 30)).save("images/one.png")
+    assert main(["embed", "--checkpoint", str(weights), "--images", "images", "--out", "x.npz"]) == 2
+    (line,) = folder.capsys.readouterr().err.splitlines()[-1:]
+    assert "weights.safetensors is damaged" in line
+    assert "same command" in line
+
+
+def test_a_foreign_or_damaged_checkpoint_is_set_aside_and_the_training_starts_again(folder_of):
+    """A checkpoint of another unit was resumed; one of the wrong shape was "KeyError: 'model'" for ever."""
+    folder = folder_of(RECORDS)
+    # The seed's training, which is made again, and the best trial's, of which only the record is missed.
+    units = [path.parent for path in folder.files if path.name == "weights.safetensors"]
+    assert len(units) == 2
+    for checkpoint in (unit / "checkpoint.pt" for unit in units):
+        with sealed_file(checkpoint, "f" * 16) as file:
+            torch.save({"progress": {}}, file)
+        foreign = checkpoint.read_bytes()
+        for content in (foreign, b""):
+            for record in checkpoint.parent.glob("record.json"):
+                record.unlink()
+            checkpoint.write_bytes(content)
+            name = str(checkpoint.relative_to(folder.root))
+            assert folder.check() == {name: "it is damaged, or of another training"}
+            assert "checkpoint.pt" in folder.run()
+            assert (folder.root / "metrics.csv").read_bytes() == folder.table
+            assert folder.check() == {}
+
+
+def test_caches_of_earlier_versions_are_left_alone(folder_of):
+    folder = folder_of(RECORDS)
+    unit = next(path.parent for path in folder.files if path.name == "weights.safetensors")
+    (unit / "features-0123456789abcdef.safetensors").write_bytes(b"old")
+    assert folder.check() == {}
