@@ -143,7 +143,8 @@ class ImageSet(ABC):
 
         Args:
             index: int64 ``[B]``, positions in the set.
-            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1]; 1 is the whole image.
+            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1]; 1 is the whole image, or
+                the centred square of the shorter side of a photograph.
 
         Returns:
             float32 ``[B, C, H, W]``.

@@ -1,13 +1,17 @@
 """The suites for data sets and for tests of embeddings: ours pass, and they fail what they should fail."""
 
+import numpy as np
 import pytest
 import torch
 from bench.conformance import DATASET_CHECKS, TEST_CHECKS, ConformanceError
 from bench.datasets import ArrayImages, Dataset, TrainVal
+from bench.datasets.photo_images import PhotoImages
+from bench.datasets.view import View
 from bench.protocols.declare import EmbeddingTest
 from bench.protocols.known_tests import BUILT_IN, load_tests
 from bench.protocols.rows import row
 from bench.registry import Registry
+from PIL import Image
 
 
 @pytest.mark.parametrize("name", ["ndigit_smoke", "glyphs"])
@@ -83,3 +87,20 @@ def test_a_data_set_conforms_and_each_fault_is_found():
 def test_each_fault_of_a_test_of_embeddings_is_found(fault, run):
     with pytest.raises(ConformanceError):
         TEST_CHECKS[fault](EmbeddingTest("spread", "embeddings", run))
+
+
+@pytest.mark.parametrize("size", [(72, 56), (500, 333), (64, 64)])
+def test_photographs_of_any_size_conform(size, tmp_path, monkeypatch):
+    """Ordinary photographs failed: a crop rounds before it is resized, the evaluation view afterwards."""
+    for number in range(16):
+        folder = tmp_path / "photos" / f"class{number // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    dataset = Registry("datasets").dataset("folder")(tmp_path / "photos", view=View(image_size=32, resize=36))
+    DATASET_CHECKS["crops"](dataset)
+
+    whole = PhotoImages.cropped
+    monkeypatch.setattr(PhotoImages, "cropped", lambda self, index, side: whole(self, index, 0.9 * side))
+    with pytest.raises(ConformanceError, match="centred square"):
+        DATASET_CHECKS["crops"](dataset)
