@@ -31,6 +31,17 @@ class DeclaredMetric(Protocol):
     def group(self) -> str:
         """Group of the test that computes it."""
 
+    @property
+    def low(self) -> float:
+        """Smallest value."""
+
+    @property
+    def high(self) -> float:
+        """Largest value."""
+
+    def values(self, name: str) -> dict[str, str] | None:
+        """Values of the placeholders in a name; None if it is another metric's."""
+
 
 @dataclass(frozen=True)
 class EmbeddingTest:

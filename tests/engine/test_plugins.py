@@ -4,6 +4,10 @@ import csv
 
 import numpy as np
 import pytest
+from bench.errors import UserError
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 from PIL import Image
 
 PHOTOS = '''
@@ -255,3 +259,84 @@ def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
     (site / "bench_extras.py").write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
     assert "0 trainings done" in cli(*RUN, *asked).stderr
     assert not {row["unit"] for row in _table(tmp_path)} & {row["unit"] for row in table}
+
+
+METHOD = '''
+from bench.methods import CosineClassifier, Method, register
+
+
+@register
+class Mine(Method):
+    """A scaled softmax."""
+
+    name = "mine"
+    summary = "a scaled softmax"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, 16.0)
+'''
+
+
+def _plans(plugin, folder, **options):
+    site = Site(results=str(folder / "results"), plugins=(str(plugin),))
+    return build_plans(RunRequest(datasets=("ndigit_smoke",), hparams="default", **options), site).plans
+
+
+def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path):
+    """Every edit of a plug-in made a row of its own, which stayed in all tables and was compared in its place."""
+    found = []
+    for number, scale in enumerate(("16.0", "17.0")):
+        # Another folder is another module: one file is imported once per process.
+        plugin = tmp_path / str(number) / "mine.py"
+        plugin.parent.mkdir()
+        plugin.write_text(METHOD.replace("16.0", scale))
+        found += _plans(plugin, tmp_path, methods=("mine",))
+    assert [plan.pinned for plan in found] == ["", ""]
+    assert found[0].template.id != found[1].template.id
+
+
+def test_all_scorers_are_those_that_are_defined(tmp_path):
+    """`--scorers all` was refused if one of them is defined for none of the methods."""
+    (plan,) = _plans(_written(tmp_path, METHOD), tmp_path, methods=("mine",), scorers=("all",))
+    assert "raw_l2" in plan.testing.scorers
+    assert "mls" not in plan.testing.scorers
+    with pytest.raises(UserError, match="--scorers mls: not defined for the distributions of mine"):
+        _plans(tmp_path / "mine.py", tmp_path, methods=("mine",), scorers=("all,mls",))
+
+
+def _written(folder, text):
+    path = folder / "mine.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(cli, tmp_path):
+    """A metric without a range is a share: a length of 1.6 was printed as 160 percent."""
+    plugin = _written(tmp_path, TESTS.replace('unit="number", high=4.0', 'unit="share"'))
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
+    done = cli("score", "x.npz", "--metrics", "extent", "--plugin", plugin, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    for part in ("metric 'widest'", " is 2.", "[0, 1]"):
+        assert part in done.stderr
+    done = cli("test", "--test", "extent", "--plugin", plugin, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert len(failed) == 1
+    assert "widest is 2." in failed[0]
+    assert "[0, 1]" in failed[0]
+
+
+def test_only_shares_are_printed_in_percent(cli, tmp_path):
+    """A correlation was printed in percent, and the title ended with `ranked by` if nothing ranks."""
+    text = TESTS.replace('unit="number", high=2.0', 'unit="correlation"')
+    plugin = _written(tmp_path, text)
+    np.savez(tmp_path / "x.npz", embeddings=np.tile([1.0, 0.0], (8, 1)), labels=np.arange(8) // 4)
+    asked = ("score", "x.npz", "--plugin", plugin)
+    printed = cli(*asked, "--metrics", "extent").stdout
+    assert "1.0000" in printed
+    assert "100.00" not in printed
+    assert "ranked by" not in printed
+    assert "percent" not in printed
+    printed = cli(*asked, "--metrics", "recall_at_1").stdout
+    assert "Values in percent, ranked by cosine" in printed
+    assert "42.86" in printed  # 3 of 7 neighbours, all tied
