@@ -1,4 +1,4 @@
-"""Conformance: what any method, data set or test of embeddings must do, ours or a plug-in's; ``bench test`` runs it.
+"""Conformance: what any method, data set, test or corruption must do, ours or a plug-in's; ``bench test`` runs it.
 
 In a test file::
 
@@ -9,21 +9,25 @@ In a test file::
         check(name, MyMethod)
 
 :data:`DATASET_CHECKS` takes a data set that was opened (``MyDataset()``), :data:`TEST_CHECKS` a declared test of
-embeddings (one of ``bench.protocols.known_tests.load_tests([group])``).
+embeddings (one of ``bench.protocols.known_tests.load_tests([group])``), :data:`CORRUPTION_CHECKS` a registered corruption.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from .datasets.corruptions._base import Corruption
     from .datasets.dataset import Dataset
     from .datasets.image_set import ImageSet
     from .protocols.declare import EmbeddingTest
@@ -34,7 +38,7 @@ CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
 
 
 class ConformanceError(AssertionError):
-    """A method, data set or test does not do what each must do."""
+    """A method, data set, test or corruption does not do what each must do."""
 
 
 def _require(condition: bool, what: str) -> None:
@@ -81,7 +85,7 @@ def metadata(cls: Any) -> None:
     from .methods.scorers.registry import get_scorer
 
     _require(bool(cls.name and cls.summary), "name and summary must not be empty")
-    _require(cls.__doc__ is not None, "a class needs a docstring")
+    _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     get_scorer(cls.scorer)
     _require("corrected" in cls.fidelities, "every method has a corrected form")
     released = len(cls.fidelities) > 1
@@ -318,7 +322,7 @@ def data_metadata(dataset: Dataset) -> None:
     """Name, summary, docstring, channels and size."""
     cls = type(dataset)
     _require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
-    _require(cls.__doc__ is not None, "a class needs a docstring")
+    _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     size = (getattr(dataset, "input_channels", 0), *getattr(dataset, "image_size", ()))
     _require(len(size) == 3 and min(size) > 0, "input_channels and image_size = (height, width) must be set")
 
@@ -553,6 +557,76 @@ TEST_CHECKS: dict[str, Callable[[EmbeddingTest], None]] = {
     "order": any_order,
 }
 """Every check of a test of embeddings, by name."""
+
+
+def _pictures(shape: tuple[int, ...] = (3, 24, 20)) -> Tensor:
+    """Eight smooth random images, uint8 ``[8, C, H, W]``."""
+    coarse = 255 * torch.rand(8, shape[0], 5, 5, generator=torch.Generator().manual_seed(0))
+    return nn.functional.interpolate(coarse, shape[1:], mode="bilinear").to(torch.uint8)
+
+
+def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tensor:
+    """Images under a corruption, each with the draws of its own identity, ``[N, C, H, W]``."""
+    from .datasets.corruptions.apply import corrupt
+
+    made = (corrupt(corruption.name, image, severity, f"image {i}", 0) for i, image in enumerate(images))
+    return torch.stack(list(made))
+
+
+def metadata_of_corruption(corruption: Corruption) -> None:
+    """A name, a summary, and usual severities within [0, 1]."""
+    from .datasets.corruptions.severity import check_range
+
+    _require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
+    check_range(corruption.name, corruption.low, corruption.high)
+
+
+def corrupted_pixels(corruption: Corruption) -> None:
+    """Images of any shape keep it and stay uint8; the image that was given does not change."""
+    for shape in ((1, 20, 20), (3, 24, 20), (3, 31, 40)):
+        images = _pictures(shape)
+        before = images.clone()
+        for severity in (0.01, 0.5, 1.0):
+            _corrupted(corruption, severity, images)  # refuses another shape or type
+            _require(torch.equal(images, before), "it changes the image that it is given; work on a copy")
+
+
+def corruption_grows(corruption: Corruption) -> None:
+    """Severity 0 is the image itself, and on average no stronger severity changes it less."""
+    images = _pictures()
+    change = [
+        float((_corrupted(corruption, severity, images).double() - images.double()).abs().mean())
+        for severity in (0.0, 1e-3, 0.25, 0.5, 0.75, 1.0)
+    ]
+    _require(change[0] == 0, "severity 0 changes the image")
+    _require(change[-1] > change[1], "severity 1 changes images no more than severity 0.001")
+    falls = any(later < earlier - 0.02 * change[-1] for earlier, later in itertools.pairwise(change))
+    shown = ", ".join(f"{value:.3g}" for value in change)
+    _require(not falls, f"it must be stronger with severity; the mean change of a pixel from 0 to 1 is {shown}")
+
+
+def corruption_draws(corruption: Corruption) -> None:
+    """The same image and severity give the same pixels: all chance comes from ``draw``."""
+    images, found = _pictures(), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 (whoever uses the global generator is to be found)
+        random.seed(seed)
+        before = (torch.get_rng_state(), np.random.get_state()[1:3], random.getstate())  # noqa: NPY002
+        found.append(_corrupted(corruption, 0.5, images))
+        after = (torch.get_rng_state(), np.random.get_state()[1:3], random.getstate())  # noqa: NPY002
+        untouched = torch.equal(before[0], after[0]) and str(before[1:]) == str(after[1:])
+        _require(untouched, "it uses a global random generator; take its random numbers from draw(n)")
+    _require(torch.equal(*found), "the same image, severity and draw give other pixels the second time")
+
+
+CORRUPTION_CHECKS: dict[str, Callable[[Corruption], None]] = {
+    "metadata": metadata_of_corruption,
+    "pixels": corrupted_pixels,
+    "grows": corruption_grows,
+    "draws": corruption_draws,
+}
+"""Every check of a registered corruption of pixels, by name; the crop is made, and checked, by data sets."""
 
 
 def check(name: str, cls: Any) -> None:

@@ -4,6 +4,8 @@ import csv
 
 import numpy as np
 import pytest
+from bench.cli import main
+from bench.datasets.corruptions import registry
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
@@ -340,3 +342,121 @@ def test_only_shares_are_printed_in_percent(cli, tmp_path):
     printed = cli(*asked, "--metrics", "recall_at_1").stdout
     assert "Values in percent, ranked by cosine" in printed
     assert "42.86" in printed  # 3 of 7 neighbours, all tied
+
+
+def _corruption(body, call='Corruption("dim", "less light", 0.0, 1.0, dim)', signature="image, severity, draw"):
+    return (
+        "import numpy as np\nimport random\nimport torch\n"
+        "from bench.datasets.corruptions import Corruption, register_corruption\n"
+        f"def dim({signature}):\n    {body}\nregister_corruption({call})\n"
+    )
+
+
+DIM = "return (image.float() * (1 - 0.5 * severity)).round().to(torch.uint8)"
+
+
+def _failures(cli, *arguments):
+    done = cli("test", *arguments, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+
+
+def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(cli, tmp_path):
+    plugin = _written(tmp_path, _corruption(DIM))
+    done = cli("test", "--corruption", "all", "--plugin", plugin)
+    assert {line.split()[1] for line in done.stdout.splitlines()} == {"blur", "jpeg", "noise", "occlusion", "dim"}
+    assert "data sets make it" in cli("test", "--corruption", "crop", check=False).stderr
+    assert "did you mean 'blur'" in cli("test", "--corruption", "blurr", check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "said"),
+    [
+        ("return image.float() * (1 - 0.5 * severity)", "pixels", "(mine.py) gives torch.float32"),
+        ("return image[:, 1:] // 2", "pixels", "(mine.py) gives torch.uint8 [1, 19, 20]"),
+        ("return image.numpy()", "pixels", "(mine.py) gives ndarray"),
+        ("image.mul_(0); return image", "pixels", "work on a copy"),
+        ("return (image.float() * (0.5 + 0.5 * severity)).to(torch.uint8)", "grows", "severity 1 changes images no more"),
+        ("return image if severity > 0.4 and severity < 0.6 else image // 2 * (severity < 0.9)", "grows", "stronger"),
+        ("return image // 2 + torch.randint(0, 9, image.shape, dtype=torch.uint8)", "draws", "from draw(n)"),
+        ("np.random.rand(); return image // 2", "draws", "from draw(n)"),
+        ("random.random(); return image // 2", "draws", "from draw(n)"),
+        ("return image // 2 + np.random.default_rng().integers(9)", "draws", "the second time"),
+        ("raise IndexError('no such thing')", "pixels", "IndexError: no such thing (mine.py:6)"),
+    ],
+)
+def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkeypatch, capsys):
+    """A corruption had no checks; a wrong type or shape was first found by a run, in code that was not at fault."""
+    monkeypatch.setattr(registry, "_ADDED", {})
+    plugin = _written(tmp_path, _corruption(body))
+    assert main(["test", "--corruption", "dim", "--plugin", str(plugin)]) == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
+    assert any(f" {check} " in line and said in line for line in failed), failed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_corruption(DIM, signature="image, severity"), "its function takes (image, severity, draw)"),
+        (_corruption(DIM, call='Corruption("dim", "less light", 0.0, 2.0, dim)'), "severities are from 0 to 1"),
+    ],
+)
+def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, capsys):
+    plugin = _written(tmp_path, text)
+    assert main(["list", "corruptions", "--plugin", str(plugin)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["point", "isotropic_normal"])
+def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind):
+    """The module of ours was imported later, and that ended in a traceback."""
+    text = "import torch\nfrom bench.methods.distributions import array_form\n"
+    text += f'@array_form("{kind}", "loc")\nclass Mine(torch.distributions.Distribution):\n    """Mine."""\n'
+    plugin = _written(tmp_path, text)
+    done = cli("list", "distributions", "--check", "--plugin", plugin, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in done.stderr
+
+
+LAPLACE = '''
+import torch
+from bench.methods import CosineClassifier, Method, register
+from bench.methods.distributions import array_form
+
+
+@array_form("laplace", "loc")
+class Laplace(torch.distributions.Distribution):
+    def __init__(self, loc, validate_args=None):
+        self.loc = loc
+        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=False)
+
+    mean = property(lambda self: self.loc)
+
+    def rsample(self, sample_shape=()):
+        return self.loc
+
+
+@register
+class Mine(Method):
+    name = "mine"
+    summary = "points"
+
+    def distribution(self, raw, spread):
+        return Laplace(raw)
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, 16.0)
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LAPLACE, "class Mine needs a docstring"),
+        (LAPLACE.replace("mean = ", "centre = "), "Laplace lacks mean"),
+        (LAPLACE.replace("def rsample", "def sampled"), "Laplace lacks rsample"),
+    ],
+)
+def test_what_a_distribution_or_a_method_lacks_is_named_once(cli, tmp_path, text, said):
+    failed = _failures(cli, "--method", "mine", "--plugin", _written(tmp_path, text))
+    assert sum(said in line for line in failed) == 1, failed
