@@ -344,6 +344,26 @@ def disjoint_classes(dataset: Dataset) -> None:
         development = train | val
 
 
+def trainable_and_testable(dataset: Dataset) -> None:
+    """Require enough training classes for a batch of the recipe, and queries with an image of their class to find."""
+    from .errors import TooFewClasses
+    from .protocols.recipes import recipe_of
+
+    wanted = recipe_of(type(dataset)).classes_per_batch
+    classes = min(dataset.train_val(fold, FOLDS).train.num_classes for fold in range(FOLDS))
+    _require(wanted <= classes, str(TooFewClasses(dataset.name, wanted, classes)))
+    for part, images in _parts(dataset):
+        labels = images.labels
+        queries, gallery = (labels if rows is None else labels[rows] for rows in (images.queries, images.gallery))
+        others = torch.bincount(gallery, minlength=images.num_classes)
+        # A query that is in the gallery does not find itself.
+        itself = torch.zeros(len(labels), dtype=torch.bool)
+        itself[slice(None) if images.gallery is None else images.gallery] = True
+        own = itself if images.queries is None else itself[images.queries]
+        found = bool((others[queries] - own.long() > 0).any())
+        _require(found, f"{part}: no query has another image of its class to find; classes need two images or more")
+
+
 def class_labels(dataset: Dataset) -> None:
     """Labels are 0..C-1, one name per class."""
     for part, images in _parts(dataset):
@@ -442,6 +462,7 @@ def manifests(dataset: Dataset) -> None:
 DATASET_CHECKS: dict[str, Callable[[Dataset], None]] = {
     "metadata": data_metadata,
     "classes": disjoint_classes,
+    "batches": trainable_and_testable,
     "labels": class_labels,
     "ids": unique_ids,
     "evaluation": evaluation,

@@ -43,6 +43,8 @@ class ImageSet(ABC):
         Raises:
             ValueError: If the labels are not exactly 0..C-1, or identities are missing or repeated.
         """
+        if not isinstance(labels, Tensor):
+            raise ValueError(f"labels must be a torch tensor, not {type(labels).__name__}")  # noqa: TRY004 (documented)
         self.labels = labels.to(torch.int64)
         self.ids = tuple(ids)
         self.class_names = tuple(class_names)

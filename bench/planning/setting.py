@@ -71,6 +71,6 @@ def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameter
             known = [f"method.{key}" for key in method.Params.model_fields]
             raise UnknownName(f"parameter of {method.name}:", f"method.{where}", known) from None
         raise UserError(
-            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower()}"
+            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower().removeprefix('value error, ')}"
             f" (see `bench show {method.name}`)"
         ) from None

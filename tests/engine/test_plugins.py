@@ -376,7 +376,11 @@ def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(cli, tmp_pa
         ("return image[:, 1:] // 2", "pixels", "(mine.py) gives torch.uint8 [1, 19, 20]"),
         ("return image.numpy()", "pixels", "(mine.py) gives ndarray"),
         ("image.mul_(0); return image", "pixels", "work on a copy"),
-        ("return (image.float() * (0.5 + 0.5 * severity)).to(torch.uint8)", "grows", "severity 1 changes images no more"),
+        (
+            "return (image.float() * (0.5 + 0.5 * severity)).to(torch.uint8)",
+            "grows",
+            "severity 1 changes images no more",
+        ),
         ("return image if severity > 0.4 and severity < 0.6 else image // 2 * (severity < 0.9)", "grows", "stronger"),
         ("return image // 2 + torch.randint(0, 9, image.shape, dtype=torch.uint8)", "draws", "from draw(n)"),
         ("np.random.rand(); return image // 2", "draws", "from draw(n)"),
@@ -418,7 +422,7 @@ def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind)
     assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in done.stderr
 
 
-LAPLACE = '''
+LAPLACE = """
 import torch
 from bench.methods import CosineClassifier, Method, register
 from bench.methods.distributions import array_form
@@ -446,7 +450,7 @@ class Mine(Method):
 
     def objective(self, num_classes, dim, base=None):
         return CosineClassifier(num_classes, dim, 16.0)
-'''
+"""
 
 
 @pytest.mark.parametrize(
