@@ -17,6 +17,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def require_tensor(what: str, value: object) -> None:
+    """Refuse what is no tensor.
+
+    Raises:
+        ValueError: With what it is and how to convert it.
+    """
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{what} must be a torch tensor, not {type(value).__name__}; torch.from_numpy converts an array"
+        )
+
+
 class ImageSet(ABC):
     """Labelled images that can be read augmented for training, unchanged for evaluation, or as centre crops.
 
@@ -43,8 +55,7 @@ class ImageSet(ABC):
         Raises:
             ValueError: If the labels are not exactly 0..C-1, or identities are missing or repeated.
         """
-        if not isinstance(labels, Tensor):
-            raise ValueError(f"labels must be a torch tensor, not {type(labels).__name__}")  # noqa: TRY004 (documented)
+        require_tensor("labels, int64 [N],", labels)
         self.labels = labels.to(torch.int64)
         self.ids = tuple(ids)
         self.class_names = tuple(class_names)
@@ -186,4 +197,4 @@ class ImageSet(ABC):
         return labels, ids, tuple(self.class_names[c] for c in classes.tolist())
 
 
-__all__ = ["ImageSet"]
+__all__ = ["ImageSet", "require_tensor"]
