@@ -99,5 +99,7 @@ def _usage_error(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{message}\n")
     elif message:
-        sys.stderr.write(f"bench: {' '.join(message.split())} (see `bench --help`)\n")
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "bench"
+        sys.stderr.write(f"bench: {' '.join(message.split())} (see `{command} --help`)\n")
     return int(getattr(error, "exit_code", 2))

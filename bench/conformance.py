@@ -1,4 +1,4 @@
-"""Conformance: what any method, data set or test of embeddings must do, ours or a plug-in's; ``bench test`` runs it.
+"""Conformance: what any method, data set, test or corruption must do, ours or a plug-in's; ``bench test`` runs it.
 
 In a test file::
 
@@ -9,20 +9,26 @@ In a test file::
         check(name, MyMethod)
 
 :data:`DATASET_CHECKS` takes a data set that was opened (``MyDataset()``), :data:`TEST_CHECKS` a declared test of
-embeddings (one of ``bench.protocols.known_tests.load_tests([group])``).
+embeddings (one of ``bench.protocols.known_tests.load_tests([group])``), :data:`CORRUPTION_CHECKS` a registered
+corruption.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from .datasets.corruptions._base import Corruption
     from .datasets.dataset import Dataset
     from .datasets.image_set import ImageSet
     from .protocols.declare import EmbeddingTest
@@ -33,7 +39,7 @@ CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
 
 
 class ConformanceError(AssertionError):
-    """A method, data set or test does not do what each must do."""
+    """A method, data set, test or corruption does not do what each must do."""
 
 
 def _require(condition: bool, what: str) -> None:
@@ -80,7 +86,7 @@ def metadata(cls: Any) -> None:
     from .methods.scorers.registry import get_scorer
 
     _require(bool(cls.name and cls.summary), "name and summary must not be empty")
-    _require(cls.__doc__ is not None, "a class needs a docstring")
+    _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     get_scorer(cls.scorer)
     _require("corrected" in cls.fidelities, "every method has a corrected form")
     released = len(cls.fidelities) > 1
@@ -317,7 +323,7 @@ def data_metadata(dataset: Dataset) -> None:
     """Name, summary, docstring, channels and size."""
     cls = type(dataset)
     _require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
-    _require(cls.__doc__ is not None, "a class needs a docstring")
+    _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     size = (getattr(dataset, "input_channels", 0), *getattr(dataset, "image_size", ()))
     _require(len(size) == 3 and min(size) > 0, "input_channels and image_size = (height, width) must be set")
 
@@ -337,6 +343,26 @@ def disjoint_classes(dataset: Dataset) -> None:
             _require(not shared, f"fold {fold}: class {min(shared, default='')!r} is among {what} classes")
         _require(development in (None, train | val), f"fold {fold} has other development classes than fold 0")
         development = train | val
+
+
+def trainable_and_testable(dataset: Dataset) -> None:
+    """Require enough training classes for a batch of the recipe, and queries with an image of their class to find."""
+    from .errors import TooFewClasses
+    from .protocols.recipes import recipe_of
+
+    wanted = recipe_of(type(dataset)).classes_per_batch
+    classes = min(dataset.train_val(fold, FOLDS).train.num_classes for fold in range(FOLDS))
+    _require(wanted <= classes, str(TooFewClasses(dataset.name, wanted, classes)))
+    for part, images in _parts(dataset):
+        labels = images.labels
+        queries, gallery = (labels if rows is None else labels[rows] for rows in (images.queries, images.gallery))
+        others = torch.bincount(gallery, minlength=images.num_classes)
+        # A query that is in the gallery does not find itself.
+        itself = torch.zeros(len(labels), dtype=torch.bool)
+        itself[slice(None) if images.gallery is None else images.gallery] = True
+        own = itself if images.queries is None else itself[images.queries]
+        found = bool((others[queries] - own.long() > 0).any())
+        _require(found, f"{part}: no query has another image of its class to find; classes need two images or more")
 
 
 def class_labels(dataset: Dataset) -> None:
@@ -380,14 +406,35 @@ def training_batches(dataset: Dataset) -> None:
 
 
 def crops(dataset: Dataset) -> None:
-    """The crop of fraction 1 is the image as evaluated; a smaller one has the same size."""
+    """The crop of fraction 1 is the centred square of the shorter side as evaluated; a smaller one has its size."""
     for part, images in _parts(dataset):
         index = _sample(images)
         whole = images.cropped(index, torch.ones(len(index)))
-        clean = images.evaluation(index)
-        _require(torch.allclose(whole, clean, atol=1e-5), f"{part}: the crop of fraction 1 is not the whole image")
+        clean = _centred_squares(images, index)
+        what = "the centred square of the shorter side" if whole.shape == clean.shape else f"{list(clean.shape)}"
+        same = whole.shape == clean.shape and torch.allclose(whole, clean, atol=1e-5)
+        _require(same, f"{part}: the crop of fraction 1 is not {what}")
         half = images.cropped(index, torch.full((len(index),), 0.5))
         _require(half.shape == clean.shape, f"{part}: a crop is {list(half.shape)}, not {list(clean.shape)}")
+
+
+def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
+    """Evaluation views of the largest centred squares: of images in memory, which are read whole, of the images."""
+    from .datasets.decode import decode
+    from .datasets.photo_images import PhotoImages
+    from .datasets.view import evaluation_view
+
+    if not isinstance(images, PhotoImages):
+        return images.evaluation(index)
+    # The side and the corner are rounded before the square is resized, so that it is not exactly the evaluation view
+    # of the whole photograph, which is resized first.
+    views = []
+    for i in index.tolist():
+        image = decode(images.paths[i])
+        side = min(image.shape[1:])
+        top, left = (round((length - side) / 2) for length in image.shape[1:])
+        views.append(evaluation_view(image[:, top : top + side, left : left + side], images.view))
+    return images.normalised(torch.stack(views))
 
 
 def subsets(dataset: Dataset) -> None:
@@ -416,6 +463,7 @@ def manifests(dataset: Dataset) -> None:
 DATASET_CHECKS: dict[str, Callable[[Dataset], None]] = {
     "metadata": data_metadata,
     "classes": disjoint_classes,
+    "batches": trainable_and_testable,
     "labels": class_labels,
     "ids": unique_ids,
     "evaluation": evaluation,
@@ -468,7 +516,8 @@ def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
 def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list[Row]:
     from .protocols.battery import run_battery
 
-    return run_battery(_view(clean, order), [test])
+    # Without its metrics: one of the checks is about their ranges, and the others are not.
+    return run_battery(_view(clean, order), [replace(test, metrics=())])
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
@@ -530,6 +579,81 @@ TEST_CHECKS: dict[str, Callable[[EmbeddingTest], None]] = {
     "order": any_order,
 }
 """Every check of a test of embeddings, by name."""
+
+
+def _pictures(shape: tuple[int, ...] = (3, 24, 20)) -> Tensor:
+    """Eight smooth random images, uint8 ``[8, C, H, W]``."""
+    coarse = 255 * torch.rand(8, shape[0], 5, 5, generator=torch.Generator().manual_seed(0))
+    return nn.functional.interpolate(coarse, shape[1:], mode="bilinear").to(torch.uint8)
+
+
+def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tensor:
+    """Images under a corruption, each with the draws of its own identity, ``[N, C, H, W]``."""
+    from .datasets.corruptions.apply import corrupt
+
+    made = (corrupt(corruption.name, image, severity, f"image {i}", 0) for i, image in enumerate(images))
+    return torch.stack(list(made))
+
+
+def metadata_of_corruption(corruption: Corruption) -> None:
+    """A name, a summary, and usual severities within [0, 1]."""
+    from .datasets.corruptions.severity import check_range
+
+    _require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
+    check_range(corruption.name, corruption.low, corruption.high)
+
+
+def corrupted_pixels(corruption: Corruption) -> None:
+    """Images of any shape keep it and stay uint8; the image that was given does not change."""
+    for shape in ((1, 20, 20), (3, 24, 20), (3, 31, 40)):
+        images = _pictures(shape)
+        before = images.clone()
+        for severity in (0.01, 0.5, 1.0):
+            _corrupted(corruption, severity, images)  # refuses another shape or type
+            _require(torch.equal(images, before), "it changes the image that it is given; work on a copy")
+
+
+def corruption_grows(corruption: Corruption) -> None:
+    """Severity 0 is the image itself, and on average no stronger severity changes it less."""
+    images = _pictures()
+    change = [
+        float((_corrupted(corruption, severity, images).double() - images.double()).abs().mean())
+        for severity in (0.0, 1e-3, 0.25, 0.5, 0.75, 1.0)
+    ]
+    _require(change[0] == 0, "severity 0 changes the image")
+    _require(change[-1] > change[1], "severity 1 changes images no more than severity 0.001")
+    falls = any(later < earlier - 0.02 * change[-1] for earlier, later in itertools.pairwise(change))
+    shown = ", ".join(f"{value:.3g}" for value in change)
+    _require(not falls, f"it must be stronger with severity; the mean change of a pixel from 0 to 1 is {shown}")
+
+
+def _global_generators() -> tuple[bytes, str, object]:
+    """States of the global generators of torch, NumPy and Python."""
+    state = np.random.get_state()  # noqa: NPY002 (whoever uses it is to be found)
+    return torch.get_rng_state().numpy().tobytes(), repr(state), random.getstate()
+
+
+def corruption_draws(corruption: Corruption) -> None:
+    """The same image and severity give the same pixels: all chance comes from ``draw``."""
+    images, found = _pictures(), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 (whoever uses the global generator is to be found)
+        random.seed(seed)
+        before = _global_generators()
+        found.append(_corrupted(corruption, 0.5, images))
+        untouched = before == _global_generators()
+        _require(untouched, "it uses a global random generator; take its random numbers from draw(n)")
+    _require(torch.equal(*found), "the same image, severity and draw give other pixels the second time")
+
+
+CORRUPTION_CHECKS: dict[str, Callable[[Corruption], None]] = {
+    "metadata": metadata_of_corruption,
+    "pixels": corrupted_pixels,
+    "grows": corruption_grows,
+    "draws": corruption_draws,
+}
+"""Every check of a registered corruption of pixels, by name; the crop is made, and checked, by data sets."""
 
 
 def check(name: str, cls: Any) -> None:

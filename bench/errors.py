@@ -35,6 +35,22 @@ class UnknownName(UserError):
         super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
 
 
+class TooFewClasses(UserError):
+    """Batches of more classes than there are to train on.
+
+    Args:
+        dataset: Name of the data set.
+        wanted: Classes of a batch.
+        classes: Training classes.
+    """
+
+    def __init__(self, dataset: str, wanted: int, classes: int) -> None:
+        super().__init__(
+            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
+            f" use --set data.classes_per_batch={classes} or less, or set it in the recipe"
+        )
+
+
 class BadInput(UserError, ValueError):
     """Arrays or a file that cannot be scored: one line on the command line, a ``ValueError`` from Python."""
 

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class Registry:
             self._add_file(path, origin=f"{package}.{path.stem}", plugin=False)
         for point in importlib.metadata.entry_points(group=package):
             self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
-        for path in plugins:
+        for path in _each_once(plugins):
             if not path.is_file():
                 raise UserError(f"--plugin {path}: no such file")
             self._add_file(path, origin=str(path), plugin=True)
@@ -187,6 +188,11 @@ class Registered(NamedTuple):
     summary: str
 
 
+NAME = re.compile("[a-z][a-z0-9_]*")
+"""Names of methods and data sets: they are parts of paths, lists on the command line and columns."""
+
+NOT_A_NAME = "cannot be a name: use lower-case letters, digits and underscores, a letter first"
+
 DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}
 """Decorators of registration, with the kind that their name implies."""
 
@@ -208,6 +214,8 @@ def _registered_classes(path: Path) -> Iterator[Registered]:
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
+        if not NAME.fullmatch(literals["name"]):
+            raise ValueError(f"class {node.name}: {literals['name']!r} {NOT_A_NAME}")
         decorator = registering[0]
         kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
         kinds[node.name] = kind
@@ -262,7 +270,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
             raise
         except BaseException as error:  # a package that nobody asked for must not stop every command
             print(f"bench: note: entry point {point.name!r} does not import: {first_line(error)}", file=sys.stderr)
-    for path in paths:
+    for path in _each_once(paths):
         if not path.is_file():
             raise UserError(f"--plugin {path}: no such file")
         try:
@@ -273,6 +281,11 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
             raise UserError(f"--plugin {path} does not import: {_reason(error)}") from error
         packages.append(plugin_name(path).rpartition(".")[0])
     return tuple(dict.fromkeys(packages))
+
+
+def _each_once(paths: Iterable[Path]) -> list[Path]:
+    """Files in their order, without those that were given before."""
+    return list({path.resolve(): path for path in reversed(list(paths))}.values())[::-1]
 
 
 def _reason(error: BaseException) -> str:

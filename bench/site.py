@@ -131,6 +131,9 @@ class Site(BaseModel):
                     self.opened[key] = cls(root)
             except DataError as error:
                 raise UserError(str(error)) from None
+            lacking = [item for item in ("input_channels", "image_size") if not hasattr(self.opened[key], item)]
+            if lacking:
+                raise UserError(f"data set {name!r}: class {cls.__name__} must define {', '.join(lacking)}")
         return self.opened[key]
 
     def _photographs(self, cls: type[Dataset], root: Path | None, view: Parameters) -> Dataset:

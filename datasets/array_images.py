@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, TrainingAugmentation, augment, centre_crop
-from .image_set import ImageSet
+from .image_set import ImageSet, require_tensor
 
 
 class ArrayImages(ImageSet):
@@ -35,6 +35,7 @@ class ArrayImages(ImageSet):
         Raises:
             ValueError: If pixels, labels, identities or normalisation do not fit together.
         """
+        require_tensor("pixels, uint8 [N, C, H, W],", pixels)
         super().__init__(labels, ids, class_names)
         if pixels.dim() != 4 or pixels.dtype != torch.uint8 or len(pixels) != len(self):
             raise ValueError(f"pixels must be uint8 [{len(self)}, C, H, W], not {pixels.dtype} {list(pixels.shape)}")

@@ -38,6 +38,7 @@ class Dataset(ABC):
         summary: One line for ``bench list``.
         recipe: Training recipe: the name of one in ``bench.protocols.recipes``, or a ``Recipe``. A class that sets none
             gets the ``RECIPE`` of its file if there is one, else that of its base class.
+        required: Attributes that a class must define in addition to ``name`` and ``summary``.
         embedded: Whether the data come with the installation; others need ``--data-root``.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
@@ -49,6 +50,7 @@ class Dataset(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     recipe: ClassVar[object] = "default"
+    required: ClassVar[tuple[str, ...]] = ()
     embedded: ClassVar[bool] = False
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]
@@ -91,7 +93,7 @@ def register_dataset(cls: DatasetClass) -> DatasetClass:
     ``summary`` as plain strings.
 
     Raises:
-        TypeError: If the class is not a Dataset, or its name or summary are missing.
+        TypeError: If the class is not a Dataset, or its name, its summary or anything that it must define is missing.
     """
     if not issubclass(cls, Dataset):
         raise TypeError(f"{cls.__name__} must subclass Dataset")
@@ -99,6 +101,9 @@ def register_dataset(cls: DatasetClass) -> DatasetClass:
         value = cls.__dict__.get(field)
         if not isinstance(value, str) or not value or "\n" in value:
             raise TypeError(f"{cls.__name__}.{field} must be a non-empty string of one line in the class body")
+    lacking = [*sorted(cls.__abstractmethods__), *(name for name in cls.required if not hasattr(cls, name))]
+    if lacking:
+        raise TypeError(f"class {cls.__name__} must define {', '.join(lacking)}")
     return cls
 
 

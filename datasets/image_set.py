@@ -17,6 +17,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def require_tensor(what: str, value: object) -> None:
+    """Refuse what is no tensor.
+
+    Raises:
+        ValueError: With what it is and how to convert it.
+    """
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{what} must be a torch tensor, not {type(value).__name__}; torch.from_numpy converts an array"
+        )
+
+
 class ImageSet(ABC):
     """Labelled images that can be read augmented for training, unchanged for evaluation, or as centre crops.
 
@@ -43,6 +55,7 @@ class ImageSet(ABC):
         Raises:
             ValueError: If the labels are not exactly 0..C-1, or identities are missing or repeated.
         """
+        require_tensor("labels, int64 [N],", labels)
         self.labels = labels.to(torch.int64)
         self.ids = tuple(ids)
         self.class_names = tuple(class_names)
@@ -143,7 +156,8 @@ class ImageSet(ABC):
 
         Args:
             index: int64 ``[B]``, positions in the set.
-            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1]; 1 is the whole image.
+            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1]; 1 is the whole image, or
+                the centred square of the shorter side of a photograph.
 
         Returns:
             float32 ``[B, C, H, W]``.
@@ -183,4 +197,4 @@ class ImageSet(ABC):
         return labels, ids, tuple(self.class_names[c] for c in classes.tolist())
 
 
-__all__ = ["ImageSet"]
+__all__ = ["ImageSet", "require_tensor"]

@@ -22,6 +22,11 @@ from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
 from .view import View
 
+PARTS = ("dev", "test", "query", "gallery")
+"""Parts that a release may assign images to."""
+
+_ADD = f"add(image, key, name, part) takes a part of {', '.join(PARTS)}, or none"
+
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 _DEPTH = 4
 
@@ -53,7 +58,15 @@ class Listing:
             key: Key of its class.
             name: Name of its class.
             part: Part that the release assigns it to, if it assigns parts.
+
+        Raises:
+            DataError: If a name is not text, or the part is unknown.
         """
+        for what, text in (("image", image), ("name", name)):
+            if not isinstance(text, str):
+                raise DataError(f"listing.add: {what} must be text, not {type(text).__name__} {text}; {_ADD}")
+        if part not in ("", *PARTS):
+            raise DataError(f"listing.add: unknown part {part!r}; {_ADD}")
         self.ids.append(image)
         self.classes.append(key)
         self.names[key] = name
@@ -147,6 +160,7 @@ class PhotoDataset(Dataset):
     """
 
     recipe = "folder"
+    required = ("official", "source", "needs")
     input_channels = 3
     image_size = (224, 224)
     augmentation_type = PhotoAugmentation

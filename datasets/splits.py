@@ -41,7 +41,10 @@ def class_folds(num_classes: int, folds: int) -> list[range]:
         ValueError: If the number of folds is not in 2..C.
     """
     if not 2 <= folds <= num_classes:
-        raise ValueError(f"the number of folds must be in 2..{num_classes} (the number of classes), not {folds}")
+        needed = f"; {folds} folds need at least {folds} development classes" if folds > num_classes else ""
+        raise ValueError(
+            f"the number of folds must be in 2..{num_classes} (the number of classes), not {folds}{needed}"
+        )
     size, larger = divmod(num_classes, folds)
     starts = [i * size + min(i, larger) for i in range(folds + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 from .declare import EmbeddingTest
 from .embeddings import Embeddings
@@ -26,14 +27,33 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
 
     Returns:
         Tidy rows. A value that does not exist (the correlation of a constant confidence, say) is nan.
+
+    Raises:
+        ValueError: If a value is outside the range of a metric that its test declares.
     """
     chosen = [test for test in tests if applies(test, view)]
     rows: list[Row] = []
     for name in view.scorers:
         for test in chosen:
             if test.per == "scorer" or (test.per == "own scorer" and name in view.own_scorers):
-                rows += test.run(view, name)
+                rows += _in_range(test, test.run(view, name))
     for test in chosen:
         if test.per == "embeddings":
-            rows += test.run(view)
+            rows += _in_range(test, test.run(view))
     return rows
+
+
+def _in_range(test: EmbeddingTest, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows of a test, each checked against the metrics that the test itself declares."""
+    for row in rows:
+        name, value = row["metric"], row["value"]
+        for metric in test.metrics:
+            if value is None or math.isnan(value) or metric.values(name) is None:
+                continue
+            # Sums of float32 may exceed a bound in the last digits.
+            if not metric.low - 1e-6 <= value <= metric.high + 1e-6:
+                raise ValueError(
+                    f"metric {name!r} of the tests {test.group!r} is {value:.6g}, outside of its declared range"
+                    f" [{metric.low:g}, {metric.high:g}]; give its Metric(..) the right low, high and unit"
+                )
+        yield row

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, get_args
 
 from .rows import Row
 
 Per = Literal["scorer", "own scorer", "embeddings"]
+
+NEEDED = ("candidates", "confidences", "directions", "gallery", "quality", "queries", "soft_labels", "validation")
+"""Attributes of embeddings that some lack, which a test can need."""
 
 
 class DeclaredMetric(Protocol):
@@ -30,6 +33,17 @@ class DeclaredMetric(Protocol):
     @property
     def group(self) -> str:
         """Group of the test that computes it."""
+
+    @property
+    def low(self) -> float:
+        """Smallest value."""
+
+    @property
+    def high(self) -> float:
+        """Largest value."""
+
+    def values(self, name: str) -> dict[str, str] | None:
+        """Values of the placeholders in a name; None if it is another metric's."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ def test(
     """Declare a function as a test of embeddings (:class:`EmbeddingTest`).
 
     Raises:
-        ValueError: If a metric names another group than the test.
+        ValueError: If a metric names another group than the test, or ``per`` or ``needs`` has an unknown value.
 
     Example:
         >>> @test(group="example", per="embeddings")
@@ -85,14 +99,19 @@ def test(
         >>> [declared.group for declared in declared_tests(count.__module__) if declared.run is count]
         ['example']
     """
-    brought = tuple(metrics)
+    brought, needed = tuple(metrics), tuple(needs)
+    if per not in get_args(Per):
+        raise ValueError(f"per must be one of {', '.join(map(repr, get_args(Per)))}, not {per!r}")
+    unknown = [name for name in needed if name not in NEEDED]
+    if unknown:
+        raise ValueError(f"needs {unknown[0]!r}, which embeddings do not have (known: {', '.join(NEEDED)})")
     for metric in brought:
         if metric.group != group:
             raise ValueError(f"metric {metric.name!r} is of group {metric.group!r}, its test of group {group!r}")
 
     def declare(function: F) -> F:
         key = (function.__module__, function.__qualname__)
-        _DECLARED[key] = EmbeddingTest(group, per, function, tuple(needs), clean_only, brought)
+        _DECLARED[key] = EmbeddingTest(group, per, function, needed, clean_only, brought)
         return function
 
     return declare

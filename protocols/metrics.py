@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from .declare import declared_tests
 
 Better = Literal["higher", "lower", ""]
+Of = Literal["ranking", "confidence", "embeddings"]
 Unit = Literal["share", "correlation", "number"]
 
 
@@ -35,6 +36,9 @@ class Metric:
         source: Where it is defined.
         default: Whether ``bench score`` computes it without being asked.
         short: Heading in tables with little space; the title if empty.
+
+    Raises:
+        ValueError: If a field has an unknown value, or the range is empty.
     """
 
     name: str
@@ -42,7 +46,7 @@ class Metric:
     group: str
     asked_as: str = ""
     better: Better = "higher"
-    of: Literal["ranking", "confidence", "embeddings"] = "ranking"
+    of: Of = "ranking"
     unit: Unit = "share"
     low: float = 0.0
     high: float = 1.0
@@ -50,6 +54,15 @@ class Metric:
     source: str = ""
     default: bool = False
     short: str = ""
+
+    def __post_init__(self) -> None:
+        for field, known in (("better", Better), ("of", Of), ("unit", Unit)):
+            value = getattr(self, field)
+            if value not in get_args(known):
+                legal = ", ".join(map(repr, get_args(known)))
+                raise ValueError(f"metric {self.name!r}: {field} must be one of {legal}, not {value!r}")
+        if not self.low < self.high:
+            raise ValueError(f"metric {self.name!r}: low={self.low:g} is not below high={self.high:g}")
 
     @property
     def family(self) -> bool:

@@ -1,13 +1,20 @@
 """The suites for data sets and for tests of embeddings: ours pass, and they fail what they should fail."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from bench.conformance import DATASET_CHECKS, TEST_CHECKS, ConformanceError
 from bench.datasets import ArrayImages, Dataset, TrainVal
+from bench.datasets.photo_images import PhotoImages
+from bench.datasets.view import View
 from bench.protocols.declare import EmbeddingTest
 from bench.protocols.known_tests import BUILT_IN, load_tests
+from bench.protocols.recipes.default import RECIPE
 from bench.protocols.rows import row
 from bench.registry import Registry
+from PIL import Image
 
 
 @pytest.mark.parametrize("name", ["ndigit_smoke", "glyphs"])
@@ -28,18 +35,20 @@ class Dots(Dataset):
 
     name, summary = "dots", "random pixels"
     input_channels, image_size = 1, (8, 8)
+    recipe = replace(RECIPE, classes_per_batch=6)
 
     def __init__(self, fault=""):
         super().__init__()
         self.fault = fault
 
     def part(self, classes, shift=0):
-        labels = torch.arange(len(classes)).repeat_interleave(3)
+        copies = 1 if self.fault == "batches" else 3
+        labels = torch.arange(len(classes)).repeat_interleave(copies)
         g = torch.Generator().manual_seed(classes[0])
         if self.fault == "manifest":
             g.seed()
         pixels = torch.randint(0, 256, (len(labels), 1, 8, 8), dtype=torch.uint8, generator=g)
-        ids = [f"{c}/{i}" if self.fault != "ids" else f"{c - classes[0]}/{i}" for c in classes for i in range(3)]
+        ids = [f"{c}/{i}" if self.fault != "ids" else f"{c - classes[0]}/{i}" for c in classes for i in range(copies)]
         images = ArrayImages(pixels, labels, ids, [f"class {c}" for c in classes], mean=(0.5,), std=(0.3,))
         if self.fault == "crops":
             images.cropped = lambda index, fraction: images.evaluation(index) + 1
@@ -62,9 +71,33 @@ class Dots(Dataset):
 def test_a_data_set_conforms_and_each_fault_is_found():
     for check in DATASET_CHECKS.values():
         check(Dots())
-    for fault in ("classes", "ids", "evaluation", "training", "crops", "select", "manifest"):
+    for fault in ("classes", "batches", "ids", "evaluation", "training", "crops", "select", "manifest"):
         with pytest.raises(ConformanceError):
             DATASET_CHECKS[fault](Dots(fault))
+
+
+def test_the_checks_say_what_a_run_says_of_batches_that_are_too_large():
+    """A data set passed its checks and could not be trained on."""
+    dots = Dots()
+    type(dots).recipe, before = replace(RECIPE, classes_per_batch=7), Dots.recipe
+    try:
+        with pytest.raises(ConformanceError, match="batches of 7 classes need more than the 6 training classes of 'd"):
+            DATASET_CHECKS["batches"](dots)
+    finally:
+        Dots.recipe = before
+
+
+@pytest.mark.parametrize(("queries", "gallery", "passes"), [([0, 3], [1, 4], True), ([0], [0, 3], False)])
+def test_a_query_does_not_find_itself(queries, gallery, passes):
+    dots = Dots()
+    images = dots.test()
+    images.queries, images.gallery = torch.tensor(queries), torch.tensor(gallery)
+    dots.test = lambda: images
+    if passes:
+        DATASET_CHECKS["batches"](dots)
+    else:
+        with pytest.raises(ConformanceError, match="test: no query has another image of its class"):
+            DATASET_CHECKS["batches"](dots)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +116,20 @@ def test_a_data_set_conforms_and_each_fault_is_found():
 def test_each_fault_of_a_test_of_embeddings_is_found(fault, run):
     with pytest.raises(ConformanceError):
         TEST_CHECKS[fault](EmbeddingTest("spread", "embeddings", run))
+
+
+@pytest.mark.parametrize("size", [(72, 56), (500, 333), (64, 64)])
+def test_photographs_of_any_size_conform(size, tmp_path, monkeypatch):
+    """Ordinary photographs failed: a crop rounds before it is resized, the evaluation view afterwards."""
+    for number in range(16):
+        folder = tmp_path / "photos" / f"class{number // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    dataset = Registry("datasets").dataset("folder")(tmp_path / "photos", view=View(image_size=32, resize=36))
+    DATASET_CHECKS["crops"](dataset)
+
+    whole = PhotoImages.cropped
+    monkeypatch.setattr(PhotoImages, "cropped", lambda self, index, side: whole(self, index, 0.9 * side))
+    with pytest.raises(ConformanceError, match="centred square"):
+        DATASET_CHECKS["crops"](dataset)

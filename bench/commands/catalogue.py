@@ -1,4 +1,4 @@
-"""``bench list`` and ``bench show``: methods, data sets, protocols, scorers, corruptions, tests, distributions."""
+"""``bench list`` and ``bench show``: methods, data sets, protocols and the smaller kinds of entries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
 
+from ..code_id import file_of
 from ..errors import UnknownName, UserError
 from ..registry import Registry, described, load_plugins
 from . import completion
@@ -31,6 +32,7 @@ class Listed(StrEnum):
     corruptions = "corruptions"
     tests = "tests"
     distributions = "distributions"
+    backbones = "backbones"
 
 
 class ListRow(TypedDict):
@@ -53,7 +55,7 @@ def list_entries(
     check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols, scorers, corruptions, tests of embeddings or distributions.
+    """List methods, data sets, protocols, scorers, corruptions, tests of embeddings, distributions or backbones.
 
     \b
     bench list methods
@@ -95,6 +97,8 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
 
         protocols = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
+    if kind is Listed.backbones:
+        return _backbone_rows()
     if kind not in (Listed.methods, Listed.datasets):
         load_plugins(plugins)
         return _registered_rows(kind)
@@ -109,6 +113,19 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
                 error = str(problem)
         rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
     return rows
+
+
+def _backbone_rows() -> list[ListRow]:
+    """Our backbones, described by their modules, and the models of timm; none is imported."""
+    import ast
+
+    from ..methods.backbones.registry import MODULES, backbone_module, known_backbones
+
+    def document(name: str) -> str:
+        tree = ast.parse(file_of(backbone_module(name)).read_text(encoding="utf-8"))
+        return ast.get_docstring(tree) or ""
+
+    return [_row(name, document(name) if name in MODULES else "a model of timm") for name in known_backbones()]
 
 
 def _registered_rows(kind: Listed) -> list[ListRow]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from string import Template
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
+from ..registry import NAME, NOT_A_NAME
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -49,8 +49,8 @@ def write_template(kind: PluginKind, name: str, path: Path) -> None:
     Raises:
         UserError: If the name cannot be one, or the file exists.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise UserError(f"{name!r} cannot be a name: use lower-case letters, digits and underscores, a letter first")
+    if not NAME.fullmatch(name):
+        raise UserError(f"{name!r} {NOT_A_NAME}")
     text = (TEMPLATES / f"{kind.value}.py.tmpl").read_text(encoding="utf-8")
     title = "".join(part.capitalize() for part in name.split("_"))
     filled = Template(text).substitute(name=name, Class=title, file=path.name)

@@ -1,14 +1,15 @@
-"""``bench test``: does a method, a data set or a test of embeddings do what each must do?"""
+"""``bench test``: does a method, a data set, a test of embeddings or a corruption do what each must do?"""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import typer
 
-from ..errors import UnitFailed, UnknownName, UserError, first_line
+from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of
 from ..registry import Registry, load_plugins
 from . import completion
 from .options import Json, Plugins, print_json
@@ -17,7 +18,7 @@ Checks = Mapping[str, Callable[[Any], None]]
 
 
 class CheckResult(TypedDict):
-    """One check of one method, data set or test."""
+    """One check of one method, data set, test or corruption."""
 
     kind: str
     name: str
@@ -48,29 +49,40 @@ def check_entries(
             autocompletion=completion.TESTS,
         ),
     ] = None,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corruption",
+            help="Corruptions, comma-separated, or all.",
+            metavar="C[,C..]",
+            autocompletion=completion.CORRUPTIONS,
+        ),
+    ] = None,
     data_root: Annotated[
         Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")
     ] = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Check that methods, data sets and tests of embeddings do what each must do.
+    """Check that methods, data sets, tests of embeddings and corruptions do what each must do.
 
     Methods: shapes, gradients, confidence, state, frozen parts. Data sets: disjoint classes, labels, identities,
-    images, crops, manifests. Tests: declared metrics in their range, the same in any order of the images.
+    images, crops, manifests. Tests: declared metrics in their range, the same in any order of the images. Corruptions:
+    8-bit images of the same shape, stronger with severity, no chance but that of the image.
 
     \b
     bench test --method mine --plugin mine.py
     bench test --dataset birds --data-root data --plugin birds.py
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    if not method and not dataset and not test:
-        raise UserError("name something to check: --method, --dataset or --test")
+    if not method and not dataset and not test and not corruption:
+        raise UserError("name something to check: --method, --dataset, --test or --corruption")
     plugins = tuple(plugin or ())
     load_plugins(plugins)
     rows = [
         *(_check_methods(tuple(method), plugins) if method else ()),
         *(_check_datasets(tuple(dataset), plugins, data_root) if dataset else ()),
         *(_check_tests(tuple(test)) if test else ()),
+        *(_check_corruptions(tuple(corruption)) if corruption else ()),
     ]
     if as_json:
         print_json(rows)
@@ -116,12 +128,44 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
             yield from _run("test", name, declared, TEST_CHECKS)
 
 
+def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
+    from ..conformance import CORRUPTION_CHECKS
+    from ..datasets.corruptions.registry import CORRUPTIONS
+    from ..planning.request import expand
+
+    of_pixels = [name for name in CORRUPTIONS if CORRUPTIONS[name].apply is not None]
+    for name in expand(names, of_pixels):
+        if name not in of_pixels:
+            if name in CORRUPTIONS:
+                raise UserError(f"--corruption {name}: data sets make it; `bench test --dataset ..` checks it")
+            raise UnknownName("corruption", name, of_pixels)
+        yield from _run("corruption", name, CORRUPTIONS[name], CORRUPTION_CHECKS)
+
+
 def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[CheckResult]:
-    """Run every check of one entry."""
+    """Run every check of one entry; an error that stops several of them is reported once."""
+    seen = set()
     for label, check in checks.items():
         reason = ""
         try:
             check(entry)
         except Exception as error:  # whatever an entry raises is what the suite reports
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = _reason(error)
+        if reason and reason in seen:
+            continue
+        seen.add(reason)
         yield {"kind": kind, "name": name, "check": label, "passed": not reason, "reason": reason}
+
+
+def _reason(error: Exception) -> str:
+    """Message of an error, with its place if it is of a plug-in; a method that a class leaves out is named."""
+    from ..conformance import ConformanceError
+
+    if isinstance(error, ConformanceError):
+        return first_line(error)
+    said = first_line(error)
+    frame = list(traceback.walk_tb(error.__traceback__))[-1][0]
+    if isinstance(error, NotImplementedError) and "self" in frame.f_locals:
+        said = f"{type(frame.f_locals['self']).__name__} lacks {frame.f_code.co_name}"
+    where = f" ({place_of(error)})" if from_plugin(error) else ""
+    return f"{type(error).__name__}: {said}{where}"

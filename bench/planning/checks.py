@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from ..errors import UnknownName, UserError, first_line
+from ..errors import TooFewClasses, UnknownName, UserError, first_line
 from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
@@ -19,6 +19,7 @@ from .setting import Setting
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
+    from ..protocols.recipes._base import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,27 +48,25 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
         UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.
     """
     dataset, view = request.cell.dataset, dict(setting.view)
-    _check_names(setting, site.datasets.dataset(dataset))
+    _check_names(setting, request.recipe, site.datasets.dataset(dataset))
     try:
         data = site.dataset(dataset, view)
     except ValueError as error:
-        raise UserError(f"--set data.*: {error}") from None
+        raise UserError(f"{_blamed('--set data.*', setting.view, request.recipe.view, dataset)}: {error}") from None
     try:
         classes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
     except ValueError as error:
         raise UserError(f"data set {dataset!r}: {error}") from None
     wanted = setting.batches["classes_per_batch"]
     if wanted > classes:
-        raise UserError(
-            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
-            f" use --set data.classes_per_batch={classes} or less"
-        )
+        raise TooFewClasses(dataset, wanted, classes)
     dim, asked = setting.network["dim"], experiment.select_by
     if asked is not None and request.requested and not _fitting_scorers((asked,), method, dim):
         raise UserError(f"--select-by {asked}: not defined for the distributions of {method.name}")
     backbone = setting.network["backbone"]
     if view:
-        _try_backbone(backbone, view["image_size"])
+        source = _blamed(f"--backbone {backbone}", backbone, request.recipe.backbone, dataset)
+        _try_backbone(backbone, view["image_size"], source)
     return Checked(
         partial=data.partial if view else "",
         files=files,
@@ -77,14 +76,20 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
     )
 
 
-def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
+def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
+    """The option that set a value, or the recipe if it has the same."""
+    return f"the recipe of data set {dataset!r}" if value == of_recipe else option
+
+
+def _check_names(setting: Setting, recipe: Recipe, dataset: type[Dataset]) -> None:
     from ..methods.backbones.pooling import POOLINGS
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
 
+    name, backbone = dataset.name, setting.network["backbone"]
     try:
-        check_backbone(setting.network["backbone"])
+        check_backbone(backbone)
     except ValueError as error:
-        raise UserError(f"--backbone: {error}") from None
+        raise UserError(f"{_blamed('--backbone', backbone, recipe.backbone, name)}: {error}") from None
     for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
         if setting.optim[key] not in get_args(known):
             raise UnknownName(f"value of optim.{key}:", setting.optim[key], get_args(known))
@@ -94,7 +99,8 @@ def _check_names(setting: Setting, dataset: type[Dataset]) -> None:
     try:
         dataset.augmentation_type(**setting.augmentation)
     except ValueError as error:
-        raise UserError(f"--set augment.*: {error}") from None
+        blamed = _blamed("--set augment.*", setting.augmentation, recipe.augmentation, name)
+        raise UserError(f"{blamed}: {error}") from None
     except TypeError:
         names = ", ".join(item.name for item in fields(dataset.augmentation_type))
         raise UserError(
@@ -113,7 +119,7 @@ def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_dis
 
 
 @cache
-def _try_backbone(name: str, side: int) -> None:
+def _try_backbone(name: str, side: int, source: str) -> None:
     """Send one image through a backbone at random weights: some networks read one size only."""
     import torch
 
@@ -126,11 +132,11 @@ def _try_backbone(name: str, side: int) -> None:
             shape = tuple(build_backbone(name, 3).eval()(torch.rand(1, 3, side, side)).shape)
     except Exception as error:  # whatever a network of timm raises on an image it was not made for
         raise UserError(
-            f"--backbone {name} cannot read images of {side} x {side} ({first_line(error)}); try another"
-            " --set data.image_size"
+            f"{source}: backbone {name} cannot read images of {side} x {side} ({first_line(error)}); try another"
+            " data.image_size"
         ) from None
     if len(shape) != 2:
-        raise UserError(f"--backbone {name} gives features of shape {list(shape)}, not one vector per image")
+        raise UserError(f"{source}: backbone {name} gives features of shape {list(shape)}, not one vector per image")
 
 
 def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:

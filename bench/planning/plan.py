@@ -223,7 +223,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
             soft_labels=cell.checked.soft_labels,
         ),
         preset=experiment.preset_name,
-        pinned=_pinned(experiment, cell, template, site),
+        pinned=_pinned(experiment, cell, template),
         pins_used=cell.pinned.keys,
         requested=cell.request.requested,
         differences=cell.differences,
@@ -294,7 +294,7 @@ def _testing_code(cell: CellSetting, tests: Tests) -> str:
     )
 
 
-def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site: Site) -> str:
+def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> str:
     """Text that distinguishes this run from others of the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()
@@ -316,7 +316,4 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec, site
         parts.append(f"partial release: {template.partial}")
     if template.weights:
         parts.append(f"weights={template.weights[:8]}")
-    entry = site.methods.get(template.method)
-    if entry.plugin:
-        parts.append(f"plugin={code_id(entry.code)[:8]}")
     return "; ".join(parts)

@@ -13,7 +13,7 @@ from ..site import Site
 from .cell import CellSetting, cell_setting
 from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished
-from .request import Experiment, Place, RunRequest, resolve
+from .request import Experiment, Place, RunRequest, resolve, split_names
 from .sources import known_keys
 from .sweep import swept_pins
 
@@ -68,7 +68,7 @@ def _build(request: RunRequest, site: Site) -> Plans:
         if asked.place in settings:
             base = plans[asked.base] if asked.base else None
             plans[asked.place] = make_plan(experiment, settings[asked.place], base, site)
-    _check_all_used(experiment, site, plans)
+    _check_all_used(experiment, split_names(request.scorers), site, plans)
     named = [error for place, error in missing.items() if place.cell.method in experiment.methods]
     return Plans(tuple(plans.values()), tuple(dict.fromkeys(map(str, named))))
 
@@ -91,10 +91,10 @@ def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetti
     return settings, missing
 
 
-def _check_all_used(experiment: Experiment, site: Site, plans: dict[Place, Plan]) -> None:
-    """Refuse scorers and pinned values that no plan has."""
-    for name in experiment.scorers:
-        if not any(name in plan.testing.scorers for plan in plans.values()):
+def _check_all_used(experiment: Experiment, scorers: tuple[str, ...], site: Site, plans: dict[Place, Plan]) -> None:
+    """Refuse scorers and pinned values that were typed and that no plan has; ``all`` is those that are defined."""
+    for name in scorers:
+        if name != "all" and not any(name in plan.testing.scorers for plan in plans.values()):
             raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(experiment.methods)}")
     used = {key for plan in plans.values() for key in plan.pins_used}
     unused = [pin.key for pin in experiment.pins if pin.key not in used]

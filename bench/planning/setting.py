@@ -70,7 +70,9 @@ def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameter
         if first["type"] == "extra_forbidden":
             known = [f"method.{key}" for key in method.Params.model_fields]
             raise UnknownName(f"parameter of {method.name}:", f"method.{where}", known) from None
+        # Pydantic's prefix of what a validator raises.
+        reason = first["msg"].removeprefix("Value error, ").lower()
         raise UserError(
-            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {first['msg'].lower()}"
+            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {reason}"
             f" (see `bench show {method.name}`)"
         ) from None

@@ -88,7 +88,7 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print everything, in percent.
+    """Print everything, shares in percent.
 
     Args:
         scored: Scored files by name.
@@ -113,16 +113,22 @@ def _percent(value: float, digits: int = 2, sign: str = "") -> str:
     return "-" if value != value else f"{100 * value:{sign}.{digits}f}"
 
 
-def _value(metric: str, value: float) -> str:
-    """A value in percent, or as it is if its metric is a plain number."""
+def _is_share(metric: str) -> bool:
     declared = find_metric(metric)
-    return f"{value:.4f}" if declared and declared.unit == "number" else _percent(value)
+    return declared is not None and declared.unit == "share"
+
+
+def _value(metric: str, value: float, sign: str = "") -> str:
+    """A share in percent, or any other value as it is."""
+    if _is_share(metric):
+        return _percent(value, sign=sign)
+    return "-" if value != value else f"{value:{sign}.4f}"
 
 
 def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
     rows = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
     several = rows["scorer"].nunique() > 1
-    table = new_table("Values in percent" if several else f"Values in percent, ranked by {rows['scorer'].iloc[0]}")
+    table = new_table(_title_of_metrics(rows))
     table.add_column("metric")
     if several:
         table.add_column("scorer")
@@ -149,6 +155,16 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
         )
 
 
+def _title_of_metrics(rows: pd.DataFrame) -> str:
+    """Unit of the values, and the scorer if everything is ranked by the same one."""
+    shares = [_is_share(metric) for metric in rows["metric"].unique()]
+    title = "Values in percent" if all(shares) else "Shares in percent, other values as they are" if any(shares) else ""
+    scorers = list(rows["scorer"].unique())
+    ranked = f"ranked by {scorers[0]}" if len(scorers) == 1 and scorers[0] else ""
+    text = ", ".join(filter(None, [title, ranked]))
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def _metric_label(metric: str, variant: str) -> Text:
     title = title_of(metric)
     return Text(f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title)
@@ -158,7 +174,8 @@ def _differences(comparison: pd.DataFrame) -> dict[tuple[str, str, str], str]:
     """Differences with their intervals by file, scorer and metric."""
     texts = {}
     for _, line in comparison.iterrows():
-        mean, low, high = (_percent(line[key], sign="+") for key in ("difference", "ci95_low", "ci95_high"))
+        keys = ("difference", "ci95_low", "ci95_high")
+        mean, low, high = (_value(line["metric"], line[key], sign="+") for key in keys)
         texts[line["other"], line["scorer"], line["metric"]] = f"{mean} [{low}, {high}]"
     return texts
 

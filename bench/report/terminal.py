@@ -58,7 +58,8 @@ def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequ
 
 
 def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
-    title = f"{dataset}: mean ± SD" + (f" over {common['seeds']} seeds" if "seeds" in common else " over seeds")
+    seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
+    title = f"{dataset}: mean ± SD over {seeds}"
     title += f", {common['tuning']}" if "tuning" in common else ""
     title += f"\n{pinned}" if pinned else ""
     return Text(title)

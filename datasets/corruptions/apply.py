@@ -50,14 +50,15 @@ def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int)
         uint8 ``[C, H, W]``.
 
     Raises:
-        ValueError: If the name is unknown or the crop's, the image is not 8-bit, or the severity is not in [0, 1].
+        ValueError: If the name is unknown or the crop's, the image is not 8-bit, the severity is not in [0, 1], or the
+            corruption does not give an image of the same kind.
 
     Example:
         >>> image = torch.tensor([[[0, 40], [80, 120]]], dtype=torch.uint8)
         >>> corrupt("occlusion", image, 1.0, "a.png", seed=0).unique().tolist()
         [60]
     """
-    from .registry import CORRUPTIONS
+    from .registry import CORRUPTIONS, corruption_file
 
     kind = CORRUPTIONS.get(name)
     if kind is None or kind.apply is None:
@@ -68,7 +69,14 @@ def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int)
         raise ValueError(f"severity must be in [0, 1], not {severity}")
     if severity == 0:
         return image
-    return kind.apply(image, severity, identity_draw(identity, seed))
+    made = kind.apply(image, severity, identity_draw(identity, seed))
+    if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.shape != image.shape:
+        given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise ValueError(
+            f"corruption {name!r} ({corruption_file(name)}) gives {given} for an image {image.dtype}"
+            f" {list(image.shape)}; both must be the same"
+        )
+    return made
 
 
 __all__ = ["corrupt", "corrupted"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,13 +51,24 @@ def register_corruption(corruption: Corruption) -> Corruption:
         corruption: The corruption. The module that calls this is the one whose code its results depend on.
 
     Raises:
-        ValueError: If another module has a corruption of that name, or the name cannot be part of a metric's.
+        ValueError: If another module has a corruption of that name, the name cannot be part of a metric's, the usual
+            severities are no range, or the function cannot take an image, a severity and a draw.
     """
     name, module = corruption.name, str(sys._getframe(1).f_globals.get("__name__"))
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or name == "all":
         raise ValueError(f"a corruption's name is lower-case letters, digits and underscores, not {name!r}")
     if corruption.apply is None:
         raise ValueError(f"corruption {name!r} needs `apply`, a function of the pixels")
+    try:
+        inspect.signature(corruption.apply).bind(None, 0.5, None)
+    except TypeError:
+        raise ValueError(f"corruption {name!r}: its function takes (image, severity, draw)") from None
+    from .severity import check_range
+
+    try:
+        check_range(name, corruption.low, corruption.high)
+    except ValueError as error:
+        raise ValueError(f"corruption {name!r}: {error}") from None
     if name in NAMES or (name in _ADDED and _ADDED[name][1] != module):
         raise ValueError(f"corruption {name!r} is already defined in {corruption_module(name)}; choose another name")
     _ADDED[name] = (corruption, module)
@@ -83,4 +96,15 @@ def corruption_module(name: str) -> str:
     return f"{__package__}.{name}"
 
 
-__all__ = ["CORRUPTIONS", "NAMES", "corruption_module", "register_corruption"]
+def corruption_file(name: str) -> str:
+    """Name of the file that defines a corruption, for messages.
+
+    Example:
+        >>> corruption_file("blur")
+        'blur.py'
+    """
+    module = import_module(corruption_module(name))
+    return Path(module.__file__ or module.__name__).name
+
+
+__all__ = ["CORRUPTIONS", "NAMES", "corruption_file", "corruption_module", "register_corruption"]

@@ -48,13 +48,19 @@ def array_form(kind: str, *names: str) -> Callable[[D], D]:
     """
 
     def declare(cls: D) -> D:
+        from .registry import MODULES
+
         known = _CLASSES.get(kind)
         # A module that is imported again defines the same class anew.
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"array form {kind!r} of {cls.__name__} is already that of {known.__module__}.{known.__qualname__};"
-                " choose another name"
-            )
+            owner = f"{known.__module__}.{known.__qualname__}"
+        # One of ours may not be imported yet.
+        elif kind in MODULES and cls.__module__ != f"{__package__}.{MODULES[kind]}":
+            owner = f"{__package__}.{MODULES[kind]}"
+        else:
+            owner = ""
+        if owner:
+            raise ValueError(f"array form {kind!r} of {cls.__name__} is already that of {owner}; choose another name")
         attributes: Any = cls
         attributes.array_kind, attributes.array_names = kind, names
         _CLASSES[kind] = cls

@@ -119,7 +119,10 @@ def test_register_checks_the_class():
         name = "complete"
         summary = "something"
 
-    assert register_dataset(Complete) is Complete
+    with pytest.raises(TypeError, match="class Complete must define test, train_val"):
+        register_dataset(Complete)
+    Whole = type("Whole", (Complete,), {**vars(Complete), "test": None, "train_val": None})
+    assert register_dataset(Whole) is Whole
     assert register is register_dataset
 
 

@@ -4,6 +4,12 @@ import csv
 
 import numpy as np
 import pytest
+from bench.cli import main
+from bench.datasets.corruptions import registry
+from bench.errors import UserError
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
 from PIL import Image
 
 PHOTOS = '''
@@ -255,3 +261,206 @@ def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
     (site / "bench_extras.py").write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
     assert "0 trainings done" in cli(*RUN, *asked).stderr
     assert not {row["unit"] for row in _table(tmp_path)} & {row["unit"] for row in table}
+
+
+METHOD = '''
+from bench.methods import CosineClassifier, Method, register
+
+
+@register
+class Mine(Method):
+    """A scaled softmax."""
+
+    name = "mine"
+    summary = "a scaled softmax"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, 16.0)
+'''
+
+
+def _plans(plugin, folder, **options):
+    site = Site(results=str(folder / "results"), plugins=(str(plugin),))
+    return build_plans(RunRequest(datasets=("ndigit_smoke",), hparams="default", **options), site).plans
+
+
+def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path):
+    """Every edit of a plug-in made a row of its own, which stayed in all tables and was compared in its place."""
+    found = []
+    for number, scale in enumerate(("16.0", "17.0")):
+        # Another folder is another module: one file is imported once per process.
+        plugin = tmp_path / str(number) / "mine.py"
+        plugin.parent.mkdir()
+        plugin.write_text(METHOD.replace("16.0", scale))
+        found += _plans(plugin, tmp_path, methods=("mine",))
+    assert [plan.pinned for plan in found] == ["", ""]
+    assert found[0].template.id != found[1].template.id
+
+
+def test_all_scorers_are_those_that_are_defined(tmp_path):
+    """`--scorers all` was refused if one of them is defined for none of the methods."""
+    (plan,) = _plans(_written(tmp_path, METHOD), tmp_path, methods=("mine",), scorers=("all",))
+    assert "raw_l2" in plan.testing.scorers
+    assert "mls" not in plan.testing.scorers
+    with pytest.raises(UserError, match="--scorers mls: not defined for the distributions of mine"):
+        _plans(tmp_path / "mine.py", tmp_path, methods=("mine",), scorers=("all,mls",))
+
+
+def _written(folder, text):
+    path = folder / "mine.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(cli, tmp_path):
+    """A metric without a range is a share: a length of 1.6 was printed as 160 percent."""
+    plugin = _written(tmp_path, TESTS.replace('unit="number", high=4.0', 'unit="share"'))
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
+    done = cli("score", "x.npz", "--metrics", "extent", "--plugin", plugin, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    for part in ("metric 'widest'", " is 2.", "[0, 1]"):
+        assert part in done.stderr
+    done = cli("test", "--test", "extent", "--plugin", plugin, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert len(failed) == 1
+    assert "widest is 2." in failed[0]
+    assert "[0, 1]" in failed[0]
+
+
+def test_only_shares_are_printed_in_percent(cli, tmp_path):
+    """A correlation was printed in percent, and the title ended with `ranked by` if nothing ranks."""
+    text = TESTS.replace('unit="number", high=2.0', 'unit="correlation"')
+    plugin = _written(tmp_path, text)
+    np.savez(tmp_path / "x.npz", embeddings=np.tile([1.0, 0.0], (8, 1)), labels=np.arange(8) // 4)
+    asked = ("score", "x.npz", "--plugin", plugin)
+    printed = cli(*asked, "--metrics", "extent").stdout
+    assert "1.0000" in printed
+    assert "100.00" not in printed
+    assert "ranked by" not in printed
+    assert "percent" not in printed
+    printed = cli(*asked, "--metrics", "recall_at_1").stdout
+    assert "Values in percent, ranked by cosine" in printed
+    assert "42.86" in printed  # 3 of 7 neighbours, all tied
+
+
+def _corruption(body, call='Corruption("dim", "less light", 0.0, 1.0, dim)', signature="image, severity, draw"):
+    return (
+        "import numpy as np\nimport random\nimport torch\n"
+        "from bench.datasets.corruptions import Corruption, register_corruption\n"
+        f"def dim({signature}):\n    {body}\nregister_corruption({call})\n"
+    )
+
+
+DIM = "return (image.float() * (1 - 0.5 * severity)).round().to(torch.uint8)"
+
+
+def _failures(cli, *arguments):
+    done = cli("test", *arguments, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+
+
+def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(cli, tmp_path):
+    plugin = _written(tmp_path, _corruption(DIM))
+    done = cli("test", "--corruption", "all", "--plugin", plugin)
+    assert {line.split()[1] for line in done.stdout.splitlines()} == {"blur", "jpeg", "noise", "occlusion", "dim"}
+    assert "data sets make it" in cli("test", "--corruption", "crop", check=False).stderr
+    assert "did you mean 'blur'" in cli("test", "--corruption", "blurr", check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "said"),
+    [
+        ("return image.float() * (1 - 0.5 * severity)", "pixels", "(mine.py) gives torch.float32"),
+        ("return image[:, 1:] // 2", "pixels", "(mine.py) gives torch.uint8 [1, 19, 20]"),
+        ("return image.numpy()", "pixels", "(mine.py) gives ndarray"),
+        ("image.mul_(0); return image", "pixels", "work on a copy"),
+        (
+            "return (image.float() * (0.5 + 0.5 * severity)).to(torch.uint8)",
+            "grows",
+            "severity 1 changes images no more",
+        ),
+        ("return image if severity > 0.4 and severity < 0.6 else image // 2 * (severity < 0.9)", "grows", "stronger"),
+        ("return image // 2 + torch.randint(0, 9, image.shape, dtype=torch.uint8)", "draws", "from draw(n)"),
+        ("np.random.rand(); return image // 2", "draws", "from draw(n)"),
+        ("random.random(); return image // 2", "draws", "from draw(n)"),
+        ("return image // 2 + np.random.default_rng().integers(9)", "draws", "the second time"),
+        ("raise IndexError('no such thing')", "pixels", "IndexError: no such thing (mine.py:6)"),
+    ],
+)
+def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkeypatch, capsys):
+    """A corruption had no checks; a wrong type or shape was first found by a run, in code that was not at fault."""
+    monkeypatch.setattr(registry, "_ADDED", {})
+    plugin = _written(tmp_path, _corruption(body))
+    assert main(["test", "--corruption", "dim", "--plugin", str(plugin)]) == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
+    assert any(f" {check} " in line and said in line for line in failed), failed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_corruption(DIM, signature="image, severity"), "its function takes (image, severity, draw)"),
+        (_corruption(DIM, call='Corruption("dim", "less light", 0.0, 2.0, dim)'), "severities are from 0 to 1"),
+    ],
+)
+def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, capsys):
+    plugin = _written(tmp_path, text)
+    assert main(["list", "corruptions", "--plugin", str(plugin)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["point", "isotropic_normal"])
+def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind):
+    """The module of ours was imported later, and that ended in a traceback."""
+    text = "import torch\nfrom bench.methods.distributions import array_form\n"
+    text += f'@array_form("{kind}", "loc")\nclass Mine(torch.distributions.Distribution):\n    """Mine."""\n'
+    plugin = _written(tmp_path, text)
+    done = cli("list", "distributions", "--check", "--plugin", plugin, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in done.stderr
+
+
+LAPLACE = """
+import torch
+from bench.methods import CosineClassifier, Method, register
+from bench.methods.distributions import array_form
+
+
+@array_form("laplace", "loc")
+class Laplace(torch.distributions.Distribution):
+    def __init__(self, loc, validate_args=None):
+        self.loc = loc
+        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=False)
+
+    mean = property(lambda self: self.loc)
+
+    def rsample(self, sample_shape=()):
+        return self.loc
+
+
+@register
+class Mine(Method):
+    name = "mine"
+    summary = "points"
+
+    def distribution(self, raw, spread):
+        return Laplace(raw)
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, 16.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LAPLACE, "class Mine needs a docstring"),
+        (LAPLACE.replace("mean = ", "centre = "), "Laplace lacks mean"),
+        (LAPLACE.replace("def rsample", "def sampled"), "Laplace lacks rsample"),
+    ],
+)
+def test_what_a_distribution_or_a_method_lacks_is_named_once(cli, tmp_path, text, said):
+    failed = _failures(cli, "--method", "mine", "--plugin", _written(tmp_path, text))
+    assert sum(said in line for line in failed) == 1, failed

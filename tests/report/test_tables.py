@@ -115,6 +115,13 @@ def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
     assert "[2/3]" in body
 
 
+def test_one_seed_is_not_several(data):
+    frame, roles = data
+    out = io.StringIO()
+    print_comparison(comparison(frame[frame["seed"] == 0], roles), Console(file=out, width=80))
+    assert out.getvalue().startswith("d: mean ± SD over 1 seed, default")
+
+
 def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
     likely, reranked = {"scorer": "mls"}, {"variant": "reranked"}
     lines = []

@@ -1,0 +1,266 @@
+"""Mistakes in plug-ins that a first-time author makes: each is refused in one line that says what is legal."""
+
+import textwrap
+
+import numpy as np
+import pytest
+from bench.cli import main
+from PIL import Image
+
+DOTS = """
+from dataclasses import replace
+import numpy as np
+import torch
+from bench.datasets import ArrayImages, Dataset, TrainVal, register_dataset
+from bench.datasets import development_and_test_classes, train_and_validation_classes
+from bench.protocols.recipes.default import RECIPE
+
+@register_dataset
+class Dots(Dataset):
+    '''Noise.'''
+
+    name = "dots"
+    summary = "noise"
+    input_channels = 1
+    image_size = (12, 12)
+    recipe = replace(RECIPE, classes_per_batch=4)
+
+    def train_val(self, fold=0, folds=4):
+        train, val = train_and_validation_classes(len(development_and_test_classes(COUNT)[0]), fold, folds)
+        return TrainVal(self.images(train), self.images(val), fold, folds)
+
+    def test(self):
+        return self.images(development_and_test_classes(COUNT)[1])
+
+    def images(self, classes):
+        labels = torch.arange(len(classes)).repeat_interleave(2)
+        pixels = torch.zeros(len(labels), 1, 12, 12, dtype=torch.uint8)
+        ids = [f"{c}/{i}" for c in classes for i in range(2)]
+        return ArrayImages(pixels, labels, ids, [str(c) for c in classes], mean=(0.5,), std=(0.3,))
+
+COUNT = 24
+"""
+
+BIRDS = """
+from pathlib import Path
+from bench.datasets import Listing, PhotoDataset, register_dataset
+
+@register_dataset
+class Birds(PhotoDataset):
+    '''Some birds.'''
+
+    name = "birds"
+    summary = "birds"
+    official = "Birds"
+    source = "the aviary"
+    needs = "birds.txt"
+
+    @classmethod
+    def recognises(cls, folder):
+        return (folder / "birds.txt").exists()
+
+    def list_images(self, folder):
+        listing = Listing(folder)
+        for path in sorted(folder.glob("*/*.png")):
+            listing.add(f"{path.parent.name}/{path.name}", path.parent.name, path.parent.name)
+        return listing
+"""
+
+EXTENT = """
+from bench.protocols.declare import test
+from bench.protocols.metrics import Metric
+from bench.protocols.rows import row
+
+@test(group="extent", per="embeddings", needs=("directions",), metrics=(
+    Metric(name="extent", title="Extent", group="extent", of="embeddings", unit="share", better="higher"),))
+def extent(view):
+    '''Extent.'''
+    yield row("extent", 0.5)
+"""
+
+MINE = """
+from bench.methods import CosineClassifier, Method, MethodParams, register
+from pydantic import field_validator
+
+@register
+class Mine(Method):
+    '''A softmax.'''
+
+    name = "mine"
+    summary = "a softmax"
+
+    class Params(MethodParams):
+        '''Parameters.'''
+
+        scale: float = 16.0
+
+        @field_validator("scale")
+        @classmethod
+        def even(cls, value):
+            if value % 2:
+                raise ValueError("scale must be even")
+            return value
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, self.params.scale)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capsys):
+    """Call the command line in this process: exit code and the lines of standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out.splitlines(), captured.err.splitlines()
+
+    return call
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a plug-in with one passage replaced."""
+
+    def write(text, old="", new=""):
+        assert old in text
+        path = tmp_path / "plugin.py"
+        path.write_text(textwrap.dedent(text).replace(old, new, 1))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A release of eight classes of two photographs."""
+    for number in range(16):
+        path = tmp_path / "data" / f"bird{number // 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 30, 3), number, dtype=np.uint8)).save(path)
+    (tmp_path / "data" / "birds.txt").write_text("here")
+    return tmp_path / "data"
+
+
+def test_the_same_plugin_twice_is_one(bench, written, tmp_path):
+    plugin = written(DOTS)
+    code, out, _ = bench("list", "datasets", "--plugin", plugin, "--plugin", plugin.name)
+    assert (code, sum(line.startswith("dots ") for line in out)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("def test(self)", "def tested(self)", "class Dots must define test"),
+        ("    input_channels = 1\n", "", "class Dots must define input_channels"),
+        ('name = "dots"', 'name = "My-Dots"', "class Dots: 'My-Dots' cannot be a name: use lower-case letters"),
+    ],
+)
+def test_a_data_set_without_a_member_is_refused_by_its_name(bench, written, old, new, said):
+    code, _, err = bench("test", "--dataset", "dots", "--plugin", written(DOTS, old, new))
+    assert (code, len(err)) == (2, 1)
+    assert said in err[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "pixels, labels, ids",
+            "pixels.numpy(), labels, ids",
+            "pixels, uint8 [N, C, H, W], must be a torch tensor, not",
+        ),
+        (
+            "pixels, labels, ids",
+            "pixels, labels.numpy(), ids",
+            "labels, int64 [N], must be a torch tensor",
+        ),
+        ("COUNT = 24", "COUNT = 6", "4 folds need at least 4 development classes"),
+    ],
+)
+def test_an_error_that_stops_all_checks_is_said_once(bench, written, old, new, said):
+    code, out, _ = bench("test", "--dataset", "dots", "--plugin", written(DOTS, old, new))
+    failed = [line for line in out if line.startswith("FAIL")]
+    assert (code, len(failed)) == (1, 1), out
+    assert said in failed[0]
+
+
+PARTS = "dev, test, query, gallery"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('    official = "Birds"\n', "", "class Birds must define official"),
+        ('    source = "the aviary"\n    needs', "    needs", "class Birds must define source"),
+        ("path.parent.name, path.parent.name)", 'path.parent.name, path.parent.name, "train")', PARTS),
+        ("path.parent.name, path.parent.name)", "path.parent.name, path.parent)", PARTS),
+        ('f"{path.parent.name}/{path.name}"', "path", PARTS),
+        (
+            ", path.parent.name, path.parent.name)",
+            ", path.parent.name)",
+            "missing 1 required positional",
+        ),
+    ],
+)
+def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, written, photos, old, new, said):
+    code, _, err = bench("data", "verify", "birds", "--data-root", photos, "--plugin", written(BIRDS, old, new))
+    assert (code, len(err)) == (2, 1)
+    assert said in err[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('per="embeddings"', 'per="image"', "per must be one of 'scorer', 'own scorer', 'embeddings', not 'image'"),
+        ('"directions"', '"unit"', "needs 'unit', which embeddings do not have (known: candidates, confidences,"),
+        ('of="embeddings"', 'of="images"', "of must be one of 'ranking', 'confidence', 'embeddings', not 'images'"),
+        ('better="higher"', 'better="up"', "better must be one of 'higher', 'lower', '', not 'up'"),
+        ('unit="share"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not 'percent'"),
+        ('unit="share"', "high=-1.0", "low=0 is not below high=-1"),
+    ],
+)
+def test_a_declaration_with_an_unknown_value_is_refused_with_the_legal_ones(bench, written, old, new, said):
+    code, _, err = bench("test", "--test", "extent", "--plugin", written(EXTENT, old, new))
+    assert (code, len(err)) == (2, 1)
+    assert said in err[0]
+
+
+RUN = ("run", "--dataset", "dots", "--method", "cosface", "--hparams", "default", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "said"),
+    [
+        ("backbone='convnett'", (), "the recipe of data set 'dots': unknown backbone 'convnett'"),
+        ("backbone='convnett'", ("--backbone", "convnettt"), "--backbone: unknown backbone 'convnettt'"),
+        ("augmentation={'shift': -1.0}", (), "the recipe of data set 'dots': "),
+        ("", ("--set", "augment.shift=2"), "--set augment.*: "),
+    ],
+)
+def test_a_mistake_of_a_recipe_is_blamed_on_the_recipe(bench, written, recipe, options, said):
+    plugin = written(DOTS, "classes_per_batch=4", f"classes_per_batch=4, {recipe}")
+    code, _, err = bench(*RUN, "--plugin", plugin, *options)
+    assert (code, len(err)) == (2, 1)
+    assert said in err[0]
+
+
+def test_the_message_of_a_validator_comes_without_a_prefix(bench, written):
+    asked = ("run", "--dataset", "ndigit_smoke", "--method", "mine", "--hparams", "default", "--dry-run")
+    _, _, err = bench(*asked, "--set", "method.scale=3", "--plugin", written(MINE))
+    assert "does not fit method 'mine': scale must be even (see" in err[0]
+
+
+def test_a_wrong_option_points_at_the_help_of_its_command(bench):
+    assert bench("new", "nothing", "x")[2][0].endswith("(see `bench new --help`)")
+    assert bench("data", "verify")[2][0].endswith("(see `bench data verify --help`)")
+
+
+def test_backbones_are_listed(bench):
+    code, out, _ = bench("list", "backbones")
+    names = [line.split()[0] for line in out]
+    assert code == 0
+    assert names[:2] == ["convnet", "bn_inception"]
+    assert "resnet50" in names
+    assert "Small convolutional network" in out[0]
