@@ -76,10 +76,11 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol.
+    """Show a method (paper, equations, parameters, ranges, deviations), a data set (recipe) or a protocol (presets).
 
     \b
     bench show dul_cls
+    bench show folder
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     value, text = describe(name, tuple(plugin or ()))
     if as_json:
