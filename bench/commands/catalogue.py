@@ -33,6 +33,12 @@ class Listed(StrEnum):
     distributions = "distributions"
 
 
+CHECK_HELP = (
+    "Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1."
+    " `bench test` checks what they do."
+)
+
+
 class ListRow(TypedDict):
     """One entry of a list."""
 
@@ -50,7 +56,7 @@ Description = Mapping[str, object]
 def list_entries(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     as_json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
+    check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
 ) -> None:
     """List methods, data sets, protocols, scorers, corruptions, tests of embeddings or distributions.
@@ -66,7 +72,8 @@ def list_entries(
         width = max((len(row["name"]) for row in rows), default=0)
         for row in rows:
             problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
-            typer.echo(f"{row['name']:<{width}}  {row['summary']}{problem}")
+            outcome = ("FAIL  " if problem else "ok    ") if check else ""
+            typer.echo(f"{outcome}{row['name']:<{width}}  {row['summary']}{problem}")
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
 
@@ -98,6 +105,8 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
     if kind not in (Listed.methods, Listed.datasets):
         load_plugins(plugins)
+        if check:
+            _import_registered(kind)
         return _registered_rows(kind)
     registry = Registry(kind.value, plugins)
     rows: list[ListRow] = []
@@ -110,6 +119,18 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
                 error = str(problem)
         rows.append({"name": entry.name, "summary": entry.summary, "origin": entry.origin, "error": error})
     return rows
+
+
+def _import_registered(kind: Listed) -> None:
+    """Import every scorer or corruption; tests and distributions are imported by being listed."""
+    if kind is Listed.corruptions:
+        from ..datasets.corruptions.registry import CORRUPTIONS
+
+        dict(CORRUPTIONS)
+    elif kind is Listed.scorers:
+        from ..methods.scorers.registry import SCORERS
+
+        dict(SCORERS)
 
 
 def _registered_rows(kind: Listed) -> list[ListRow]:
