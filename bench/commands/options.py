@@ -26,7 +26,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugin", help="Python file with methods, data sets, tests, scorers, corruptions or distributions; repeatable.",
+        "--plugin",
+        help="Python file with methods, data sets, tests, scorers, corruptions or distributions; repeatable.",
         metavar="FILE",
     ),
 ]

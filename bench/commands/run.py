@@ -108,7 +108,7 @@ def run(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Backbone: a name of `bench list backbones` or any model of timm; the recipe's if not given.",
+            help="Backbone, see `bench list backbones`: one of ours or any model of timm; the recipe's if not given.",
             metavar="NAME",
             autocompletion=completion.BACKBONE,
         ),
