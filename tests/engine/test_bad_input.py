@@ -73,7 +73,7 @@ class Diverges(Method):
     ("arguments", "message"),
     [
         (("run", "--method", "dulcls"), "did you mean 'dul_cls'"),
-        (("run", "--method", "pfe", "--dataset", "ndigits"), "did you mean 'ndigit'"),
+        (("run", "--method", "pfe", "--dataset", "ndigits"), "unknown data set 'ndigits'; did you mean 'ndigit'"),
         (("run", "--method", "pfe", "--protocol", "realty_check"), "did you mean 'reality_check'"),
         (("run", "--method", "pfe", "--preset", "stric"), "did you mean 'strict'"),
         (("run", "--method", "cosface", "--fidelity", "released"), "one form only"),
