@@ -121,18 +121,6 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
     return rows
 
 
-def _import_registered(kind: Listed) -> None:
-    """Import every scorer or corruption; tests and distributions are imported by being listed."""
-    if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import CORRUPTIONS
-
-        dict(CORRUPTIONS)
-    elif kind is Listed.scorers:
-        from ..methods.scorers.registry import SCORERS
-
-        dict(SCORERS)
-
-
 def _registered_rows(kind: Listed) -> list[ListRow]:
     """Scorers, corruptions, tests of embeddings or distributions, including those of imported plug-ins."""
     if kind is Listed.corruptions:
@@ -153,6 +141,18 @@ def _registered_rows(kind: Listed) -> list[ListRow]:
     from ..methods.distributions.arrays import known_distributions
 
     return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
+
+
+def _import_registered(kind: Listed) -> None:
+    """Import every scorer or corruption; tests and distributions are imported by being listed."""
+    if kind is Listed.corruptions:
+        from ..datasets.corruptions.registry import CORRUPTIONS
+
+        dict(CORRUPTIONS)
+    elif kind is Listed.scorers:
+        from ..methods.scorers.registry import SCORERS
+
+        dict(SCORERS)
 
 
 def _row(name: str, document: str) -> ListRow:
