@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .methods._base import Method
 
 PACKAGES = {"methods": "bench.methods", "datasets": "bench.datasets"}
+NOUNS = {"methods": "method", "datasets": "data set"}
+"""One entry of each kind, in messages."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Entry:
             UserError: If its file does not import, with the reason.
         """
         if self.broken:
-            raise UserError(f"{self.kind[:-1]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
+            raise UserError(f"{NOUNS[self.kind]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
         try:
             if self.entry_point is not None:
                 return self.entry_point.load()
@@ -61,7 +63,7 @@ class Entry:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
-            what = f"{self.kind[:-1]} {self.name!r} from {self.origin}"
+            what = f"{NOUNS[self.kind]} {self.name!r} from {self.origin}"
             raise UserError(f"{what} does not import: {_reason(error)}") from error
 
     @property
@@ -103,7 +105,7 @@ class Registry:
         clash = self.entries.get(entry.name)
         if clash is not None:
             raise UserError(
-                f"{self.kind[:-1]} {entry.name!r} is defined twice: {clash.origin} and {entry.origin}; rename one"
+                f"{NOUNS[self.kind]} {entry.name!r} is defined twice: {clash.origin} and {entry.origin}; rename one"
             )
         self.entries[entry.name] = entry
 
@@ -146,7 +148,7 @@ class Registry:
             for entry in self.broken:
                 if entry.name == name:
                     entry.load()
-            raise UnknownName(self.kind[:-1], name, self.entries)
+            raise UnknownName(NOUNS[self.kind], name, self.entries)
         return self.entries[name]
 
     def method(self, name: str) -> type[Method]:

@@ -361,7 +361,8 @@ def metric_help() -> str:
         True
     """
     return (
-        f"Any of {', '.join(metric_requests())}, all, or single ones such as recall_at_16 or nmi."
+        f"Any of {', '.join(metric_requests())}, all, single ones such as recall_at_16 or nmi, or"
+        " groups of tests of plug-ins."
         f" Default: {','.join(default_requests())}."
     )
 

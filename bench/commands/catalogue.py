@@ -35,6 +35,12 @@ class Listed(StrEnum):
     backbones = "backbones"
 
 
+CHECK_HELP = (
+    "Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1."
+    " `bench test` checks what they do."
+)
+
+
 class ListRow(TypedDict):
     """One entry of a list."""
 
@@ -52,7 +58,7 @@ Description = Mapping[str, object]
 def list_entries(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     as_json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help="Import everything and report what does not.")] = False,
+    check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
 ) -> None:
     """List methods, data sets, protocols, scorers, corruptions, tests of embeddings, distributions or backbones.
@@ -68,7 +74,8 @@ def list_entries(
         width = max((len(row["name"]) for row in rows), default=0)
         for row in rows:
             problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
-            typer.echo(f"{row['name']:<{width}}  {row['summary']}{problem}")
+            outcome = ("FAIL  " if problem else "ok    ") if check else ""
+            typer.echo(f"{outcome}{row['name']:<{width}}  {row['summary']}{problem}")
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
 
@@ -78,10 +85,11 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters and ranges, deviations), data set or protocol.
+    """Show a method (paper, equations, parameters, ranges, deviations), a data set (recipe) or a protocol (presets).
 
     \b
     bench show dul_cls
+    bench show folder
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     value, text = describe(name, tuple(plugin or ()))
     if as_json:
@@ -101,6 +109,8 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
         return _backbone_rows()
     if kind not in (Listed.methods, Listed.datasets):
         load_plugins(plugins)
+        if check:
+            _import_registered(kind)
         return _registered_rows(kind)
     registry = Registry(kind.value, plugins)
     rows: list[ListRow] = []
@@ -148,6 +158,18 @@ def _registered_rows(kind: Listed) -> list[ListRow]:
     from ..methods.distributions.arrays import known_distributions
 
     return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
+
+
+def _import_registered(kind: Listed) -> None:
+    """Import every scorer or corruption; tests and distributions are imported by being listed."""
+    if kind is Listed.corruptions:
+        from ..datasets.corruptions.registry import CORRUPTIONS
+
+        dict(CORRUPTIONS)
+    elif kind is Listed.scorers:
+        from ..methods.scorers.registry import SCORERS
+
+        dict(SCORERS)
 
 
 def _row(name: str, document: str) -> ListRow:

@@ -1,4 +1,4 @@
-"""``bench new``: a commented template of a plug-in that passes the checks as it is."""
+"""``bench new``: a commented template of a plug-in."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class PluginKind(StrEnum):
 
 
 def new(
-    kind: Annotated[PluginKind, typer.Argument(help="What it brings.")],
+    kind: Annotated[PluginKind, typer.Argument(help="What it defines.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, underscores.")],
     out: Annotated[Path | None, typer.Option("--out", help="File; NAME.py if not given.", metavar="FILE")] = None,
 ) -> None:
-    """Write a plug-in file to start from: it passes the checks and runs as it is.
+    """Write a plug-in file to start from; its first lines say how to try it.
+
+    All kinds pass the checks and run as they are, except photo-dataset, which needs images, and weights to be trained.
 
     \b
     bench new method mine
@@ -40,7 +42,7 @@ def new(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     path = out or Path(f"{name}.py")
     write_template(kind, name, path)
-    typer.echo(f"{path} is a {kind.value} that works; its first lines say how to try it")
+    typer.echo(f"wrote {path}, a {kind.value} to start from; its first lines say how to try it")
 
 
 def write_template(kind: PluginKind, name: str, path: Path) -> None:

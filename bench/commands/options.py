@@ -26,7 +26,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugin", help="Python file with methods, data sets, tests, scorers, corruptions; repeatable.", metavar="FILE"
+        "--plugin",
+        help="Python file with methods, data sets, tests, scorers, corruptions or distributions; repeatable.",
+        metavar="FILE",
     ),
 ]
 

@@ -66,7 +66,7 @@ def reproduce(
 ) -> None:
     """Run what a table or figure of a paper shows, and print ours next to the published numbers.
 
-    The same command again resumes where the last one stopped. Whatever differs from the paper stands below the table.
+    The same command again resumes where the last one stopped. What differs from the paper is listed below the table.
 
     \b
     bench reproduce list

@@ -113,13 +113,17 @@ def run(
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="Backbone; the recipe's if not given.", metavar="NAME", autocompletion=completion.BACKBONE),
+        typer.Option(
+            help="Backbone, see `bench list backbones`: one of ours or any model of timm; the recipe's if not given.",
+            metavar="NAME",
+            autocompletion=completion.BACKBONE,
+        ),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
             help="Backbone weights to start from (.safetensors or .pth), or `none`; those cached on this machine if not"
-            " given.",
+            " given. convnet needs none.",
             metavar="FILE",
         ),
     ] = None,

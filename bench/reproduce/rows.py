@@ -120,7 +120,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     """
     known = dict.fromkeys(site.datasets.names)
     if dataset not in known:
-        raise UnknownName("dataset", dataset, known)
+        raise UnknownName("data set", dataset, known)
     _check_pins(named, dataset, options, site)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}

@@ -68,9 +68,10 @@ def score(
         embeddings: ``[N, D]``.
         labels: ``[N]`` integers.
         confidence: ``[N]``, any scale, higher = more confident: confidence ``given``.
-        variance: Of a normal per dimension, in the space that is scored (that of the unit embeddings, if
+        variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
             ``normalize``), ``[N]`` or ``[N, D]``, positive. Confidence ``method`` is minus its mean logarithm.
-        concentration: Of a von Mises-Fisher, ``[N]``, not negative. Confidence ``method`` is its logarithm.
+        concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. Confidence ``method`` is its
+            logarithm.
         quality: ``[N]``, known quality of the images, such as the side of a crop. Its rank correlations with every
             confidence are ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
         is_query: ``[N]`` booleans; all if not given.

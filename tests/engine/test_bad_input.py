@@ -73,7 +73,7 @@ class Diverges(Method):
     ("arguments", "message"),
     [
         (("run", "--method", "dulcls"), "did you mean 'dul_cls'"),
-        (("run", "--method", "pfe", "--dataset", "ndigits"), "did you mean 'ndigit'"),
+        (("run", "--method", "pfe", "--dataset", "ndigits"), "unknown data set 'ndigits'; did you mean 'ndigit'"),
         (("run", "--method", "pfe", "--protocol", "realty_check"), "did you mean 'reality_check'"),
         (("run", "--method", "pfe", "--preset", "stric"), "did you mean 'strict'"),
         (("run", "--method", "cosface", "--fidelity", "released"), "one form only"),
@@ -263,6 +263,8 @@ def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path)
     assert rows.returncode == 1
     row = next(r for r in json.loads(rows.stdout) if r["name"] == "tiny")
     assert "not_installed_anywhere" in row["error"]
+    listed = inside("list", "methods", "--plugin", plugin, "--check").stdout
+    assert {"FAIL  tiny", "ok    cosface"} <= {line[:13].rstrip() for line in listed.splitlines()}
     shown = inside("show", "tiny", "--plugin", plugin)
     assert shown.returncode == 2
     assert "not_installed_anywhere" in shown.stderr
