@@ -14,16 +14,16 @@ from .errors import DataError
 def decode(path: Path) -> Tensor:
     """Read an image file as RGB.
 
-    Greyscale, palette and CMYK images are converted; EXIF orientation is ignored, as in every published pipeline.
+    Greyscale, palette and CMYK images are converted; EXIF orientation is ignored, as in the public code of the papers.
 
     Args:
-        path: The file.
+        path: Path of the image file.
 
     Returns:
-        uint8 ``[3, H, W]``, channels last in memory.
+        uint8 ``[3, H, W]``, with the strides of channels-last memory.
 
     Raises:
-        DataError: If the file is missing, damaged or smaller than 2 x 2 pixels.
+        DataError: If the file is missing, damaged, or has a side of one pixel.
     """
     from PIL import Image
 

@@ -38,5 +38,5 @@ class CosFace(Method):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """CosFace cross-entropy over the training classes."""
+        """Build the objective: CosFace cross-entropy over the training classes."""
         return CosFaceLoss(num_classes, dim, self.params.scale, self.params.margin)

@@ -99,5 +99,5 @@ class Dsml(Method):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Class distributions and loss."""
+        """Build the objective: class distributions and loss."""
         return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

@@ -107,7 +107,7 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Sampled margin softmax plus KL."""
+        """Build the objective: sampled margin softmax plus KL."""
         p = self.params
         classifier = (
             ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)

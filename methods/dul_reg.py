@@ -59,5 +59,5 @@ class DulReg(SpreadMethod):
         ]
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Likelihood of the class weights."""
+        """Build the objective: likelihood of the class weights."""
         return ClassLikelihood(base, self.name)

@@ -36,5 +36,5 @@ class ElNivmf(DistributionProxyMethod):
         """Initial concentrations and temperature, their rates, draws, and the proxies' normaliser."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies and loss."""
+        """Build the objective: proxies and loss."""
         return ElNivmfLoss(num_classes, dim, self.params, self.released)

@@ -185,7 +185,7 @@ class HIB(Method):
         return IsotropicNormal(raw, variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Soft contrastive loss."""
+        """Build the objective: soft contrastive loss."""
         p = self.params
         return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
 

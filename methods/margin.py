@@ -31,9 +31,12 @@ def margin_loss(
 
 
 def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutoff: float = 0.5) -> Tensor:
-    """One negative per anchor, drawn inversely to the density of distances on the sphere (Eq. 3-4), ``[B]``.
+    """Draw one negative per anchor, inversely to the density of distances on the sphere (Wu et al. 2017, Eq. 3-4).
 
-    Distances below ``cutoff`` count as ``cutoff``, so that noise close to the anchor is not preferred.
+    Distances are clamped to at least ``cutoff``, so that noise close to the anchor is not drawn too often.
+
+    Returns:
+        ``[B]``, the place of each anchor's negative in the batch.
     """
     d = distances.detach().clamp(cutoff, 2.0 - 1e-4)
     log_weight = -((dim - 2) * d.log() + 0.5 * (dim - 3) * torch.log1p(-0.25 * d.square()))
@@ -97,5 +100,5 @@ class Margin(Method):
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Boundaries and loss."""
+        """Build the objective: boundaries and loss."""
         return MarginLoss(num_classes, self.params.margin, self.params.beta, self.released)

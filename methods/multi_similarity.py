@@ -107,7 +107,7 @@ class MultiSimilarity(Method):
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Pair loss."""
+        """Build the objective: pair loss."""
         p = self.params
         over_kept = self.fidelity == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

@@ -245,7 +245,7 @@ class NIR(Method):
         flow_rate: float = Field(0.1, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies, flow and loss."""
+        """Build the objective: class proxies, the flow conditioned on them, and the loss."""
         p = self.params
         proxy_loss: nn.Module
         if p.base_loss == "proxy_anchor":

@@ -27,5 +27,5 @@ class NormSoftmax(Method):
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Cross-entropy over the training classes."""
+        """Build the objective: cross-entropy over the training classes."""
         return CosineClassifier(num_classes, dim, self.params.scale)

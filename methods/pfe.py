@@ -129,5 +129,5 @@ class PFE(SpreadMethod):
         """Choice of the distribution; only the head's optimiser is tuned."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Mutual likelihood of genuine pairs."""
+        """Build the objective: mutual likelihood of genuine pairs."""
         return MutualLikelihood(with_self=self.released)

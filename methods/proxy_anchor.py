@@ -57,6 +57,6 @@ class ProxyAnchor(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies and loss."""
+        """Build the objective: proxies and loss."""
         p, over_samples = self.params, self.fidelity == "released_el"
         return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

@@ -55,5 +55,5 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
         delta: float = 0.1
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies and loss."""
+        """Build the objective: proxies and loss."""
         return GuidedElNivmfLoss(num_classes, dim, self.params, self.released)

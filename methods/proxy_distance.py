@@ -91,5 +91,5 @@ class ProxyDistance(DistributionProxyMethod):
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies and loss."""
+        """Build the objective: proxies and loss."""
         return DistanceLoss(num_classes, dim, self.params, self.released)

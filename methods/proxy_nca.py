@@ -57,6 +57,6 @@ class ProxyNCA(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Proxies and loss."""
+        """Build the objective: proxies and loss."""
         p = self.params
         return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

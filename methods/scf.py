@@ -53,5 +53,5 @@ class SCF(SpreadMethod):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Likelihood of the class weights."""
+        """Build the objective: likelihood of the class weights."""
         return ClassLikelihood(base, self.name)

@@ -36,6 +36,6 @@ class SoftTriple(Method):
         tau: float = 0.2
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Centres and loss."""
+        """Build the objective: centres and loss."""
         p = self.params
         return SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, p.gamma, p.tau)

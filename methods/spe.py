@@ -243,7 +243,7 @@ class SPE(Method):
         return IsotropicNormal(raw, phi + RELEASED_SPREAD if self.released else phi, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Expected softmax over prototypes."""
+        """Build the objective: expected softmax over prototypes."""
         p = self.params
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 

@@ -65,5 +65,5 @@ class VmfFl(SpreadMethod):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Softmax over class likelihoods."""
+        """Build the objective: softmax over class likelihoods."""
         return LikelihoodClassifier(num_classes, dim)

@@ -217,7 +217,7 @@ class VmfLossMethod(NormConcentrationMethod):
         classes: Literal["vmf", "point"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Class distributions and loss."""
+        """Build the objective: class distributions and loss."""
         p = self.params
         points = p.classes == "point"
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)

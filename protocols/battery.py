@@ -11,7 +11,7 @@ from .rows import Row
 
 
 def applies(test: EmbeddingTest, view: Embeddings) -> bool:
-    """Check that embeddings have everything that a test needs."""
+    """Check if embeddings have every field that a test needs, such as confidences; returns True or False."""
     if test.clean_only and not view.clean:
         return False
     values = (getattr(view, name) for name in test.needs)

@@ -19,22 +19,22 @@ Unit = Literal["share", "correlation", "number"]
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of the tidy table.
+    """A metric of the tidy table (one row per value).
 
     Attributes:
-        name: Name in the column ``metric``; a family has a placeholder in braces, as in ``recall_at_{k}``.
+        name: Name in the column ``metric``; a parametrised family has a placeholder in braces, as in ``recall_at_{k}``.
         title: Heading in tables and figures; placeholders as in the name.
         group: Group of the test that computes it.
-        asked_as: Name by which ``bench score --metrics`` asks for it together with others; its group's if empty.
-        better: Which direction is better; empty if neither is.
-        of: What it is about: ``ranking`` (a scorer), ``confidence``, or ``embeddings``. Metrics of a confidence are
-            computed whenever there is one; the others are asked for.
+        asked_as: Name that selects it and related metrics in ``bench score --metrics``; that of its group if empty.
+        better: ``higher`` or ``lower``; empty if neither is better.
+        of: Subject of the metric: ``ranking`` (by a scorer), ``confidence``, or ``embeddings``. Metrics of a confidence
+            are computed whenever there is one, the others on request or by ``default``.
         unit: ``share`` (printed in percent), ``correlation`` in [-1, 1], or a plain ``number``.
-        low: Smallest value.
-        high: Largest value.
-        members: Members of a family that are meant if none is named.
-        source: Where it is defined.
-        default: Whether ``bench score`` computes it without being asked.
+        low: Smallest possible value.
+        high: Largest possible value.
+        members: Members of a family that are computed if none is named.
+        source: Publication that defines it.
+        default: Whether ``bench score`` computes it by default.
         short: Heading in tables with little space; the title if empty.
 
     Raises:

@@ -121,14 +121,17 @@ def _recall(m: Tensor, r: Tensor, s: Tensor, b: Tensor, k: int) -> Tensor:
 
 
 def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
-    """Expected metrics of every query.
+    """Compute the metrics of every query, in expectation over random orders of tied scores.
+
+    A query is never its own neighbour. R is the number of its relevant gallery items.
 
     Args:
-        ranking: Ranking whose depth reaches the largest R and the largest k (or the whole gallery).
-        ks: k of Recall@k.
+        ranking: Ranking at least as deep as the largest R and the largest k, or of the whole gallery.
+        ks: Values of k for Recall@k.
 
     Returns:
-        ``map_at_r``, ``r_precision``, ``precision_at_1``, ``recall_at_{k}``, each ``[Q]``; nan for lone queries.
+        ``map_at_r``, ``r_precision``, ``precision_at_1``, ``recall_at_{k}``, each ``[Q]``; nan for queries
+        without a relevant item in the gallery.
 
     Raises:
         ValueError: If the ranking is not deep enough.

@@ -192,7 +192,7 @@ class Trainer:
         return float(total) / self.steps
 
     def loss(self, rows: Tensor, batch: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Compute the scalar loss of a batch of images or cached features; ``rows`` are their training-set indices."""
         embedding = self.inputs.embed_batch(self.model, batch)
         labels = self.data.train.labels[rows].to(self.site.device)
         loss: Tensor = self.model.objective(embedding.distribution, labels)

@@ -39,7 +39,7 @@ class Results:
 
 
 def collect(store: Store) -> Results:
-    """Read every finished test of a results folder, each record once."""
+    """Read the records of all finished tests of a results folder."""
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
     for record in store.tests():

@@ -143,7 +143,7 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
 
 
 def corrupted_splits(source: Source, dataset: str) -> list[str]:
-    """Corruptions of the test images of a data set, in order."""
+    """Names of the corruptions under which the tests of a data set were made, sorted."""
     tests = [record for record in source.results.tests if record.columns.dataset == dataset]
     return sorted({corruption for record in tests for corruption in record.curves})
 

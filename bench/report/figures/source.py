@@ -61,7 +61,7 @@ class Source:
         return self.results.frame.merge(self.results.roles, on="unit")
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
-        """(index, label, tests in the order of their seeds) of each contender of a data set."""
+        """Yield ``(index, label, test records sorted by seed)`` of each method and setting compared on a data set."""
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
         for index, label, rows in labelled(frame):
