@@ -22,7 +22,7 @@ PARTS = ("backbone", "mean", "spread", "objective")
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Source of a method."""
+    """Publication that a method comes from: title, venue, arXiv number and the equations it implements."""
 
     title: str
     venue: str
@@ -31,7 +31,10 @@ class Paper:
 
 
 class MethodParams(BaseModel):
-    """Hyper-parameters of a method: type, default, validity limits and search range in one place."""
+    """Base class of the hyper-parameters of a method.
+
+    Each field holds its type, default, validity limits and search range.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -127,7 +130,7 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Parameters whose default in a form is not that of ``Params``."""
+        """Defaults of a form, such as ``released``, that differ from those of ``Params``: parameter name to value."""
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
@@ -142,7 +145,7 @@ class Method:
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Trained :data:`PARTS`: :attr:`trains` unless a parameter says otherwise."""
+        """Names of the trained :data:`PARTS` of the network: :attr:`trains` unless a parameter says otherwise."""
         return self.trains
 
     @property
@@ -152,7 +155,7 @@ class Method:
 
     @property
     def means_frozen(self) -> bool:
-        """True if training leaves embedding means untouched, so that MAP@R of the means cannot see it."""
+        """True if training leaves the embedding means unchanged, so that MAP@R of the means stays the same."""
         return not {"backbone", "mean"} & set(self.trained_parts)
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:

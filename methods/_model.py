@@ -27,7 +27,7 @@ class EmbeddingModel(nn.Module):
     Args:
         method: Method with its parameters.
         backbone: Module ``images -> [B, F]`` with an ``out_features`` attribute.
-        num_classes: Training classes.
+        num_classes: Number of training classes.
         dim: Embedding size.
         base_objective: Objective of the trained base (two-stage methods); it is kept, frozen, because it gives the
             classifier confidences of the base and some methods train towards its class weights.

@@ -16,7 +16,7 @@ from .published import PER
 
 @register
 class ArcFace(Method):
-    """Deterministic embedding, angular margin."""
+    """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin."""
 
     name = "arcface"
     summary = "deterministic; softmax with an additive angular margin"
@@ -36,7 +36,7 @@ class ArcFace(Method):
     released_behaviour = (f"{ArcFaceLoss.RELEASED} (the authors' code: its linear continuation)",)
 
     class Params(MethodParams):
-        """Scale s and margin m."""
+        """Hyper-parameters of ArcFace: scale s of the cosines and angular margin m in radians."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=1.57)

@@ -16,7 +16,7 @@ from .published import PER
 
 @register
 class CosFace(Method):
-    """Deterministic embedding, cosine margin."""
+    """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine."""
 
     name = "cosface"
     summary = "deterministic; softmax with an additive cosine margin"
@@ -32,7 +32,7 @@ class CosFace(Method):
     published = (PER("cosface"),)
 
     class Params(MethodParams):
-        """Scale s and margin m."""
+        """Hyper-parameters of CosFace: scale s of the cosines and margin m subtracted from the target cosine."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)

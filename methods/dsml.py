@@ -27,13 +27,13 @@ from .published import PER
 
 
 class ClassDistributions(CosineClassifier):
-    """Cross-entropy over the likelihoods of a point under the distributions of the classes.
+    """Loss of DSML: cross-entropy over the likelihoods of a point under the distributions of the classes.
 
     Args:
-        num_classes: C.
-        dim: D.
-        kind: ``vmf`` or ``normal``.
-        released: Start all spreads as PER's public code does.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        kind: Distribution of a class, ``vmf`` or ``normal``.
+        released: Start the spreads and map them to concentrations or variances as PER's public code does.
     """
 
     def __init__(self, num_classes: int, dim: int, kind: str, released: bool) -> None:
@@ -48,7 +48,7 @@ class ClassDistributions(CosineClassifier):
                 self.spread.copy_(start[:, -1])
 
     def class_distributions(self) -> VonMisesFisher | IsotropicNormal:
-        """Distributions of the classes, batch shape ``[C]``."""
+        """Distributions of the C classes as one batch of shape ``[C]``."""
         raw, dim = self.spread, self.weight.shape[1]
         phi = positive_from_raw(raw) + RELEASED_SPREAD if self.released else variance_from_raw(raw, dim)
         if self.kind == "vmf":
@@ -62,7 +62,7 @@ class ClassDistributions(CosineClassifier):
         return self.cosines(distribution.mean), float(k.detach().mean())
 
     def class_logits(self, distribution: Distribution) -> Tensor:
-        """Log densities ``[B, C]`` of the means under the classes."""
+        """Log densities ``[B, C]`` of the embeddings' means under the distributions of the classes."""
         cosine, classes = self.cosines(distribution.mean), self.class_distributions()
         # From the cosines: [B, C, D] would not fit in memory.
         if isinstance(classes, VonMisesFisher):
@@ -76,7 +76,7 @@ class ClassDistributions(CosineClassifier):
 
 @register
 class Dsml(Method):
-    """Deterministic embedding, classes with a spread of their own."""
+    """DSML: deterministic embeddings classified by class distributions, each with its own learned spread."""
 
     name = "dsml"
     summary = "deterministic images; each class a vMF (or normal) with its own spread, softmax of likelihoods"
@@ -99,5 +99,5 @@ class Dsml(Method):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: class distributions and loss."""
+        """Build the objective: the class distributions and the cross-entropy over their likelihoods."""
         return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

@@ -27,16 +27,21 @@ from .published import PER, same_names
 
 
 def released_prior(distribution: VonMisesFisher) -> Tensor:
-    """Prior term ``[B]`` of PER's public code, k + log C(k) - log C(1e-6): no KL, which has k A(k) in place of k."""
+    """Term ``[B]`` of PER's public code in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
+
+    It is no KL divergence: that has k A(k) in place of k.
+    """
     k, dim = distribution.concentration, distribution.dim
     return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
 
 
 class SampledClassification(nn.Module):
-    """Margin softmax of one sample plus a weighted KL: to N(0, I) for a normal, to the uniform for a vMF.
+    """Loss of DUL-cls: margin softmax of one draw per image plus a weighted KL divergence.
+
+    The KL is to N(0, I) for a normal, to the uniform distribution for a vMF.
 
     Args:
-        classifier: Margin softmax.
+        classifier: CosFace or ArcFace loss applied to the draws.
         kl_weight: Weight of the KL.
         released: Use the public code's vMF sampler and its prior term.
     """
@@ -52,7 +57,7 @@ class SampledClassification(nn.Module):
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch: margin softmax of a draw per image plus the weighted mean KL."""
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -73,7 +78,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class DulCls(SpreadMethod):
-    """Isotropic normal embedding trained end to end with a sampled margin softmax."""
+    """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw."""
 
     name = "dul_cls"
     summary = "normal embedding; margin softmax of a sample plus KL to the standard normal, end to end"
@@ -99,7 +104,7 @@ class DulCls(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Classifier s and m, weight of the KL, which margin."""
+        """Hyper-parameters of DUL-cls: scale s and margin m of the softmax, weight of the KL, and kind of margin."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
@@ -107,7 +112,7 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: sampled margin softmax plus KL."""
+        """Build the objective: margin softmax of a draw plus the weighted KL."""
         p = self.params
         classifier = (
             ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)

@@ -47,17 +47,20 @@ class DulReg(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Choice of the distribution and of the parts that are trained."""
+        """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained."""
 
         train: Literal["heads", "variance", "all"] = "heads"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Mean and variance head; with ``all`` also the backbone, with ``variance`` the variance head only."""
+        """Names of the trained parts, as the parameter ``train`` says.
+
+        They are both heads (mean and variance); with ``all`` also the backbone, with ``variance`` only that head.
+        """
         return {"heads": ("mean", "spread"), "variance": ("spread",), "all": ("backbone", "mean", "spread")}[
             self.params.train
         ]
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: likelihood of the class weights."""
+        """Build the objective: negative log likelihood of the base's class weights."""
         return ClassLikelihood(base, self.name)

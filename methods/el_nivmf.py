@@ -17,7 +17,7 @@ from .published import NivmfScripts
 
 @register
 class ElNivmf(DistributionProxyMethod):
-    """vMF images against non-isotropic vMF proxies by expected likelihood."""
+    """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood."""
 
     name = "el_nivmf"
     summary = "von Mises-Fisher images, non-isotropic vMF proxies, expected likelihood by sampling; end to end"
@@ -33,8 +33,8 @@ class ElNivmf(DistributionProxyMethod):
     released_behaviour = EL_NIVMF_RELEASED
 
     class Params(ElNivmfParams):
-        """Initial concentrations and temperature, their rates, draws, and the proxies' normaliser."""
+        """Hyper-parameters of EL-nivMF: those of :class:`ElNivmfParams`, nothing more."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: proxies and loss."""
+        """Build the objective: non-isotropic vMF proxies and the cross-entropy of expected likelihoods."""
         return ElNivmfLoss(num_classes, dim, self.params, self.released)

@@ -20,15 +20,15 @@ def _subnet(inputs: int, outputs: int, depth: int, width: int) -> nn.Sequential:
 
 
 class Coupling(nn.Module):
-    """One permutation and one two-sided affine coupling.
+    """Layer of the flow: a fixed permutation of the dimensions, then a two-sided affine coupling.
 
     Args:
-        dim: D.
-        condition: Numbers of condition appended to the input of both subnets (0 for none).
-        depth: Linear layers of a subnet.
-        width: Their width.
-        clamp: Bound of the log scale, times 0.999.
-        permutation: Order of the inputs ``[D]``.
+        dim: Embedding size D.
+        condition: Size of the condition vector appended to the input of both subnets (0 for none).
+        depth: Number of linear layers of a subnet.
+        width: Number of hidden units of a layer.
+        clamp: The absolute log scale stays below 0.999 of it.
+        permutation: Order ``[D]`` in which the layer takes the dimensions.
     """
 
     permutation: Tensor
@@ -51,7 +51,7 @@ class Coupling(nn.Module):
         return self.clamp * SQUASH * torch.atan(out[:, :size]), out[:, size:]
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``[B, D]`` to the next layer's input and log |det J| ``[B]``."""
+        """Output ``[B, D]`` of the layer for inputs ``[B, D]``, and the log determinant log |det J| ``[B]``."""
         x = x[:, self.permutation]
         x1, x2 = x[:, : self.first], x[:, self.first :]
         s2, t2 = self._affine(self.to_first, x2, condition, self.first)
@@ -61,7 +61,7 @@ class Coupling(nn.Module):
         return torch.cat([y1, y2], 1), s2.sum(1) + s1.sum(1)
 
     def inverse(self, y: Tensor, condition: Tensor | None) -> Tensor:
-        """Inverse of :meth:`forward`."""
+        """Inputs ``[B, D]`` of which :meth:`forward` makes the outputs ``y [B, D]``, under the same condition."""
         y1, y2 = y[:, : self.first], y[:, self.first :]
         s1, t1 = self._affine(self.to_second, y1, condition, self.second)
         x2 = (y2 - t1) * (-s1).exp()
@@ -74,11 +74,11 @@ class ConditionalFlow(nn.Module):
     """Stack of couplings from embeddings to a standard normal latent, conditioned on the proxy (NIR, Eq. 7-9).
 
     Args:
-        dim: D.
-        blocks: Couplings.
-        depth: Linear layers of a subnet.
-        width: Their width.
-        clamp: Bound of the log scales.
+        dim: Embedding size D.
+        blocks: Number of couplings.
+        depth: Number of linear layers of a subnet.
+        width: Number of hidden units of a layer.
+        clamp: Bound of the absolute log scales.
         conditioned: Which blocks see the condition: ``all``, ``start``, ``mid`` or ``end``.
     """
 
@@ -102,13 +102,16 @@ class ConditionalFlow(nn.Module):
         return x, total
 
     def inverse(self, latent: Tensor, condition: Tensor) -> Tensor:
-        """Embeddings of a latent."""
+        """Embeddings ``[B, D]`` of latents ``[B, D]`` given conditions ``[B, D]``: the inverse of :meth:`forward`."""
         for block in reversed(self.blocks):
             latent = block.inverse(latent, condition)  # type: ignore[operator]
         return latent
 
     def negative_log_likelihood(self, x: Tensor, condition: Tensor) -> Tensor:
-        """1/2 |latent|^2 - log |det J|, ``[B]``, without the constant D/2 log 2 pi (NIR, Eq. 10)."""
+        """Negative log likelihood ``[B]`` of embeddings given conditions (NIR, Eq. 10), without the constant.
+
+        It is 1/2 |latent|^2 - log |det J|; D/2 log 2 pi is left out.
+        """
         latent, log_det = self(x, condition)
         nll: Tensor = 0.5 * latent.square().sum(1) - log_det
         return nll

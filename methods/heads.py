@@ -47,7 +47,9 @@ class SpreadHead(nn.Sequential):
 
 
 def positive_from_raw(raw: Tensor) -> Tensor:
-    """PER's map phi(r) = 1 / (1 - r) for r < 0 and 1 + r for r >= 0: positive, with a continuous slope.
+    """Map from real to positive numbers with a continuous slope: phi(r) = 1 / (1 - r) for r < 0, else 1 + r.
+
+    It is the map of Probabilistic Embeddings Revisited (PER).
 
     Example:
         >>> positive_from_raw(torch.tensor([-3.0, 0.0, 3.0]))

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class MatchLoss(nn.Module):
-    """Soft contrastive loss with K x K draws per pair.
+    """Loss of HIB: soft contrastive loss over the pairs of a batch, each pair with K x K combinations of draws.
 
     Args:
         kl_weight: Weight of the KL to the prior.
-        samples: K.
-        pairs: ``all`` averages over all pairs of the batch, ``balanced`` gives genuine and impostor pairs half each.
+        samples: Number K of draws per image.
+        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs half each.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
@@ -53,12 +53,12 @@ class MatchLoss(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """HIB's a, scalar."""
+        """Slope a of the match probability in the distance, a scalar."""
         return self.log_scale.exp()
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Start a at one over a size, scalar."""
+        """Set the initial slope a of the match probability to 1 / ``size``, a scalar."""
         self.log_scale.copy_(-size.log())
 
     def scorer_options(self) -> dict[str, float]:
@@ -74,7 +74,7 @@ class MatchLoss(nn.Module):
         return (self.bias - self.scale() * distance).reshape(count, k, count, k)
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine pairs and of the impostor pairs, from a mask ``[B, B]`` of the genuine ones."""
+        """Losses of the genuine and of the impostor pairs, two vectors, given the mask ``[B, B]`` of genuine pairs."""
         draws = distribution.rsample((self.samples,))
         logits = self._logits(draws, draws)
         log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(self.samples)
@@ -94,11 +94,11 @@ class MatchLoss(nn.Module):
 
 
 class ReleasedMatchLoss(MatchLoss):
-    """PER's soft contrastive loss.
+    """Soft contrastive loss of HIB as PER's public code (Probabilistic Embeddings Revisited) computes it.
 
-    Its a is a free number of either sign, a and b learn and decay like any parameter of the objective. Pairs of an
-    image with itself count. Rows and columns of the matrix of pairs have draws of their own. The cross-entropy is that
-    of probabilities, with torch's clamps: the logarithm stops at -100, and the gradient divides by
+    Its slope a is a free number of either sign; a and b learn and decay like any parameter of the objective. Pairs of
+    an image with itself count. Rows and columns of the matrix of pairs have draws of their own. The cross-entropy is
+    that of probabilities, with torch's clamps: the logarithm stops at -100, and the gradient divides by
     max(p (1 - p), 1e-12), so that pairs with a smaller p fade.
     """
 
@@ -108,22 +108,22 @@ class ReleasedMatchLoss(MatchLoss):
         self.raw_scale = nn.Parameter(torch.ones(()))
 
     def scale(self) -> Tensor:
-        """HIB's a, scalar."""
+        """Slope a of the match probability in the distance, a scalar."""
         return self.raw_scale
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Start a at one over a size, scalar."""
+        """Set the initial slope a of the match probability to 1 / ``size``, a scalar."""
         self.raw_scale.copy_(size.reciprocal())
 
     def match(self, distribution: IsotropicNormal) -> Tensor:
-        """Match probabilities ``[B, B]``."""
+        """Match probabilities ``[B, B]`` of all pairs, each a mean over K x K combinations of draws."""
         columns = distribution.rsample((self.samples,))
         rows = distribution.rsample((self.samples,))
         return torch.sigmoid(self._logits(rows, columns)).mean((1, 3))
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine pairs and of the impostor pairs, from a mask ``[B, B]`` of the genuine ones."""
+        """Losses of the genuine and of the impostor pairs, two vectors, given the mask ``[B, B]`` of genuine pairs."""
         losses = F.binary_cross_entropy(self.match(distribution), genuine.to(distribution.loc.dtype), reduction="none")
         return losses[genuine], losses[~genuine]
 
@@ -135,7 +135,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class HIB(Method):
-    """Normal embedding trained on matching pairs, without a classifier."""
+    """HIB: isotropic normal embedding trained by the match probability of pairs, without a classifier."""
 
     name = "hib"
     summary = "normal embedding; match probability of pairs by sampling, end to end, no classifier"
@@ -167,35 +167,38 @@ class HIB(Method):
     )
 
     class Params(MethodParams):
-        """Weight of the KL, draws per image, which mean over pairs."""
+        """Hyper-parameters of HIB: weight of the KL, draws per image, and how pairs are averaged."""
 
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head, one number per image."""
+        """Variance head with one raw number per image."""
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """N(raw, s2 I)."""
+        """Isotropic normal N(raw, s2 I) with the variance s2 from the spread head; the mean is not normalised."""
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         variance = phi + RELEASED_SPREAD if self.released else math.exp(-5.0) * phi
         return IsotropicNormal(raw, variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: soft contrastive loss."""
+        """Build the objective: soft contrastive loss over the pairs of a batch."""
         p = self.params
         return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Ten when released, as in PER's code."""
+        """Number of training batches that :meth:`initialise` sees: 10 in the released form, else one pass (None)."""
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to unit variance per dimension, and set a to one over their mean coordinate."""
+        """Scale embeddings to unit variance, and set the slope a to one over their mean absolute coordinate.
+
+        The released form, which follows PER's public code, sets the slope only.
+        """
         objective = model.objective
         assert isinstance(objective, MatchLoss)
         with torch.no_grad():
@@ -205,5 +208,5 @@ class HIB(Method):
             objective.start(raw.abs().mean())
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Negative log variance."""
+        """Confidence ``[B]``: the negative log variance."""
         return spread_confidence(distribution)

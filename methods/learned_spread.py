@@ -22,7 +22,10 @@ RELEASED_HEAD = "the head is linear, and the spread starts at s2 = 1 or k = 1, w
 
 
 class SpreadParams(MethodParams):
-    """Choice of the distribution: as in PER's Table 3, any of these methods can have either."""
+    """Hyper-parameter of methods with a learned spread: the distribution, normal or vMF.
+
+    Any of these methods can have either, as in Table 3 of Probabilistic Embeddings Revisited.
+    """
 
     distribution: Literal["normal", "vmf"] = "normal"
 
@@ -42,7 +45,7 @@ class SpreadMethod(Method):
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """N(raw/|raw|, s2 I) or vMF(raw/|raw|, k)."""
+        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), s2 or k from the head."""
         assert spread is not None
         dim = raw.shape[-1]
         value = spread.squeeze(-1)
@@ -53,7 +56,7 @@ class SpreadMethod(Method):
         return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Negative log variance or log concentration, both monotone in the negative entropy."""
+        """Confidence ``[B]``: negative log variance or log concentration, both monotone in the negative entropy."""
         return spread_confidence(distribution)
 
 

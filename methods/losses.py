@@ -47,9 +47,9 @@ class CosineClassifier(nn.Module):
     Samples ``z`` are drawn from the embedding distribution (for a point, the point itself).
 
     Args:
-        num_classes: C.
-        dim: D.
-        scale: Inverse temperature s, positive.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Inverse temperature s of the softmax, positive.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float) -> None:
@@ -63,11 +63,11 @@ class CosineClassifier(nn.Module):
         return F.linear(F.normalize(z, dim=-1), F.normalize(self.weight, dim=-1))
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Margin applied to the target cosines ``[B]``; none here."""
+        """Target cosines ``[B]`` after the margin; unchanged here, because this class has no margin."""
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of the means without margin, and the scale; classifier confidences use both."""
+        """Cosines ``[B, C]`` of the means to the class weights, without margin, and the scale, for confidences."""
         return self.cosines(distribution.mean), self.scale
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class CosFaceLoss(CosineClassifier):
         self.margin = margin
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosine minus the margin."""
+        """Target cosines ``[B]`` minus the margin."""
         return target - self.margin
 
 
@@ -94,11 +94,11 @@ class ArcFaceLoss(CosineClassifier):
     """ArcFace (Deng et al. 2019, Eq. 3): target logit ``s * cos(theta_y + m)``, m in radians.
 
     Args:
-        num_classes: C.
-        dim: D.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
         scale: Inverse temperature s.
         margin: Angle m.
-        released: Beyond pi - m, do as PER's public code (:func:`released_arcface_cosines`).
+        released: Treat angles beyond pi - m as PER's public code does (:func:`released_arcface_cosines`).
     """
 
     RELEASED = "beyond theta + m = pi the target logit is the plain cosine"
@@ -108,17 +108,19 @@ class ArcFaceLoss(CosineClassifier):
         self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosine at the angle widened by the margin."""
+        """Target cosines ``[B]`` at the angles widened by the margin."""
         widened = released_arcface_cosines if self.released else arcface_cosines
         return widened(target, self.margin)
 
 
 class ClassLikelihood(nn.Module):
-    """Negative log likelihood of the fixed class weight of each image.
+    """Loss of DUL-reg and SCF: negative log likelihood of each image's class weight under the image's distribution.
+
+    The class weights are those of a trained base and stay fixed.
 
     Args:
-        base: Trained objective of the base, with class weights ``weight [C, D]``.
-        method: Name of the method, for the error.
+        base: Trained objective of the base method, with class weights ``weight [C, D]``.
+        method: Name of the method, for the error message.
 
     Raises:
         TypeError: If the base has no class weights.

@@ -16,12 +16,12 @@ from ._base import Method, MethodParams, Paper, register, tuned
 def margin_loss(
     anchor_positive: Tensor, anchor_negative: Tensor, beta: Tensor, margin: float, *, released: bool = False
 ) -> Tensor:
-    """Margin loss of triplets ``[T]`` from their distances and boundaries.
+    """Margin loss of T triplets, a scalar, from their distances and boundaries, each ``[T]``.
 
     Args:
-        anchor_positive: Distances to the positive.
-        anchor_negative: Distances to the negative.
-        beta: Boundary of the anchor's class.
+        anchor_positive: Distances from anchor to positive.
+        anchor_negative: Distances from anchor to negative.
+        beta: Boundaries between positive and negative distances, one per anchor's class.
         margin: Half-width of the band around the boundary.
         released: Divide by the triplets with any active term (EL-nivMF code), not by the active terms.
     """
@@ -36,7 +36,7 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
     Distances are clamped to at least ``cutoff``, so that noise close to the anchor is not drawn too often.
 
     Returns:
-        ``[B]``, the place of each anchor's negative in the batch.
+        Positions ``[B]`` of the anchors' negatives in the batch.
     """
     d = distances.detach().clamp(cutoff, 2.0 - 1e-4)
     log_weight = -((dim - 2) * d.log() + 0.5 * (dim - 3) * torch.log1p(-0.25 * d.square()))
@@ -45,7 +45,7 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
 
 
 class MarginLoss(nn.Module):
-    """Margin loss with a learned boundary per class."""
+    """Margin loss over distance-weighted triplets of a batch, with a learned boundary per class."""
 
     learning_rates = {"beta": ("lr_objective", 0.1)}  # noqa: RUF012
 
@@ -55,7 +55,7 @@ class MarginLoss(nn.Module):
         self.beta = nn.Parameter(torch.full((num_classes,), beta))
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch: every genuine pair with a negative of its anchor."""
+        """Scalar loss of a batch: each genuine pair makes a triplet with a sampled negative of its anchor."""
         unit = F.normalize(distribution.mean, dim=-1)
         distances = (2.0 - 2.0 * unit @ unit.mT).clamp_min(1e-8).sqrt()
         same = labels[:, None] == labels[None, :]
@@ -74,7 +74,7 @@ class MarginLoss(nn.Module):
 
 @register
 class Margin(Method):
-    """Deterministic embedding, distance-weighted triplets."""
+    """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets."""
 
     name = "margin"
     summary = "deterministic; distances on the right side of a learned boundary, distance-weighted negatives"
@@ -94,11 +94,11 @@ class Margin(Method):
     default_confidence = "norm"
 
     class Params(MethodParams):
-        """Margin and initial boundary."""
+        """Hyper-parameters of the margin loss: margin and initial boundary beta of the classes."""
 
         margin: float = tuned(0.2, 0.05, 0.5, ge=0, le=2)
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: boundaries and loss."""
+        """Build the objective: the learned class boundaries and the margin loss."""
         return MarginLoss(num_classes, self.params.margin, self.params.beta, self.released)

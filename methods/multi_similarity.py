@@ -31,14 +31,14 @@ def multi_similarity_loss(
     *,
     over_kept: bool = False,
 ) -> Tensor:
-    """Multi-Similarity loss of cosines (Eq. 15 with the mining of Eq. 11-12).
+    """Multi-Similarity loss of a batch from its cosines (Wang et al. 2019, Eq. 15 with the mining of Eq. 11-12).
 
     Args:
-        cosines: ``[B, B]``.
-        labels: ``[B]``.
+        cosines: Cosines ``[B, B]`` of all pairs of the batch.
+        labels: Classes ``[B]`` of the samples.
         alpha: Scale of the positives.
         beta: Scale of the negatives.
-        threshold: t.
+        threshold: Cosine t that is subtracted before scaling.
         epsilon: Slack of the mining.
         over_kept: Average over the anchors that keep pairs of both kinds (the public EL-nivMF code), not over all.
     """
@@ -61,7 +61,7 @@ def multi_similarity_loss(
 
 
 class MultiSimilarityLoss(nn.Module):
-    """Multi-Similarity of the pairs in a batch."""
+    """Multi-Similarity loss of the pairs in a batch, as a module without parameters."""
 
     def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class MultiSimilarity(Method):
-    """Deterministic embedding, weighted pairs, no proxies."""
+    """Multi-Similarity as a method: deterministic embeddings trained on weighted pairs, without proxies."""
 
     name = "multi_similarity"
     summary = "deterministic; pairs weighted by self and relative similarity"
@@ -99,7 +99,7 @@ class MultiSimilarity(Method):
     )
 
     class Params(MethodParams):
-        """Scales of positives and negatives, threshold, mining slack."""
+        """Hyper-parameters of Multi-Similarity: scales of positives and negatives, threshold, slack of the mining."""
 
         alpha: float = tuned(2.0, 1.0, 64.0, log=True, gt=0)
         beta: float = tuned(40.0, 1.0, 64.0, log=True, gt=0)
@@ -107,7 +107,7 @@ class MultiSimilarity(Method):
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: pair loss."""
+        """Build the objective: Multi-Similarity loss over the pairs of a batch."""
         p = self.params
         over_kept = self.fidelity == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

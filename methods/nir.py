@@ -45,13 +45,13 @@ _LARGEST = 50.0
 
 
 class NirLoss(nn.Module):
-    """A proxy loss and the likelihood of its embeddings under a flow.
+    """Loss of NIR: a weighted proxy loss plus the flow's negative log likelihood of embeddings given their proxies.
 
     Args:
         proxy_loss: Loss with proxies ``weight [C, D]``, or SoftTriple with its centres ``[C, K, D]``.
-        flow: Flow from embeddings to the latent.
-        params: Weight, gamma and ablations.
-        released: The negative log likelihood is a sum over dimensions and the noise uniform, as in the public code.
+        flow: Conditional flow from embeddings to a standard normal latent.
+        params: Weight of the proxy loss, gamma and the settings of the ablations.
+        released: Sum the negative log likelihood over dimensions and draw uniform noise, as in the public code.
 
     Raises:
         ValueError: If negative pairs are asked for and there is one class only.
@@ -78,7 +78,11 @@ class NirLoss(nn.Module):
         return cosines
 
     def condition(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Unit proxy of each sample ``[B, D]``; of several centres their assigned mean, shares detached."""
+        """Condition of the flow ``[B, D]``: the unit proxy of each sample's class.
+
+        With several centres per class it is their mean, weighted by the sample's detached shares and scaled to unit
+        length.
+        """
         weight = self.proxies
         if weight.dim() == 3:
             assert isinstance(self.proxy_loss, SoftTripleLoss)
@@ -91,12 +95,15 @@ class NirLoss(nn.Module):
         return own.detach() if self.params.detach_condition else own
 
     def negative_log_likelihood(self, unit: Tensor, condition: Tensor) -> Tensor:
-        """NLL ``[B]`` of unit embeddings given conditions, each ``[B, D]``: over dimensions a mean, released a sum."""
+        """Negative log likelihood ``[B]`` of unit embeddings given conditions, each ``[B, D]``.
+
+        It is a mean over dimensions, in the released form (the public code) a sum.
+        """
         nll = self.flow.negative_log_likelihood(unit, condition)
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Mean over the batch of gamma of the likelihoods ``[B]``."""
+        """Apply the function gamma to a batch of negative log likelihoods ``[B]`` and take the mean, a scalar."""
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
             exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)
@@ -104,7 +111,7 @@ class NirLoss(nn.Module):
         return (F.softplus(nll) if self.params.gamma == "softplus" else nll).mean()
 
     def regulariser(self, points: Tensor, labels: Tensor) -> Tensor:
-        """mean_i gamma(NLL_i) of points ``[B, D]``, and the term of negative pairs."""
+        """Regulariser of points ``[B, D]``, a scalar: mean_i gamma(NLL_i) plus the weighted term of negative pairs."""
         unit = F.normalize(points, dim=-1)
         if self.params.noise:
             unit = self._noisy(unit)
@@ -121,7 +128,10 @@ class NirLoss(nn.Module):
         return unit + self.params.noise * torch.randn_like(unit)
 
     def synthetic_loss(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Proxy loss of one synthetic sample per sample, of its class; see ``synthetic`` at the head of this file."""
+        """Proxy loss of synthetic samples that the flow draws, one of the same class for each sample of the batch.
+
+        The parameter ``synthetic`` says whether the proxies, the flow or both learn from them.
+        """
         condition, latent = self.condition(points, labels), torch.randn_like(points)
         loss: Tensor
         if self.params.synthetic == "generate":
@@ -180,7 +190,7 @@ def _from_scripts(
 
 @register
 class NIR(Method):
-    """Deterministic embedding whose residuals around the proxies are regularised by a flow."""
+    """NIR: deterministic embeddings whose residuals around their proxies are regularised by a normalising flow."""
 
     name = "nir"
     summary = "deterministic; a proxy loss plus the likelihood of embeddings under a flow given their proxy"
@@ -216,9 +226,10 @@ class NIR(Method):
     fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Proxy loss and its constants; weight of it; the flow and its rate over ``lr``; the ablations of the paper.
+        """Hyper-parameters of NIR: the proxy loss, its weight, the flow and the ablations of the paper.
 
         Attributes:
+            omega: Weight of the proxy loss.
             centres: Centres per class of SoftTriple.
             start: Where proxies start: Xavier uniform, or normal of variance 1/64; not for SoftTriple's centres.
             gamma_temperature: T of gamma(x) = exp(x / T).

@@ -28,7 +28,10 @@ EL_NIVMF_RELEASED = (
 
 
 def quadratic_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """The paper's fit of log C(k), made for k in [10, 50] and D = 128 and 512; any other D gets 512's."""
+    """Quadratic fit of the vMF log normaliser log C(k) from the EL-nivMF paper.
+
+    It was made for k in [10, 50] and D = 128 and 512; any other D gets the fit of 512.
+    """
     if dim == 128:
         return 127.0 - 0.01909 * k - 0.003355 * k.square()
     return 868.0 - 0.0002662 * k - 0.0009685 * k.square()
@@ -48,20 +51,22 @@ def el_nivmf_logits(
     temperature_inside: bool = False,
     released: bool = False,
 ) -> Tensor:
-    """Log mean_n rho_c(z_n) / t, the expected likelihood of draws under non-isotropic vMF proxies (Eq. 4-6).
+    """Logits of EL-nivMF: log mean_n rho_c(z_n) / t, the expected likelihood of an image's draws under each proxy.
+
+    The proxies are non-isotropic vMFs with densities rho_c (Kirchhof et al. 2022, Eq. 4-6).
 
     Args:
-        draws: ``[N, B, D]``, unit.
-        loc: ``[C, D]``, unit.
-        concentration: ``[C, D]``, positive: the diagonal of K.
-        temperature: t.
-        normalizer: Of the proxies' densities, see :func:`nivmf_log_prob`.
-        temperature_inside: log mean_n rho^{1/t} (Algorithm 1 and the public code): in effect the best draw.
-        released: The public code: K is not applied to the draws, which leaves isotropic vMFs; quadratic normaliser;
-            temperature inside.
+        draws: Unit vectors ``[N, B, D]``, N draws per image.
+        loc: Directions of the proxies ``[C, D]``, unit vectors.
+        concentration: Diagonals of K ``[C, D]``, positive, one per proxy.
+        temperature: Temperature t of the softmax.
+        normalizer: Normaliser of the proxies' densities, see :func:`nivmf_log_prob`.
+        temperature_inside: Use log mean_n rho^{1/t} (Algorithm 1 and the public code), in effect the best draw.
+        released: Compute what the public code does: K is not applied to the draws, which leaves isotropic vMFs; the
+            normaliser is the quadratic fit; the temperature is inside.
 
     Returns:
-        ``[B, C]``.
+        Logits ``[B, C]``.
     """
     if released:
         stretched = concentration * loc
@@ -86,19 +91,20 @@ def distance_logits(
     normalizer: str = "heuristic",
     released: bool = False,
 ) -> Tensor:
-    """-d / t for the six closed-form distances of the paper (section 4 and supplement).
+    """Logits -d / t with d one of the six closed-form distances of the EL-nivMF paper (section 4 and supplement).
 
     Args:
         distance: One of :data:`DISTANCES`.
-        raw: ``[B, D]``, raw embeddings; their norm is the concentration of the image.
-        loc: ``[C, D]``, unit.
-        concentration: ``[C]``, or ``[C, D]`` for ``nivmf``.
-        temperature: t.
-        normalizer: Of ``nivmf``.
-        released: Quadratic normaliser; KL with its sign turned and the mean resultant length left out.
+        raw: Raw embeddings ``[B, D]``; their norm is the concentration of the image.
+        loc: Directions of the proxies ``[C, D]``, unit vectors.
+        concentration: Concentrations of the proxies ``[C]``, or ``[C, D]`` for ``nivmf``.
+        temperature: Temperature t of the softmax.
+        normalizer: Normaliser of ``nivmf``, see :func:`nivmf_log_prob`.
+        released: Use the quadratic normaliser, and a KL with its sign turned and no mean resultant length, as the
+            public code does.
 
     Returns:
-        ``[B, C]``.
+        Logits ``[B, C]``.
 
     Raises:
         ValueError: If the distance is unknown.
@@ -131,14 +137,17 @@ def distance_logits(
 
 
 class ElNivmfParams(NormConcentrationParams):
-    """Draws and the proxies' normaliser (``heuristic`` is the paper's, ``exact`` makes them densities)."""
+    """Hyper-parameters of EL-nivMF: those of its proxies, the draws per image and the proxies' normaliser.
+
+    The normaliser ``heuristic`` is the paper's; only ``exact`` makes the proxies densities.
+    """
 
     samples: int = 5
     normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
 
 class ElNivmfLoss(DistributionProxies):
-    """EL-nivMF cross-entropy with its proxies."""
+    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains."""
 
     def __init__(self, num_classes: int, dim: int, params: ElNivmfParams, released: bool) -> None:
         super().__init__(num_classes, dim, params, vector=True, released=released)

@@ -42,7 +42,7 @@ class ScaledNorm(nn.Module):
         self.register_buffer("alpha", torch.ones(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """alpha, ``[B, 1]``."""
+        """The constant alpha, repeated to ``[B, 1]``."""
         return self.alpha.expand(len(features), 1)
 
 
@@ -60,20 +60,21 @@ class NormConcentrationMethod(Method):
         return ScaledNorm()
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
-        """vMF(raw/|raw|, alpha |raw|)."""
+        """Embedding distribution vMF(raw/|raw|, alpha |raw|), where ``spread`` is the constant alpha."""
         assert spread is not None
         k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
         return VonMisesFisher(raw, k, validate_args=False)
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Log concentration."""
+        """Confidence ``[B]``: the log concentration."""
         return spread_confidence(distribution)
 
 
 class NormConcentrationParams(MethodParams):
-    """Initial concentrations and temperature, their rates over ``lr_objective``, and where proxies and norms start.
+    """Hyper-parameters of distribution proxies: initial values, and learning rates relative to ``lr_objective``.
 
     Attributes:
+        image_concentration: Initial mean concentration of the images, divided by the embedding size D.
         start: Where the directions of the proxies start. ``xavier``: normal, gain 1; ``scaled``: normal, the gain is
             ``concentration``, and a proxy with one concentration has its length for it (the public code);
             ``class_means``: class means of the untrained network's raw embeddings, of length ``concentration`` (the
@@ -93,17 +94,18 @@ class NormConcentrationParams(MethodParams):
 
 
 class DistributionProxies(nn.Module):
-    """Proxies with a direction, a concentration (one or one per dimension) and a common temperature.
+    """Class proxies that are distributions: each has a direction and one concentration, or one per dimension.
 
-    Corrected: concentration and temperature are exponentials. Released: raw numbers, a concentration below 0.1 counts
-    as 0.1 and has no gradient, a temperature may cross zero.
+    They share a temperature. In the corrected form concentration and temperature are exponentials of the trained
+    numbers. In the released form (the public code) they are the trained numbers themselves: a concentration below 0.1
+    counts as 0.1 and has no gradient, and the temperature may cross zero.
 
     Args:
-        num_classes: C.
-        dim: D.
-        params: Initial values, and rates over that of the directions.
-        vector: One concentration per class and dimension, not one per class.
-        released: As in the public code.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        params: Initial values, and learning rates relative to that of the directions.
+        vector: Whether a class has one concentration per dimension, not one in all.
+        released: Whether concentration and temperature are parametrised as in the public code.
     """
 
     def __init__(
@@ -131,11 +133,11 @@ class DistributionProxies(nn.Module):
         return F.normalize(self.weight, dim=-1)
 
     def concentration(self) -> Tensor:
-        """``[C]`` or ``[C, D]``, positive."""
+        """Concentrations of the proxies, ``[C]`` or ``[C, D]``, positive."""
         return self.raw_concentration.clamp_min(0.1) if self.released else self.raw_concentration.exp()
 
     def temperature(self) -> Tensor:
-        """t, scalar."""
+        """Temperature t of the logits, a scalar."""
         return self.raw_temperature if self.released else self.raw_temperature.exp()
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
@@ -148,13 +150,13 @@ class DistributionProxies(nn.Module):
         raise NotImplementedError
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, where small temperatures leave digits to differ in."""
+        """Logits ``[B, C]`` in float64, so that those at a small temperature still differ."""
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
 
 
 class DistributionProxyMethod(NormConcentrationMethod):
-    """Base of methods that compare such images with :class:`DistributionProxies`."""
+    """Base of methods that compare images vMF(z/|z|, alpha |z|) with :class:`DistributionProxies`."""
 
     repository = "el"
     fidelity_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
@@ -164,7 +166,8 @@ class DistributionProxyMethod(NormConcentrationMethod):
         """Set alpha so that the mean concentration of an image is ``image_concentration`` times D.
 
         With ``norm_multiplier``, multiply the weight of the last layer instead, as the public code does. With
-        ``start=class_means``, start the proxies there; a class without images keeps its random direction.
+        ``start=class_means``, start the proxies at the class means of the raw embeddings; a class without images
+        keeps its random direction.
         """
         assert isinstance(model.spread, ScaledNorm)
         p = self.params
@@ -181,9 +184,9 @@ class DistributionProxyMethod(NormConcentrationMethod):
 
 
 def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters and learning rates of distribution proxies from a row of the EL-nivMF and NIR scripts.
+    """Convert a row of the EL-nivMF and NIR run scripts to parameters and learning rates of distribution proxies.
 
-    Their rates apply to raw concentrations and temperatures, so they suit the released form only.
+    The scripts' rates apply to raw concentrations and temperatures, so they suit the released form only.
 
     Args:
         values: Options of the row.

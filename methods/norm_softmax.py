@@ -10,7 +10,7 @@ from .losses import CosineClassifier
 
 @register
 class NormSoftmax(Method):
-    """Deterministic embedding, softmax of scaled cosines."""
+    """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines."""
 
     name = "norm_softmax"
     summary = "deterministic; softmax of scaled cosines, no margin"
@@ -22,7 +22,7 @@ class NormSoftmax(Method):
     )
 
     class Params(MethodParams):
-        """Scale s, the inverse temperature."""
+        """Hyper-parameter of the normalised softmax: scale s, the inverse temperature."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
 

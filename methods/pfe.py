@@ -68,12 +68,12 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
     """All ordered pairs of images of one class, block by block.
 
     Args:
-        labels: ``[N]``.
-        limit: Pairs of a block, at most, unless a single image has more.
+        labels: Classes ``[N]`` of the images.
+        limit: Largest number of pairs in a block, unless a single image has more.
         with_self: Whether an image is a pair with itself.
 
     Yields:
-        Rows of the first and of the second images, each ``[P]``.
+        Positions of the first and of the second images of the P pairs in a block, each ``[P]``.
 
     Example:
         >>> [(i.tolist(), j.tolist()) for i, j in genuine_pairs(torch.tensor([4, 7, 4, 4]), 3)]
@@ -99,7 +99,7 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
 
 @register
 class PFE(SpreadMethod):
-    """Variance head on a frozen deterministic base."""
+    """PFE: a variance head trained on a frozen deterministic base."""
 
     name = "pfe"
     summary = "normal embedding; a variance head trained by mutual likelihood on a frozen base"
@@ -126,8 +126,8 @@ class PFE(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Choice of the distribution; only the head's optimiser is tuned."""
+        """Hyper-parameters of PFE: the choice of the distribution; only the head's optimiser is tuned."""
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: mutual likelihood of genuine pairs."""
+        """Build the objective: negative mutual likelihood score of the genuine pairs."""
         return MutualLikelihood(with_self=self.released)

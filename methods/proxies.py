@@ -23,13 +23,13 @@ lengths are 2.8 (``normal``) and about 1.3 with 100 classes or 0.3 with 11,000 (
 
 
 class Proxies(nn.Module):
-    """One free vector per class; its direction is the proxy.
+    """Learned proxies, one per class: the direction of a free vector.
 
     Args:
-        num_classes: C.
-        dim: D.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
         scale: Inverse temperature of the classifier confidences these proxies give.
-        start: One of :data:`STARTS`.
+        start: How the vectors are initialised, a name of :data:`STARTS`.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float = 16.0, start: str = "xavier") -> None:
@@ -43,7 +43,7 @@ class Proxies(nn.Module):
         return F.normalize(self.weight, dim=-1)
 
     def cosines(self, points: Tensor) -> Tensor:
-        """Cosines ``[B, C]`` of points ``[B, D]``."""
+        """Cosines ``[B, C]`` of points ``[B, D]`` to the proxies."""
         return F.normalize(points, dim=-1) @ self.directions().mT
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
@@ -59,13 +59,13 @@ def _softplus_lse(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
 def proxy_anchor_loss(
     cosines: Tensor, labels: Tensor, alpha: float, delta: float, *, over_samples: bool = False
 ) -> Tensor:
-    """Proxy-Anchor (Kim et al., CVPR 2020, Eq. 4): proxies pull and push all samples of a batch.
+    """Proxy-Anchor loss (Kim et al., CVPR 2020, Eq. 4), in which proxies pull and push all samples of a batch.
 
     Args:
-        cosines: ``[B, C]``.
-        labels: ``[B]``.
-        alpha: Scale.
-        delta: Margin.
+        cosines: Cosines ``[B, C]`` of samples and proxies.
+        labels: Classes ``[B]`` of the samples.
+        alpha: Scale of the cosines.
+        delta: Margin of the cosines.
         over_samples: Average the positive term over the batch, so that a class weighs as much as it has samples (the
             public EL-nivMF and NIR code), instead of over the classes of the batch.
     """
@@ -79,13 +79,13 @@ def proxy_anchor_loss(
 def proxy_nca_softplus_loss(
     cosines: Tensor, labels: Tensor, alpha: float, delta: float, *, count_samples: bool = False
 ) -> Tensor:
-    """ProxyNCA in the form of Proxy-Anchor (Roth et al., CVPR 2022, Eq. 6): sums over proxies per sample.
+    """ProxyNCA loss in the form of Proxy-Anchor (Roth et al., CVPR 2022, Eq. 6): each sample sums over proxies.
 
     Args:
-        cosines: ``[B, C]``.
-        labels: ``[B]``.
-        alpha: Scale.
-        delta: Margin.
+        cosines: Cosines ``[B, C]`` of samples and proxies.
+        labels: Classes ``[B]`` of the samples.
+        alpha: Scale of the cosines.
+        delta: Margin of the cosines.
         count_samples: Sum the positive term over the batch columns of the class, so that the own proxy counts once
             per sample of its class (the public NIR code).
     """
@@ -98,14 +98,14 @@ def proxy_nca_softplus_loss(
 
 
 def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float, *, with_positive: bool) -> Tensor:
-    """ProxyNCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) or, with the positive in the sum, ProxyNCA++.
+    """ProxyNCA loss (Movshovitz-Attias et al., ICCV 2017, Eq. 4) or, with the positive in the sum, ProxyNCA++.
 
-    -log exp(-d_y) / sum_c exp(-d_c) with d the squared distance of unit vectors times ``scale``.
+    It is the mean of -log exp(-d_y) / sum_c exp(-d_c), with d the squared distance of unit vectors times ``scale``.
 
     Args:
-        points: ``[B, D]``.
-        proxies: ``[C, D]``.
-        labels: ``[B]``.
+        points: Embeddings ``[B, D]``, normalised here.
+        proxies: Proxies ``[C, D]``, normalised here.
+        labels: Classes ``[B]`` of the samples.
         scale: Inverse temperature: 9 is ProxyNCA++'s 1/9 (Teh et al., ECCV 2020).
         with_positive: Whether the own proxy is in the denominator.
     """
@@ -118,7 +118,7 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
 
 
 class ProxyAnchorLoss(Proxies):
-    """Proxy-Anchor loss with its proxies."""
+    """Proxy-Anchor loss as a module that contains its proxies."""
 
     def __init__(
         self, num_classes: int, dim: int, scale: float, margin: float, released: bool = False, start: str = "xavier"
@@ -133,7 +133,7 @@ class ProxyAnchorLoss(Proxies):
 
 
 class ProxyNCALoss(Proxies):
-    """ProxyNCA in one of its forms."""
+    """ProxyNCA loss in one of its forms (original, ``plusplus`` or ``softplus``), with its proxies."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class ProxyNCALoss(Proxies):
 
 
 class SoftTripleLoss(nn.Module):
-    """SoftTriple loss with its centres ``weight [C, K, D]``."""
+    """SoftTriple loss as a module that contains its K centres per class, ``weight [C, K, D]``."""
 
     def __init__(
         self, num_classes: int, dim: int, scale: float, margin: float, centres: int, gamma: float, tau: float
@@ -170,7 +170,7 @@ class SoftTripleLoss(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def assigned(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft similarities ``[B, C]`` of points ``[B, D]`` and the shares ``[B, C, K]`` of the centres."""
+        """Soft similarities ``[B, C]`` of points ``[B, D]`` to classes, and the softmax shares ``[B, C, K]``."""
         classes, centres, dim = self.weight.shape
         flat = F.normalize(self.weight, dim=-1).reshape(-1, dim)
         cosines = (F.normalize(points, dim=-1) @ flat.mT).reshape(-1, classes, centres)
@@ -182,7 +182,7 @@ class SoftTripleLoss(nn.Module):
         return self.assigned(distribution.mean)[0], self.scale
 
     def regulariser(self) -> Tensor:
-        """Mean distance between the centres of a class, whose minimum merges centres that are not needed."""
+        """Regulariser R of SoftTriple: half the mean distance of a class's centres; it merges needless centres."""
         classes, centres, _ = self.weight.shape
         if centres == 1:
             return self.weight.new_zeros(())

@@ -30,7 +30,7 @@ def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[d
 
 @register
 class ProxyAnchor(Method):
-    """Deterministic embedding; each proxy sees all samples of a batch."""
+    """Proxy-Anchor as a method: deterministic embeddings; each proxy pulls and pushes all samples of a batch."""
 
     name = "proxy_anchor"
     summary = "deterministic; proxies pull and push all samples of a batch, hard ones most"
@@ -50,13 +50,13 @@ class ProxyAnchor(Method):
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Scale and margin; where proxies start."""
+        """Hyper-parameters of Proxy-Anchor: scale and margin of the cosines, and initialisation of the proxies."""
 
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: proxies and loss."""
+        """Build the objective: the class proxies and the Proxy-Anchor loss."""
         p, over_samples = self.params, self.fidelity == "released_el"
         return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

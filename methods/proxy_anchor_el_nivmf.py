@@ -17,7 +17,7 @@ from .published import NivmfScripts
 
 
 class GuidedElNivmfLoss(ElNivmfLoss):
-    """EL-nivMF plus a weighted Proxy-Anchor on the same directions."""
+    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions."""
 
     def __init__(self, num_classes: int, dim: int, params: ProxyAnchorElNivmf.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, released)
@@ -32,7 +32,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 
 @register
 class ProxyAnchorElNivmf(DistributionProxyMethod):
-    """EL-nivMF with Proxy-Anchor guidance."""
+    """EL-nivMF guided by Proxy-Anchor, as a method."""
 
     name = "proxy_anchor_el_nivmf"
     summary = "EL-nivMF plus Proxy-Anchor on the same proxy directions; end to end"
@@ -48,12 +48,12 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
     released_behaviour = (*EL_NIVMF_RELEASED, "Proxy-Anchor's positive term is averaged over samples")
 
     class Params(ElNivmfParams):
-        """Weight, scale and margin of Proxy-Anchor."""
+        """Hyper-parameters of EL-nivMF, and weight omega, scale alpha and margin delta of Proxy-Anchor."""
 
         omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)
         alpha: float = 32.0
         delta: float = 0.1
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: proxies and loss."""
+        """Build the objective: the shared proxies and the sum of both losses."""
         return GuidedElNivmfLoss(num_classes, dim, self.params, self.released)

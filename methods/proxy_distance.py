@@ -25,14 +25,14 @@ from .published import NivmfScripts
 
 
 class DistanceLoss(DistributionProxies):
-    """Cross-entropy of one of the distances."""
+    """Cross-entropy of the logits -d / t, with d a closed-form distance of image and proxy; it contains the proxies."""
 
     def __init__(self, num_classes: int, dim: int, params: ProxyDistance.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, vector=params.distance == "nivmf", released=released)
         self.distance, self.normalizer = params.distance, params.normalizer
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
-        """-d / t, ``[B, C]``."""
+        """Logits ``[B, C]``: the negative distances of images and proxies, divided by the temperature."""
         raw = distribution.loc * distribution.concentration.unsqueeze(-1)
         return distance_logits(
             self.distance,
@@ -51,7 +51,7 @@ class DistanceLoss(DistributionProxies):
 
 @register
 class ProxyDistance(DistributionProxyMethod):
-    """vMF images against proxies by a closed-form distance."""
+    """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper."""
 
     name = "proxy_distance"
     summary = "von Mises-Fisher images against proxies by cosine, L2, nivMF, EL-vMF, B-vMF or KL-vMF distance"
@@ -85,11 +85,11 @@ class ProxyDistance(DistributionProxyMethod):
     )
 
     class Params(NormConcentrationParams):
-        """Choice of the distance, and the normaliser of ``nivmf``."""
+        """Hyper-parameters: those of the proxies, the choice of the distance, and the normaliser of ``nivmf``."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: proxies and loss."""
+        """Build the objective: the proxies and the cross-entropy of negative distances."""
         return DistanceLoss(num_classes, dim, self.params, self.released)

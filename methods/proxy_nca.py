@@ -26,7 +26,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class ProxyNCA(Method):
-    """Deterministic embedding, one proxy per class."""
+    """ProxyNCA as a method: deterministic embeddings, one proxy per class, each sample compared with all proxies."""
 
     name = "proxy_nca"
     summary = "deterministic; neighbourhood components with one proxy per class (original, ++ or NIR's form)"
@@ -49,7 +49,7 @@ class ProxyNCA(Method):
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Form, scale and (softplus only) margin; where proxies start."""
+        """Hyper-parameters of ProxyNCA: form, scale, margin (``softplus`` only) and initialisation of the proxies."""
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
@@ -57,6 +57,6 @@ class ProxyNCA(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: proxies and loss."""
+        """Build the objective: the class proxies and the ProxyNCA loss in the chosen form."""
         p = self.params
         return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

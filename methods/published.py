@@ -12,7 +12,7 @@ from typing import Any
 
 
 def same_names(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters that have the same name in the paper and here; the rest is left out.
+    """Keep the published parameters that have the same name here; the others are left out.
 
     Example:
         >>> same_names({"scale": 16.0, "kl": 0.1}, ["scale", "margin"], "cosface")
@@ -29,7 +29,7 @@ class PER:
         name: Name of the method there, such as ``dul-cls``; a row may add the base or the classifier to it.
         convert: ``(values, fields, variant) -> parameters`` from the published values, the names of the method's
             parameters, and the whole name of the row, such as ``dul-cls-arcface``.
-        kinds: Names of its rows for other parameters than the usual, with these parameters.
+        kinds: Names of rows that are this method with other parameters than the usual, each with these parameters.
     """
 
     name: str

@@ -25,7 +25,7 @@ from .published import PER
 
 @register
 class SCF(SpreadMethod):
-    """Concentration head on a frozen deterministic base."""
+    """SCF: a concentration head trained on a frozen deterministic base and its class weights."""
 
     name = "scf"
     summary = "von Mises-Fisher embedding; a concentration head on a frozen base and its class weights"
@@ -48,10 +48,10 @@ class SCF(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Choice of the distribution."""
+        """Hyper-parameter of SCF: the choice of the distribution."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: likelihood of the class weights."""
+        """Build the objective: negative log likelihood of the base's class weights."""
         return ClassLikelihood(base, self.name)

@@ -15,7 +15,7 @@ from .proxies import SoftTripleLoss
 
 @register
 class SoftTriple(Method):
-    """Deterministic embedding, several centres per class."""
+    """SoftTriple as a method: deterministic embeddings, several centres per class."""
 
     name = "soft_triple"
     summary = "deterministic; softmax over several centres per class"
@@ -36,6 +36,6 @@ class SoftTriple(Method):
         tau: float = 0.2
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: centres and loss."""
+        """Build the objective: the centres of the classes and the SoftTriple loss."""
         p = self.params
         return SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, p.gamma, p.tau)

@@ -46,12 +46,12 @@ def halves(labels: Tensor) -> Tensor:
 
 
 def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, IsotropicNormal]:
-    """Normalised product of the densities of each class.
+    """Prototypes of the classes: for each class the normalised product of the densities of its images.
 
     Args:
-        loc: ``[S, D]``.
-        variance: ``[S]``, positive.
-        labels: ``[S]``.
+        loc: Means ``[S, D]`` of the images.
+        variance: Variances ``[S]`` of the images, positive.
+        labels: Classes ``[S]`` of the images.
 
     Returns:
         The classes in ascending order ``[C]``, and their prototypes, batch shape ``[C]``.
@@ -64,12 +64,12 @@ def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, I
 
 
 def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
-    """Estimate of log E_{z ~ query} [p_target(z) / sum_c p_c(z)], ``[Q]``.
+    """Estimate ``[Q]`` of the log expected softmax of queries, log E_{z ~ query} [p_target(z) / sum_c p_c(z)].
 
     Args:
-        query: Batch shape ``[Q]``.
-        prototype: Batch shape ``[C]``.
-        target: Place of each query's class among the prototypes, ``[Q]``.
+        query: Distributions of the queries, batch shape ``[Q]``.
+        prototype: Prototypes of the classes, batch shape ``[C]``.
+        target: Position ``[Q]`` of each query's class among the prototypes.
         samples: Draws from the normalised product of query and target prototype; 0 takes its mean instead.
     """
     own = IsotropicNormal(prototype.loc[target], prototype.variance[target], validate_args=False)
@@ -87,11 +87,11 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 
 
 class PrototypeLoss(nn.Module):
-    """Expected softmax over the prototypes of the batch's other half, with a trained noise variance.
+    """Loss of SPE: expected softmax over the prototypes of the batch's other half, with a trained noise variance.
 
     Args:
         samples: Draws per query.
-        noise: Whether there is a noise variance.
+        noise: Whether a trained noise variance eps is added to the images' variances.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
@@ -103,15 +103,15 @@ class PrototypeLoss(nn.Module):
         self.log_noise = nn.Parameter(torch.zeros(())) if noise else None
 
     def noise(self) -> Tensor | float:
-        """The noise variance eps."""
+        """The noise variance eps that is added to variances; 0 without noise."""
         return 0.0 if self.log_noise is None else self.log_noise.exp()
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half ``[B]`` of each image."""
+        """Half of the batch that each image belongs to, ``[B]``, False or True."""
         return halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' classes."""
+        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes."""
         return log_expected_softmax(query, prototype, target, self.samples)
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
@@ -145,15 +145,15 @@ def released_halves(labels: Tensor) -> Tensor:
 
 
 def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
-    """What PER's public code takes for the log of the expected softmax, ``[Q]``.
+    """Quantity ``[Q]`` that PER's public code takes for the log of the expected softmax.
 
     In place of p_c(z) for one z, the sum over classes has p_c(z_c), with z_c drawn from the product of the query and
     prototype c.
 
     Args:
-        query: Batch shape ``[Q]``.
-        prototype: Batch shape ``[C]``.
-        target: Place of each query's class among the prototypes, ``[Q]``.
+        query: Distributions of the queries, batch shape ``[Q]``.
+        prototype: Prototypes of the classes, batch shape ``[C]``.
+        target: Position ``[Q]`` of each query's class among the prototypes.
         samples: Draws z_c per query and class; 0 takes the mean of the product.
     """
     u, v = query.variance.unsqueeze(1), prototype.variance.unsqueeze(0)
@@ -166,12 +166,14 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 
 
 class ReleasedPrototypeLoss(PrototypeLoss):
-    """PER's loss: noise on the images of a prototype and again on the prototype, none on queries.
+    """Loss of SPE as in PER's public code.
+
+    The noise variance is added to the images of a prototype and again to the prototype, but not to queries.
 
     Args:
         samples: Draws per query and class.
-        dim: D; the noise starts at exp(0.01^(2/D)).
-        noise: Whether there is a noise variance.
+        dim: Embedding size D; the noise starts at exp(0.01^(2/D)).
+        noise: Whether a trained noise variance eps is added to the images' variances.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -183,18 +185,18 @@ class ReleasedPrototypeLoss(PrototypeLoss):
             nn.init.constant_(self.log_noise, 0.01 ** (2 / dim))
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half ``[B]`` of each image."""
+        """Half of the batch that each image belongs to, ``[B]``, False or True."""
         return released_halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' classes."""
+        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes."""
         noisy = IsotropicNormal(prototype.loc, prototype.variance + self.noise(), validate_args=False)
         return log_released_softmax(query, noisy, target, self.samples)
 
 
 @register
 class SPE(Method):
-    """Normal embedding classified by prototypes of the batch, without a classifier."""
+    """SPE: isotropic normal embedding classified by class prototypes of the batch, without a classifier."""
 
     name = "spe"
     summary = "normal embedding; expected softmax over the batch's own class prototypes, end to end"
@@ -226,34 +228,34 @@ class SPE(Method):
     )
 
     class Params(MethodParams):
-        """Size of the embeddings at the start, draws per query, whether there is a noise variance."""
+        """Hyper-parameters of SPE: initial standard deviation of the embeddings, draws per query, use of noise."""
 
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
         samples: int = Field(16, ge=0)
         noise: bool = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head, one number per image."""
+        """Variance head with one raw number per image."""
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """N(raw, s2 I)."""
+        """Isotropic normal N(raw, s2 I) with the variance s2 from the spread head; the mean is not normalised."""
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         return IsotropicNormal(raw, phi + RELEASED_SPREAD if self.released else phi, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: expected softmax over prototypes."""
+        """Build the objective: expected softmax over the prototypes of the batch."""
         p = self.params
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to the standard deviation ``spread`` per dimension."""
+        """Scale embeddings to the standard deviation ``spread``; the released form (PER's code) does not."""
         if self.released:
             return
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Negative log variance."""
+        """Confidence ``[B]``: the negative log variance."""
         return spread_confidence(distribution)

@@ -45,7 +45,7 @@ class LikelihoodClassifier(CosineClassifier):
 
 @register
 class VmfFl(SpreadMethod):
-    """Concentration as the inverse temperature of a softmax, end to end."""
+    """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end."""
 
     name = "vmf_fl"
     summary = "vMF (or normal) embedding; softmax over classes with the image's concentration as its scale"
@@ -60,10 +60,10 @@ class VmfFl(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Choice of the distribution; the network predicts the scale, so none is tuned."""
+        """Hyper-parameter of vMF-FL: the distribution; the network predicts the scale, so none is tuned."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: softmax over class likelihoods."""
+        """Build the objective: cross-entropy over the likelihoods of the class weights."""
         return LikelihoodClassifier(num_classes, dim)

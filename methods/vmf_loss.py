@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """Authors' closed form for log C(k) up to a constant: within 0.1 nats, its slope a bound of -A(k)."""
+    """Closed form of the vMF-loss authors for the log normaliser log C(k), up to a constant.
+
+    It is within 0.1 nats, and its slope is a bound of -A(k).
+    """
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()
     r_low, r_high = low.sqrt(), high.sqrt()
@@ -95,15 +98,16 @@ class _MeanLogSum(torch.autograd.Function):
 
 
 class VmfLoss(nn.Module):
-    """vMF-loss with its class distributions.
+    """The vMF-loss as a module that contains the vMF distributions of the classes.
 
     Args:
-        num_classes: C.
-        dim: D.
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
         temperature: Inverse temperature beta at the start (trained).
         class_length: Mean resultant length of the class distributions at the start.
         samples: Draws per image; 0 replaces the draw by its expectation A(k_x) mu_x.
-        released: The authors' normaliser, PER's sampler, its offset and its rate of the temperature.
+        released: Compute what PER's public code does: the authors' closed form of the normaliser, a faulty sampler, an
+            offset in the loss, and the learning rate of the temperature.
         points: Whether classes are points mu_c, not distributions (PER's "vmf-loss-det").
     """
 
@@ -130,7 +134,7 @@ class VmfLoss(nn.Module):
         return distribution.loc @ F.normalize(self.weight, dim=-1).mT, float(self.log_temperature.detach().exp())
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Log E_w exp(beta w.z) of the classes, ``[B, C]`` in float64, at the mean z = A(k_x) mu_x of each image."""
+        """Class logits ``[B, C]`` in float64: log E_w exp(beta w.z) at each image's mean z = A(k_x) mu_x."""
         mean, weight, beta = distribution.mean.double(), self.weight.double(), self.log_temperature.double().exp()
         if self.points:
             return beta * mean @ F.normalize(weight, dim=-1).mT
@@ -181,7 +185,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class VmfLossMethod(NormConcentrationMethod):
-    """vMF embedding with vMF classes, concentration from the norm."""
+    """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm."""
 
     name = "vmf_loss"
     summary = "von Mises-Fisher images and classes, the concentration is the norm; end to end"
@@ -208,7 +212,7 @@ class VmfLossMethod(NormConcentrationMethod):
     )
 
     class Params(MethodParams):
-        """Inverse temperature, initial mean resultant lengths of images and classes, draws, kind of the classes."""
+        """Hyper-parameters: inverse temperature, initial mean resultant lengths, draws, and kind of the classes."""
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
@@ -217,18 +221,18 @@ class VmfLossMethod(NormConcentrationMethod):
         classes: Literal["vmf", "point"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: class distributions and loss."""
+        """Build the objective: the class distributions and the vMF-loss."""
         p = self.params
         points = p.classes == "point"
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Ten when released, as in PER's code."""
+        """Number of training batches that :meth:`initialise` sees: 10 in the released form, else one pass (None)."""
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set alpha so that the mean concentration has the mean resultant length ``image_length``."""
+        """Set alpha so that the mean concentration of the images gives the mean resultant length ``image_length``."""
         spread, dim = model.spread, raw.shape[-1]
         assert isinstance(spread, ScaledNorm)
         length = self.params.image_length

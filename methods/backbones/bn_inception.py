@@ -32,7 +32,7 @@ BLOCKS = {
 
 
 class BNInception(nn.Module):
-    """Feature maps ``[B, 1024, H/32, W/32]`` of normalised images ``[B, 3, H, W]``."""
+    """BN-Inception network from normalised images ``[B, 3, H, W]`` to feature maps ``[B, 1024, H/32, W/32]``."""
 
     num_features = 1024
 
@@ -63,7 +63,7 @@ class BNInception(nn.Module):
         return F.relu(getattr(self, f"{name}_bn")(getattr(self, name)(x)))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps."""
+        """Feature maps ``[B, 1024, H/32, W/32]`` of normalised images ``[B, 3, H, W]``."""
         x = F.max_pool2d(self._apply_conv("conv1_7x7_s2", images), 3, 2, ceil_mode=True)
         x = self._apply_conv("conv2_3x3", self._apply_conv("conv2_3x3_reduce", x))
         x = F.max_pool2d(x, 3, 2, ceil_mode=True)
@@ -90,7 +90,7 @@ CAFFE = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
-    """Network for photographs at random weights.
+    """Build BN-Inception for photographs, with random weights.
 
     Raises:
         ValueError: If the images are not in colour.

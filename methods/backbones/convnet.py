@@ -44,10 +44,10 @@ class ConvNet(nn.Module):
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> ConvNet:
-    """The network at random weights; its batch norms are always trained."""
+    """Build the network with random weights; its batch norms are always trained, whatever ``freeze_norm`` says."""
     return ConvNet(in_channels, pooling)
 
 
 def load_weights(network: ConvNet, path: Path) -> None:
-    """Load a ``.safetensors`` file of the whole network."""
+    """Load the weights of the whole network from a ``.safetensors`` file."""
     network.load_state_dict(load_file(path))

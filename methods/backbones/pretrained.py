@@ -97,7 +97,7 @@ class TimmMaps(nn.Module):
         self.num_features = int(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """``[B, F, h, w]``, or ``[B, F]`` for networks of tokens."""
+        """Feature maps ``[B, F, h, w]`` of normalised images, or features ``[B, F]`` for networks of tokens."""
         maps: Tensor = self.model.forward_features(images)
         if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
             return maps
@@ -141,7 +141,7 @@ class Photographs(nn.Module):
                         parameter.requires_grad_(False)
 
     def set_format(self, input_format: InputFormat) -> None:
-        """Use an input format."""
+        """Replace the input format, by which images are normalised before the body sees them."""
         mean, std = (torch.tensor([float(x) for x in values]) for values in (input_format.mean, input_format.std))
         self.channels.copy_(torch.tensor([2, 1, 0] if input_format.order == "BGR" else [0, 1, 2]))
         self.scale.copy_((input_format.scale / std).view(3, 1, 1))
@@ -189,14 +189,14 @@ def check_colour(name: str, in_channels: int) -> None:
     """Refuse images that a body for colour photographs cannot read.
 
     Raises:
-        ValueError: If they have not three channels.
+        ValueError: If the images do not have three channels.
     """
     if in_channels != 3:
         raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
-    """Network for photographs by name, at random weights.
+    """Build a network for photographs by name, with random weights.
 
     Raises:
         ValueError: If it cannot read images of so many channels.
@@ -212,9 +212,9 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photog
 
 
 def cached_weights(name: str) -> Path | None:
-    """ImageNet weights that an earlier download left on this machine; nothing is downloaded.
+    """Find ImageNet weights that an earlier download left on this machine; nothing is downloaded.
 
-    Torchvision's in torch's hub folder, timm's in the Hugging Face or torch hub folder.
+    Weights of torchvision are in torch's hub folder, those of timm in the Hugging Face or torch hub folder.
     """
     hub = Path(torch.hub.get_dir()) / "checkpoints"
     if name in OWN:

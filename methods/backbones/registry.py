@@ -32,10 +32,10 @@ def known_backbones() -> list[str]:
 
 
 def check_backbone(name: str) -> None:
-    """Refuse a backbone that does not exist.
+    """Refuse the name of a backbone that does not exist.
 
     Raises:
-        ValueError: With the nearest name.
+        ValueError: If the name is unknown; the message gives the nearest known name.
     """
     if name in MODULES:
         return
@@ -62,11 +62,11 @@ def find_weights(name: str, asked: str | None) -> Path | None:
     """File of starting weights: what was asked for, else what is cached on this machine; None for random weights.
 
     Args:
-        name: Backbone.
+        name: Name of the backbone.
         asked: A file, ``none`` for random weights, or None for the default.
 
     Raises:
-        ValueError: If ImageNet weights are the default and there are none here, with what to do.
+        ValueError: If ImageNet weights are the default and none are cached here; the message says what to do.
     """
     if asked is not None:
         return None if asked == "none" else Path(asked)

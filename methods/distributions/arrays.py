@@ -126,23 +126,23 @@ def _class_of(kind: str) -> type[Distribution]:
 
 
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
-    """Some members of a batch of distributions.
+    """Select some members of a batch of distributions.
 
     Args:
-        distribution: Batch shape ``[N]``.
-        index: Rows ``[B]``, or a mask ``[N]``.
+        distribution: Distributions of batch shape ``[N]``.
+        index: Positions ``[B]`` in the batch, or a mask ``[N]``.
     """
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
 
 
 def in_float64(distribution: Distribution) -> Distribution:
-    """A distribution with parameters in float64."""
+    """Same distribution with its parameters in float64."""
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value.double() for name, value in arrays.items()})
 
 
 def on_device(distribution: Distribution, device: str | torch.device) -> Distribution:
-    """A distribution with parameters on a device."""
+    """Same distribution with its parameters on the given device."""
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})

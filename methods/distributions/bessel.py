@@ -124,7 +124,10 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
 
 
 def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Log C(0) - log C(k) and A(k)/k from k^2 in one pass, without a gradient, for losses that write their own.
+    """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass.
+
+    C is the normaliser of the von Mises-Fisher distribution and A its mean resultant length. The results have no
+    gradient: this is for losses that write their own.
 
     Args:
         squared: Any shape, k^2 >= 0, float32 or float64.
@@ -210,13 +213,15 @@ def _check_dim(dim: int) -> int:
 
 
 def vmf_log_uniform(dim: int) -> float:
-    """Log C(0) = log[Gamma(dim/2) / (2 pi^{dim/2})]: log density of the uniform distribution on the unit sphere."""
+    """Log density of the uniform distribution on the unit sphere, log C(0) = log[Gamma(dim/2) / (2 pi^{dim/2})]."""
     half = _check_dim(dim) / 2
     return math.lgamma(half) - math.log(2.0) - half * math.log(math.pi)
 
 
 def vmf_log_normalizer_ratio(concentration: Tensor, dim: int) -> Tensor:
-    """Log C(k) - log C(0), accurate *relative to itself* down to k = 0, where log C(0) would swallow it.
+    """Log ratio of the von Mises-Fisher normaliser to that of the uniform distribution, log C(k) - log C(0).
+
+    It is accurate *relative to itself* down to k = 0, where log C(0) would swallow it.
 
     Args:
         concentration: Any shape, k >= 0.
@@ -270,9 +275,10 @@ def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
 
 
 def released_log_uniform(dim: int) -> float:
-    """Log C(0) as the prior term of PER's public code has it: log C(1e-6) by the first term of its series, in float32.
+    """Stand-in for log C(0), the log density of the uniform distribution, in the prior term of PER's public code.
 
-    Off by as much as float32 rounds numbers of hundreds (1e-5 at D = 128).
+    It is log C(1e-6) by the first term of its series, in float32. The error is what float32 rounds from numbers of
+    hundreds (1e-5 at D = 128).
     """
     order = _check_dim(dim) / 2 - 1
     power = order * torch.tensor(1e-6, dtype=torch.float32).log()

@@ -33,14 +33,14 @@ def nivmf_log_prob(
     Jacobian of z -> K z / |K z| instead, log D = sum_m log k_m - D log |K z|, and does. ``none`` leaves log D out.
 
     Args:
-        points: ``[*, N, D]`` unit vectors.
-        loc: ``[C, D]`` unit vectors.
-        concentration: ``[C, D]``, positive.
+        points: Unit vectors ``[*, N, D]``.
+        loc: Directions mu ``[C, D]``, unit vectors.
+        concentration: Diagonals of K ``[C, D]``, positive.
         normalizer: ``heuristic``, ``exact`` or ``none``.
-        log_normalizer: log C(k) of the vMF.
+        log_normalizer: Function ``(k, dim)`` for log C(k), the log normaliser of the vMF.
 
     Returns:
-        ``[*, N, C]``.
+        Log densities ``[*, N, C]`` of each point under each distribution.
 
     Raises:
         ValueError: If the normaliser is unknown.
@@ -66,7 +66,7 @@ def _assemble(
 
 
 class NonIsotropicVonMisesFisher(Distribution):
-    """nivMF(loc, concentration): a vMF stretched along the axes, on the unit sphere.
+    """Non-isotropic von Mises-Fisher distribution nivMF(loc, concentration): a vMF stretched along the axes.
 
     Args:
         loc: ``[*B, D]``, D >= 2; normalised here.
@@ -107,12 +107,12 @@ class NonIsotropicVonMisesFisher(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """Mu ``[*B, D]``: where K z points along K mu (the mode of the heuristic form)."""
+        """Direction mu ``[*B, D]``, where K z points along K mu: the mode under the heuristic normaliser."""
         return self.loc
 
     @property
     def mean(self) -> Tensor:
-        """Mu ``[*B, D]``, the embedding's direction. E[z] has no closed form and is not what retrieval compares."""
+        """Direction mu ``[*B, D]`` in place of E[z], which has no closed form and is not what retrieval compares."""
         return self.loc
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NonIsotropicVonMisesFisher:
@@ -132,7 +132,9 @@ class NonIsotropicVonMisesFisher(Distribution):
         )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws ``[*sample_shape, *B, D]`` of the exact density: K^-1 y / |K^-1 y|, y ~ vMF(K mu / |K mu|, |K mu|).
+        """Draws ``[*sample_shape, *B, D]`` from the exact density, with gradients.
+
+        A draw is K^-1 y / |K^-1 y| with y ~ vMF(K mu / |K mu|, |K mu|).
 
         Raises:
             NotImplementedError: If ``normalizer`` is not ``exact``: the others are no densities.

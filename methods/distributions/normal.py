@@ -58,7 +58,7 @@ class _Normal(Distribution):
 
 @array_form("isotropic_normal", "loc", "variance")
 class IsotropicNormal(_Normal):
-    """N(loc, variance * I).
+    """Normal distribution with one variance for all dimensions, N(loc, variance * I).
 
     Args:
         loc: ``[*B, D]``.
@@ -90,7 +90,7 @@ class IsotropicNormal(_Normal):
 
 @array_form("diagonal_normal", "loc", "variance")
 class DiagonalNormal(_Normal):
-    """N(loc, diag(variance)).
+    """Normal distribution with one variance per dimension, N(loc, diag(variance)).
 
     Args:
         loc: ``[*B, D]``.
@@ -139,7 +139,7 @@ for _p in (IsotropicNormal, DiagonalNormal):
 
 
 def kl_to_standard_normal(distribution: _Normal) -> Tensor:
-    """KL(distribution || N(0, I)) ``[*B]``, summed over dimensions (DUL, Chang et al. 2020, Eq. 5)."""
+    """KL divergence ``[*B]`` of normals from N(0, I), summed over dimensions (DUL, Chang et al. 2020, Eq. 5)."""
     prior = IsotropicNormal(
         torch.zeros_like(distribution.loc),
         distribution.loc.new_ones(distribution.batch_shape),

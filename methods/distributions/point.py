@@ -13,7 +13,7 @@ from .arrays import array_form
 
 @array_form("point", "loc")
 class PointMass(Distribution):
-    """All mass at ``loc``.
+    """Degenerate distribution with all mass at the point ``loc``.
 
     Args:
         loc: ``[*B, D]``. Kept as given (not normalised), because its norm is a confidence candidate.
@@ -31,12 +31,12 @@ class PointMass(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """``[*B, D]``."""
+        """The point itself, ``[*B, D]``."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        """Zeros ``[*B, D]``."""
+        """Variance of a point: zeros ``[*B, D]``."""
         return torch.zeros_like(self.loc)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> PointMass:
@@ -44,14 +44,14 @@ class PointMass(Distribution):
         return PointMass(self.loc.expand(*batch_shape, self.loc.shape[-1]), validate_args=False)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """``loc``, repeated to ``[*sample_shape, *B, D]``."""
+        """Draws ``[*sample_shape, *B, D]``, all of them the point itself."""
         return self.loc.expand(self._extended_shape(torch.Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """0 where ``value`` is the point and minus infinity elsewhere (density against counting measure)."""
+        """Log probability: 0 where ``value`` is the point and minus infinity elsewhere (against counting measure)."""
         same = (value == self.loc).all(-1)
         return torch.where(same, 0.0, -torch.inf).to(self.loc.dtype)
 
     def entropy(self) -> Tensor:
-        """Zeros ``[*B]`` (of the discrete distribution)."""
+        """Entropy of a point as a discrete distribution: zeros ``[*B]``."""
         return self.loc.new_zeros(self._batch_shape)

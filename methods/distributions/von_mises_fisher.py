@@ -26,7 +26,7 @@ _ROUNDS = 1000
 
 @array_form("von_mises_fisher", "loc", "concentration")
 class VonMisesFisher(Distribution):
-    """vMF(loc, concentration) on the unit sphere: density C(k) exp(k mu.z).
+    """Von Mises-Fisher distribution vMF(loc, concentration) on the unit sphere, with density C(k) exp(k mu.z).
 
     Args:
         loc: ``[*B, D]``, D >= 2; normalised here, a zero vector raises (or stays zero without validation).
@@ -64,17 +64,17 @@ class VonMisesFisher(Distribution):
 
     @property
     def mean_resultant_length(self) -> Tensor:
-        """|E z| = A(k), ``[*B]``."""
+        """Mean resultant length ``[*B]``: the length of the mean, A(k) = |E z|."""
         return vmf_mean_resultant_length(self.concentration, self.dim)
 
     @property
     def mean(self) -> Tensor:
-        """E[z] = A(k) mu, ``[*B, D]``."""
+        """Mean ``[*B, D]``: the mode shortened by the mean resultant length, E[z] = A(k) mu."""
         return self.mean_resultant_length.unsqueeze(-1) * self.loc
 
     @property
     def mode(self) -> Tensor:
-        """mu, ``[*B, D]``."""
+        """Mode mu ``[*B, D]``, a unit vector."""
         return self.loc
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> VonMisesFisher:
@@ -92,20 +92,21 @@ class VonMisesFisher(Distribution):
         return self.concentration * cosine + vmf_log_normalizer(self.concentration, self.dim)
 
     def kl_to_uniform(self) -> Tensor:
-        """KL to the uniform distribution, k A(k) + log C(k) - log C(0), ``[*B]``, >= 0."""
+        """KL divergence ``[*B]`` from the uniform distribution, k A(k) + log C(k) - log C(0) >= 0."""
         # k A and log C both grow like k while their sum grows like log k: float64 keeps it in float32 models.
         k = self.concentration.double()
         kl = k * vmf_mean_resultant_length(k, self.dim) + vmf_log_normalizer_ratio(k, self.dim)
         return kl.clamp_min(0.0).to(self.concentration.dtype)
 
     def entropy(self) -> Tensor:
-        """Differential entropy -log C(k) - k A(k), ``[*B]``."""
+        """Differential entropy ``[*B]``, -log C(k) - k A(k)."""
         return -vmf_log_uniform(self.dim) - self.kl_to_uniform()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws ``[*sample_shape, *B, D]``: Wood's rejection sampler for the cosine, a Gaussian tangent direction.
+        """Draws ``[*sample_shape, *B, D]`` with gradients.
 
-        Differentiable in ``loc`` and ``concentration`` (see ``gradient``).
+        Wood's rejection sampler gives the cosine to the mode, a normal draw the tangent direction. Draws are
+        differentiable in ``loc`` and ``concentration`` (see ``gradient``).
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         loc = self.loc.expand(shape)
@@ -139,8 +140,8 @@ def sample_cosine(concentration: Tensor, dim: int, *, implicit: bool = True) -> 
     with b = (dim-1) / (2k + sqrt(4 k^2 + (dim-1)^2)), its cancellation-free form.
 
     Args:
-        concentration: ``[*]``, k >= 0, finite.
-        dim: D >= 2.
+        concentration: Concentrations k ``[*]``, >= 0 and finite.
+        dim: Dimension D >= 2 of the space around the sphere.
         implicit: Gradient in k by implicit reparametrisation (Figurnov et al. 2018) instead of along the accepted
             proposal, which forgets that acceptance depends on k.
 
@@ -233,11 +234,11 @@ def _released_envelope(k: Tensor, dim: int) -> Tensor:
 
 
 def released_draws(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Random numbers of :func:`released_rsample`: its only source, so that a test can put others in their place.
+    """Draw the random numbers of :func:`released_rsample`, here and nowhere else, so that a test can replace them.
 
     Args:
         k: Concentrations ``[*B]``, float64.
-        dim: D.
+        dim: Dimension D of the space around the sphere.
 
     Returns:
         Beta((D-1)/2, (D-1)/2) proposals that the public code's rejection accepts, ``[*B]``, and normal draws

@@ -27,23 +27,23 @@ Rows = Callable[[Tensor], Distribution]
 
 
 class Bound(Protocol):
-    """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
+    """Protocol of a score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises, with bounds."""
 
     @property
     def per_image(self) -> Tensor | None:
         """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, K]`` of queries, float64."""
+        """Left factors ``[B, K]`` of the inner product, of the queries ``rows [B]``, float64."""
 
     def right(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, K]`` of gallery items, float64."""
+        """Right factors ``[B, K]`` of the inner product, of the gallery items ``rows [B]``, float64."""
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
         """Scores ``[B, M]`` of ``rows [B]`` with ``items [B, M]`` at these inner products, float64."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bound ``[B, n]`` of the scores of items with ``per_image`` in [low, high], up to these products."""
+        """Upper bound ``[B, n]`` of scores of items with ``per_image`` in [low, high] and at most these products."""
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
         """Bound on the size of the terms of a query's scores, ``[B]``: rounding errors are relative to it."""
@@ -58,7 +58,7 @@ class InnerBound:
     """Bound of the inner product of the means.
 
     Args:
-        rows_at: Prepared distributions of some rows.
+        rows_at: Function from rows to their prepared distributions.
         count: Number N of images.
     """
 
@@ -77,27 +77,27 @@ class InnerBound:
         return self._rows_at(rows).mean
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores at these inner products."""
+        """Scores ``[B, M]`` of queries with items at the given inner products."""
         return inner
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Score at these inner products; it depends on nothing else."""
+        """Score at the given inner products, which is its own bound: no number per image enters it."""
         return inner
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Product of the norms."""
+        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery."""
         return self._norms[rows] * self._norms[gallery].max()
 
 
 class DistanceBound:
-    """Bound of -(|x - y|^2 + s_x + s_y): squared distance and a term of each image.
+    """Bound of the score -(|x - y|^2 + s_x + s_y), with a squared distance of means and a term s of each image.
 
     The product ``<(2x, 1), (y, -|y|^2 - s_y)>`` is the score up to the query's own part.
 
     Args:
-        rows_at: Prepared distributions of some rows.
+        rows_at: Function from rows to their prepared distributions.
         count: Number N of images.
-        terms: Term of each of some distributions, not negative; zero if not given.
+        terms: Function from distributions to their terms s, not negative; zero if not given.
     """
 
     per_image: Tensor | None = None
@@ -119,15 +119,15 @@ class DistanceBound:
         return torch.cat([self._rows_at(rows).mean, -self._own[rows, None]], dim=1)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores at these inner products."""
+        """Scores ``[B, M]`` of queries with items at the given inner products."""
         return inner.double() - self._own[rows, None]
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Score at these inner products; it depends on nothing else."""
+        """Score at the given inner products, which is its own bound: no number per image enters it."""
         return self.value(inner, rows, low)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Largest distance the norms allow, and the terms."""
+        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus the terms."""
         apart = (self._norms[rows] + self._norms[gallery].max()).square()
         return apart + self._terms[rows] + self._terms[gallery].max()
 
@@ -138,7 +138,7 @@ class NormalBound(DistanceBound):
     It falls with the squared distance d^2; for a given one it is largest at v = d^2 / D.
 
     Args:
-        rows_at: Distributions of some rows.
+        rows_at: Function from rows to their distributions.
         count: Number N of images.
     """
 
@@ -155,11 +155,11 @@ class NormalBound(DistanceBound):
         return (self._own[rows, None] - inner).clamp_min_(0.0)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores at these inner products."""
+        """Scores ``[B, M]`` of queries with items at the given inner products."""
         return self._score(self._squared(inner, rows), self.per_image[rows, None] + self.per_image[items])
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The best variance of the range for this distance."""
+        """Score at the variance in [low, high] that is best for the distance of each query and group."""
         squared, own = self._squared(inner, rows), self.per_image[rows, None]
         if low is high:
             return self._score(squared, own + low)
@@ -167,7 +167,7 @@ class NormalBound(DistanceBound):
         return self._score(squared, best)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Largest distance over the smallest variance, and the logarithms."""
+        """Bound ``[B]`` on the terms of a query's scores: largest distance over smallest variance, plus logarithms."""
         ends, place = self.per_image[gallery].topk(min(2, len(gallery)), largest=False)
         # A query's own variance does not count twice: it is not its own neighbour.
         own = (gallery[place[0]] == rows) & (len(ends) > 1)
@@ -186,7 +186,7 @@ class VonMisesFisherBound:
     concentrations the score exceeds its larger end by at most (difference)^2 / (8 D).
 
     Args:
-        rows_at: Distributions of some rows.
+        rows_at: Function from rows to their distributions.
         count: Number N of images.
     """
 
@@ -229,14 +229,14 @@ class VonMisesFisherBound:
         return one_plus.mul_(2.0 * own).mul_(other).add_((own - other).square_())
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores at these cosines."""
+        """Scores ``[B, M]`` of queries with items at the given cosines."""
         own, other = self.per_image[rows, None], self.per_image[items]
         joint = self._joint(inner, own, other).sqrt_()
         log = -vmf_log_normalizer_ratio(joint, self._dim)
         return log - self._log[rows, None] - self._log[items] + vmf_log_uniform(self._dim)
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Larger end of the range, plus the most by which a value between may exceed it."""
+        """Larger score of the two ends of [low, high], plus the most by which a score between may exceed it."""
         own = self.per_image[rows, None]
         bound = self._above(self._joint(inner, own, high).sqrt_()).sub_(self._above(high.clone()))
         if low is not high:
@@ -245,12 +245,15 @@ class VonMisesFisherBound:
         return bound.sub_(self._log[rows, None]).add_(self._sag + vmf_log_uniform(self._dim))
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Twice the concentrations, since L(k) <= k, and the constant."""
+        """Bound ``[B]`` on the terms of a query's scores: twice the concentrations, since L(k) <= k, plus log C(0)."""
         return 2.0 * (self.per_image[rows] + self.per_image[gallery].max()) + abs(vmf_log_uniform(self._dim))
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
-    """Bound of the mutual likelihood; None for diagonal normals, whose variances do not separate from the distance."""
+    """Bound of the mutual likelihood score for the kind of the distributions.
+
+    It is None for diagonal normals, whose variances do not separate from the distance.
+    """
     cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
     if cls is IsotropicNormal:
         return NormalBound(rows_at, count)

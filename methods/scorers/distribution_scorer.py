@@ -14,7 +14,7 @@ from .registry import get_scorer
 
 
 class DistributionScorer:
-    """A scorer on rows of a batch of distributions, in float64.
+    """A scorer bound to a batch of distributions: scores in float64 between rows of the batch.
 
     Args:
         name: Name of the scorer.
@@ -53,7 +53,7 @@ class DistributionScorer:
         return self._spec.matrix(on_device(self._rows(queries), self.device), self._gallery[1], **self._options)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of aligned rows."""
+        """Scores ``[P]`` of P pairs of rows, ``left[i]`` with ``right[i]``."""
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
@@ -62,7 +62,9 @@ class DistributionScorer:
 
 
 def mode_scorer(distribution: Distribution, device: str = "cpu") -> DistributionScorer:
-    """Negative squared distance of the modes, by which PER's public code chooses what a scorer ranks.
+    """Build a scorer of the negative squared distance of the modes.
+
+    By it the public code of Probabilistic Embeddings Revisited (PER) chooses what a scorer ranks.
 
     Args:
         distribution: All embeddings, batch shape ``[N]``.

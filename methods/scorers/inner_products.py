@@ -34,7 +34,7 @@ def modes_of(d: Distribution) -> PointMass:
 
 
 def inner_of_means(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Inner product of the means."""
+    """Scores that are inner products of the means, in the given layout."""
     return layout.inner(a.mean, b.mean)
 
 

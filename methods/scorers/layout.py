@@ -35,7 +35,7 @@ class Pairs:
 
     @staticmethod
     def outer(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Per-item values, aligned already."""
+        """Per-item values ``u`` and ``v`` unchanged, because they are aligned already."""
         return u, v
 
     @staticmethod

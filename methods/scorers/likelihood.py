@@ -21,7 +21,7 @@ _GPU_BLOCK_ELEMENTS = 1 << 24  # few and large kernels
 
 
 def mutual_likelihood(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Log of the integral of p_a(z) p_b(z).
+    """Mutual likelihood score: the log of the integral of p_a(z) p_b(z).
 
     Raises:
         ValueError: If the distributions have no density in common.

@@ -157,7 +157,7 @@ def match_probability(
 
 
 def draws_of(d: Distribution, samples: int = SAMPLES, seed: int = 0) -> Tensor:
-    """Draws ``[N, samples, D]``; the random state is left alone, and the same seed draws the same."""
+    """Draws ``[N, samples, D]`` of N distributions; the same seed gives the same draws, the random state stays."""
     with torch.random.fork_rng(devices=[d.mean.device] if d.mean.is_cuda else []), torch.no_grad():
         torch.manual_seed(seed)
         return d.sample((samples,)).transpose(0, 1)

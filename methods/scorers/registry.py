@@ -82,10 +82,10 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
 
 
 def get_scorer(name: str) -> ScorerSpec:
-    """Scorer by name.
+    """Return the scorer of a name.
 
     Raises:
-        ValueError: If there is none of that name, with the nearest known one.
+        ValueError: If there is none of that name; the message gives the nearest known one.
     """
     return SCORERS[_known(name)]
 
@@ -94,7 +94,7 @@ def scorer_module(name: str) -> str:
     """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``, without import.
 
     Raises:
-        ValueError: If there is none of that name, with the nearest known one.
+        ValueError: If there is none of that name; the message gives the nearest known one.
 
     Example:
         >>> scorer_module("mls").rpartition(".")[2]

@@ -13,22 +13,22 @@ from .layout import Matrix, Pairs
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
-    """Preparation of a scorer that needs none."""
+    """Return the distribution unchanged: the preparation of a scorer that needs none."""
     return distribution
 
 
 def no_bound(rows_at: Rows, count: int) -> None:
-    """Bound of a scorer that has none."""
+    """Return None: the bound of a scorer that has none."""
     return None
 
 
 @dataclass(frozen=True)
 class ScorerSpec:
-    """A scorer by name.
+    """Description of a scorer: its name, its score, and how embeddings are prepared for it.
 
     Attributes:
         name: Name on the command line and in the tables.
-        formula: What it computes.
+        formula: Formula of the score, as text.
         score: ``(a, b, layout, **options) -> scores`` of prepared distributions.
         prepare: Work that concerns one image only, done once per image and not once per pair; ``seed`` keeps the
             draws of two batches apart.
