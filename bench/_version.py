@@ -1,3 +1,3 @@
-"""The version, in a module of its own: whoever reads it depends on nothing else of the package."""
+"""Version of the package, in a module of its own so that reading it imports nothing else of the package."""
 
 __version__ = "0.1.0"

@@ -52,9 +52,10 @@ _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ ==
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: exit code 0 done, 1 something failed (its reason printed), 2 bad input, 130 interrupted.
+    """Run the command line and return its exit code.
 
-    The console script (:mod:`bench.start`) makes 143 and 129 of the last for SIGTERM and SIGHUP.
+    The code is 0 if all is done, 1 if something failed (its reason is printed), 2 for bad input and 130 after an
+    interruption. The console script (:mod:`bench.start`) turns 130 into 143 after SIGTERM and 129 after SIGHUP.
     """
     command = typer.main.get_command(app)
     try:

@@ -62,16 +62,16 @@ class Module(NamedTuple):
 
 
 def plugin_name(path: Path) -> str:
-    """Dotted name of a plug-in file: a synthetic package per folder, so that it shadows no installed package."""
+    """Dotted name of a plug-in file, in a synthetic package for its folder, so that it shadows no installed package."""
     folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
     return f"{PLUGINS}.folder_{folder}.{path.stem}"
 
 
 def code_id(*roots: str | Path) -> str:
-    """Id of modules and of everything of theirs that they import.
+    """Hash of the code of some modules and of every module of the same packages that they import.
 
     Args:
-        roots: Dotted names, or files of plug-ins.
+        roots: The modules, as dotted names or as files of plug-ins.
     """
     return content_id(sorted(digest(module.path) for module in closure(*roots)))
 

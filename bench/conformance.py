@@ -57,7 +57,10 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
-    """A small network of a method, on a small base if it needs one, initialised on a batch; in training mode."""
+    """A small network of a method for the checks, in training mode and initialised on a batch.
+
+    A two-stage method is built on a small CosFace objective as its base.
+    """
     from .methods._model import EmbeddingModel
     from .methods.backbones.registry import build_backbone
     from .methods.cosface import CosFace
@@ -82,7 +85,7 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def metadata(cls: Any) -> None:
-    """Name, summary, parameters with ranges that hold their defaults, fidelities, scorer."""
+    """Require a name, summary and docstring, a known scorer, a corrected form and defaults inside search ranges."""
     from .methods.scorers.registry import get_scorer
 
     _require(bool(cls.name and cls.summary), "name and summary must not be empty")
@@ -103,7 +106,7 @@ def metadata(cls: Any) -> None:
 
 
 def shapes(cls: Any) -> None:
-    """Batch shape [B], event shape [D], a scalar loss."""
+    """Require embeddings as distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
     model = build(cls)
     images, labels = _batch()
     embedding = model(images)
@@ -115,7 +118,7 @@ def shapes(cls: Any) -> None:
 
 
 def finite(cls: Any) -> None:
-    """Finite loss and gradients, also at extreme outputs of the heads and for a batch of one class."""
+    """Require finite loss and gradients, also at extreme outputs of the heads and for a batch of one class."""
     for fidelity in cls.fidelities:
         model = build(cls, fidelity)
         images, labels = _batch()
@@ -185,7 +188,7 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
 
 
 def learns(cls: Any) -> None:
-    """The loss falls on a fixed batch."""
+    """Require that a few training steps on one fixed batch lower the loss."""
     model = build(cls)
     images, labels = _batch()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -209,7 +212,7 @@ def learns(cls: Any) -> None:
 
 
 def confidence(cls: Any) -> None:
-    """Confidences are finite, one per image; a probabilistic method has its own, and it varies."""
+    """Require finite confidences, one value per image, and of a probabilistic method one of its own that varies."""
     model = build(cls).eval()
     images, labels = _batch()
     found = model.confidences(model(images))
@@ -222,7 +225,7 @@ def confidence(cls: Any) -> None:
 
 
 def scores(cls: Any) -> None:
-    """The method's own scorer gives finite, symmetric scores of its embeddings."""
+    """Require that the method's own scorer gives finite, symmetric scores of its embeddings."""
     from .methods.scorers.registry import pairwise_score
 
     model = build(cls).eval()
@@ -235,7 +238,7 @@ def scores(cls: Any) -> None:
 
 
 def round_trip(cls: Any) -> None:
-    """State dict and arrays restore embeddings and loss exactly."""
+    """Require that a state dict restores embeddings and loss exactly, and arrays the means up to rounding."""
     from .methods.distributions.arrays import from_arrays, to_arrays
 
     model = build(cls)
@@ -259,7 +262,7 @@ def round_trip(cls: Any) -> None:
 
 
 def deterministic(cls: Any) -> None:
-    """The same seeds give the same loss and gradients."""
+    """Require that the same seeds give the same loss and gradients."""
     images, labels = _batch()
     found = []
     for _ in range(2):
@@ -272,7 +275,7 @@ def deterministic(cls: Any) -> None:
 
 
 def frozen(cls: Any) -> None:
-    """Parts that are not trained do not move in a step, batch-norm statistics included."""
+    """Require that training steps leave the parts that are not trained as they are, batch-norm statistics included."""
     model = build(cls)
     method = model.method
     parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
@@ -320,7 +323,7 @@ def _size(dataset: Dataset) -> list[int]:
 
 
 def data_metadata(dataset: Dataset) -> None:
-    """Name, summary, docstring, channels and size."""
+    """Require a name, a summary, a docstring, a number of channels and an image size."""
     cls = type(dataset)
     _require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
     _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
@@ -346,7 +349,7 @@ def disjoint_classes(dataset: Dataset) -> None:
 
 
 def trainable_and_testable(dataset: Dataset) -> None:
-    """Require enough training classes for a batch of the recipe, and queries with an image of their class to find."""
+    """Require enough training classes for a batch of the recipe, and in every split a query with a positive to find."""
     from .errors import TooFewClasses
     from .protocols.recipes import recipe_of
 
@@ -366,7 +369,7 @@ def trainable_and_testable(dataset: Dataset) -> None:
 
 
 def class_labels(dataset: Dataset) -> None:
-    """Labels are 0..C-1, one name per class."""
+    """Require labels 0..C-1, with one distinct name per class."""
     for part, images in _parts(dataset):
         labels = images.labels.unique().tolist()
         _require(labels == list(range(images.num_classes)), f"{part}: labels must be 0..C-1, one per class name")
@@ -380,7 +383,7 @@ def unique_ids(dataset: Dataset) -> None:
 
 
 def evaluation(dataset: Dataset) -> None:
-    """Evaluation gives finite float32 images of the declared size, the same every time and in any batch."""
+    """Require finite float32 evaluation images of the declared size, the same every time and in any batch."""
     declared = _size(dataset)
     for part, images in _parts(dataset):
         index = _sample(images)
@@ -394,7 +397,7 @@ def evaluation(dataset: Dataset) -> None:
 
 
 def training_batches(dataset: Dataset) -> None:
-    """Training gives finite float32 images of the declared size, by the numbers of its generator alone."""
+    """Require finite float32 training images of the declared size, determined by the random generator alone."""
     images = dataset.train_val(0, FOLDS).train
     index, settings = _sample(images), dataset.augmentation_type()
     first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
@@ -406,7 +409,7 @@ def training_batches(dataset: Dataset) -> None:
 
 
 def crops(dataset: Dataset) -> None:
-    """The crop of fraction 1 is the centred square of the shorter side as evaluated; a smaller one has its size."""
+    """Require that the crop of fraction 1 is the largest centred square, and that a smaller one has the same size."""
     for part, images in _parts(dataset):
         index = _sample(images)
         whole = images.cropped(index, torch.ones(len(index)))
@@ -438,7 +441,7 @@ def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
 
 
 def subsets(dataset: Dataset) -> None:
-    """A selection has the images that were asked for, in that order, and no class without an image."""
+    """Require that selected images keep the order asked for and their classes, and that no class is left empty."""
     for part, images in _parts(dataset):
         index = _sample(images).flip(0)
         chosen = images.select(index)
@@ -452,7 +455,7 @@ def subsets(dataset: Dataset) -> None:
 
 
 def manifests(dataset: Dataset) -> None:
-    """The same content gives the same manifest, in any order."""
+    """Require that the hash of the content of a split is reproducible, whatever the order of its images."""
     for (part, images), (_, again) in zip(_parts(dataset), _parts(dataset)):
         manifest = images.manifest_sha256()
         _require(manifest == again.manifest_sha256(), f"{part}: built twice, the content differs")
@@ -521,7 +524,7 @@ def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
-    """A docstring, a group, and metrics in the table."""
+    """Require a docstring, the name of a group, and names of metrics that are not taken."""
     from .protocols.metrics import known_metrics
 
     _require(bool(test.run.__doc__), "a test needs a docstring")
@@ -555,7 +558,7 @@ def declared_rows(test: EmbeddingTest) -> None:
 
 
 def any_order(test: EmbeddingTest) -> None:
-    """Values do not depend on the order of the images, nor change when the test runs again."""
+    """Require values that do not depend on the order of the images and are the same when the test runs again."""
     for clean in (True, False):
         first = {_key(row): row["value"] for row in _rows(test, clean)}
         order = torch.randperm(len(_view(clean).ids), generator=torch.Generator().manual_seed(1))
@@ -596,7 +599,7 @@ def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tenso
 
 
 def metadata_of_corruption(corruption: Corruption) -> None:
-    """A name, a summary, and usual severities within [0, 1]."""
+    """Require a name, a summary, and a valid range of usual severities within [0, 1]."""
     from .datasets.corruptions.severity import check_range
 
     _require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
@@ -604,7 +607,7 @@ def metadata_of_corruption(corruption: Corruption) -> None:
 
 
 def corrupted_pixels(corruption: Corruption) -> None:
-    """Images of any shape keep it and stay uint8; the image that was given does not change."""
+    """Require that corrupted images keep shape and type uint8, and that the image given is not changed in place."""
     for shape in ((1, 20, 20), (3, 24, 20), (3, 31, 40)):
         images = _pictures(shape)
         before = images.clone()
@@ -614,7 +617,7 @@ def corrupted_pixels(corruption: Corruption) -> None:
 
 
 def corruption_grows(corruption: Corruption) -> None:
-    """Severity 0 is the image itself, and on average no stronger severity changes it less."""
+    """Require that severity 0 changes nothing and that the mean change of a pixel grows with the severity."""
     images = _pictures()
     change = [
         float((_corrupted(corruption, severity, images).double() - images.double()).abs().mean())
@@ -634,7 +637,7 @@ def _global_generators() -> tuple[bytes, str, object]:
 
 
 def corruption_draws(corruption: Corruption) -> None:
-    """The same image and severity give the same pixels: all chance comes from ``draw``."""
+    """Require equal pixels for equal image and severity: all random numbers come from ``draw``."""
     images, found = _pictures(), []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -658,6 +661,10 @@ CORRUPTION_CHECKS: dict[str, Callable[[Corruption], None]] = {
 
 def check(name: str, cls: Any) -> None:
     """Run one check of a method.
+
+    Args:
+        name: Name of the check, a key of :data:`CHECKS`.
+        cls: Class of the method.
 
     Raises:
         ConformanceError: With what is wrong.

@@ -36,7 +36,7 @@ class UnknownName(UserError):
 
 
 class TooFewClasses(UserError):
-    """Batches of more classes than there are to train on.
+    """A batch is to have more classes than there are to train on.
 
     Args:
         dataset: Name of the data set.
@@ -59,7 +59,7 @@ class UnitFailed(Exception):
     """A training or test that cannot give a result; its reason goes into the summary. Exit code 1.
 
     Args:
-        reason: Why.
+        reason: Why there is no result.
         what: What failed, if the catcher cannot know better.
     """
 
@@ -86,7 +86,10 @@ def shortened(text: str, limit: int = LINE) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error arose, ``mine.py:12``: the last line of a plug-in if one was on the way."""
+    """File and line where an error arose, such as ``mine.py:12``.
+
+    If the traceback passes through a plug-in, this is the last line of the plug-in.
+    """
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""

@@ -15,7 +15,7 @@ _cancel: list[Callable[[], object]] = []
 
 
 def install() -> None:
-    """Handle the signals that the shell has not told us to ignore (``nohup``)."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP, except those that the shell has set to be ignored (``nohup``)."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -28,7 +28,7 @@ def exit_code() -> int:
 
 @contextlib.contextmanager
 def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
-    """Call a function when a signal comes, where there is something to end in an orderly way."""
+    """Within this context, call a function when a signal comes, so that work under way can end in an orderly way."""
     _cancel.append(cancel)
     try:
         yield

@@ -69,11 +69,11 @@ class Display:
         self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Epochs were trained."""
+        """Advance the bar of a cell by epochs that were trained."""
         self._progress.advance(self._tasks[cell], epochs)
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Epochs need no training: they are on disk, or their trial failed."""
+        """Advance the bar of a cell by epochs that need no training: they are on disk, or their trial failed."""
         task = self._progress.tasks[list(self._tasks).index(cell)]
         self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
 
@@ -87,20 +87,23 @@ class Display:
             self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """A seed is trained and tested; at several settings of a cell, it is so once for each."""
+        """Report that a seed of a cell is trained and tested; with several settings of a cell, once for each."""
         seeds = self._seeds[cell] = self._seeds.get(cell, 0) + 1
         tuning = self._notes.get(cell, "").split("; ")[0]
         self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
 
     def log(self, text: str) -> None:
-        """One line above the bars; brackets in it are no markup."""
+        """Print one line above the bars; brackets in it are not read as markup."""
         line = f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {escape(text)}"
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for work on images, gone when it is done."""
+    """Show a bar while images are processed, and remove it at the end.
+
+    Yields a function that takes what is done, how many images are ready, and how many there are.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Where there is no terminal a bar would leave an empty line.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:

@@ -34,7 +34,7 @@ NOUNS = {"methods": "method", "datasets": "data set"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered class, not imported yet."""
+    """One method or data set that can be named; its class is imported only on :meth:`load`."""
 
     kind: str
     name: str
@@ -80,7 +80,7 @@ class Registry:
 
     Args:
         kind: ``methods`` or ``datasets``.
-        plugins: Extra files.
+        plugins: Plug-in files, whose entries are added.
     """
 
     def __init__(self, kind: str, plugins: tuple[Path, ...] = ()) -> None:
@@ -296,7 +296,7 @@ def _reason(error: BaseException) -> str:
 
 
 def described(module: str, call: str) -> dict[str, str]:
-    """Names and descriptions of what a module declares by ``call(name, description, ..)``, without importing it.
+    """Descriptions, by name, of what a module declares by calls ``call(name, description, ..)``, without importing it.
 
     Example:
         >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]

@@ -8,10 +8,10 @@ from .errors import UserError
 
 
 def pick_device(device: str) -> str:
-    """``cpu`` or ``cuda``.
+    """Device to compute on, ``cpu`` or ``cuda``, for what was asked for.
 
     Raises:
-        UserError: If cuda is asked for and not there.
+        UserError: If ``cuda`` is asked for and not there.
     """
     import torch
 

@@ -17,7 +17,7 @@ def canonical_json(value: Any) -> str:
 
 
 def content_id(value: Any) -> str:
-    """16 hexadecimal digits that name a JSON value by its content."""
+    """Hash of a JSON value, 16 hexadecimal digits, that serves as its id."""
     return hashlib.blake2b(canonical_json(value).encode(), digest_size=8).hexdigest()
 
 

@@ -53,17 +53,19 @@ class Site(BaseModel):
 
     @cached_property
     def methods(self) -> Registry:
-        """All methods."""
+        """All methods that can be named, those of plug-ins included."""
         return Registry("methods", tuple(map(Path, self.plugins)))
 
     @cached_property
     def datasets(self) -> Registry:
-        """All data sets."""
+        """All data sets that can be named, those of plug-ins included."""
         return Registry("datasets", tuple(map(Path, self.plugins)))
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:
-        """Import the plug-ins, which registers their tests, scorers, corruptions and distributions; groups of tests.
+        """Groups of tests that the plug-ins define.
+
+        Reading it imports the plug-ins, which registers their tests, scorers, corruptions and distributions.
 
         Raises:
             UserError: If a file does not import.
@@ -73,7 +75,7 @@ class Site(BaseModel):
         return groups_of_modules(load_plugins(map(Path, self.plugins)))
 
     def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
-        """A method with its parameters; one without a released form is what it is in either."""
+        """A method with its parameters, in the form ``fidelity`` if it has that one, else in the corrected form."""
         cls = self.methods.method(name)
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
@@ -81,7 +83,7 @@ class Site(BaseModel):
         """Training recipe of a data set.
 
         Raises:
-            UserError: If it does not exist, or is not for such images.
+            UserError: If there is no such data set or recipe, or the recipe is not for its kind of images.
         """
         from .datasets.releases import PhotoDataset
         from .protocols.recipes import recipe_of
@@ -109,10 +111,10 @@ class Site(BaseModel):
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
-        """A data set, built once per process and way of reading it.
+        """A data set, built once per process and way of reading its photographs.
 
         Args:
-            name: Its name.
+            name: Name of the data set.
             view: How photographs are read; empty or None for data sets that have only one way.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Embedded images of what is tested: one trained model, or the models of a cross-validation side by side."""
+"""Embeddings that the tests read: those of one trained model, or of the models of a cross-validation side by side."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .networks import embed, load_model
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """Embeddings of one model on every split.
+    """Embeddings and confidences of one trained model on every split.
 
     Attributes:
         method: The method, with its parameters.
-        embeddings: Distributions by split, batch shape ``[N]``.
+        embeddings: Embeddings as distributions, by split, batch shape ``[N]``.
         confidence: Confidences by split and name, each ``[N]``.
         options: Trained parameters of its scorer.
         trained: Record of the training unit.
@@ -55,8 +55,9 @@ class EmbeddedModel:
             unit: Id of the training unit.
             cell: Its folder.
             site: Paths and device.
-            quality: What each corruption leaves of each test image (for the crop its side), ``[N]`` by kind.
-            seeds: Seed of the draws of each corruption.
+            quality: 1 - severity of each test image (for the crop, the fraction of the side that is kept), ``[N]``, by
+                name of the corruption.
+            seeds: Seed of the random draws of each corruption, by its name.
         """
         model, trained = load_model(cell, unit, site)
         spec = trained.spec
@@ -81,19 +82,19 @@ class EmbeddedModel:
 
     @property
     def validation_split(self) -> Literal["val", "train"]:
-        """Split that :attr:`validation` is: ``train`` if every development class has trained."""
+        """Name of the split of :attr:`validation`: ``val``, or ``train`` if no development class was held out."""
         return "train" if self.trained.spec.folds == 1 else "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """A scorer on the rows of a split, with its trained parameters."""
+        """Scorer of a name for pairs of images of a split, with its trained parameters."""
         return DistributionScorer(name, self.embeddings[split], self.options, self.device)
 
     def modes(self, split: str) -> Scorer:
-        """Similarity of the modes of a split."""
+        """Scorer that compares images of a split by the modes of their distributions."""
         return mode_scorer(self.embeddings[split], self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Means on the unit sphere, float64 ``[N, D]``."""
+        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
@@ -104,12 +105,12 @@ def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tens
 
 
 class ConcatenatedModels:
-    """Models side by side: the product of their distributions.
+    """Several models taken together as one: the product of their distributions.
 
     The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
     does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood
-    the log of a product is a sum. The confidence is the mean too. Every development class has trained all models but
-    one, so there is no validation split.
+    the log of a product is a sum. The confidence is the mean too. Every development class was trained on by all
+    models but one, so there is no validation split.
     """
 
     def __init__(self, members: Sequence[EmbeddedModel]) -> None:
@@ -126,18 +127,18 @@ class ConcatenatedModels:
 
     @property
     def validation_split(self) -> Literal["val"]:
-        """Name of the validation split, of which there is none."""
+        """The constant ``val``; several models taken together have no images of that split."""
         return "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """A scorer on the rows of a split, with its trained parameters."""
+        """Scorer of a name for pairs of images of a split: the mean of the scores of the models."""
         return MeanScorer([member.scorer(name, split) for member in self.members])
 
     def modes(self, split: str) -> Scorer:
-        """Similarity of the modes of a split."""
+        """Scorer that compares images of a split by the modes of their distributions: the mean over the models."""
         return MeanScorer([member.modes(split) for member in self.members])
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Concatenated unit vectors, again on the unit sphere, float64 ``[N, M D]``."""
+        """Concatenated unit vectors of the M models, scaled to unit length again, float64 ``[N, M D]``."""
         vectors = [member.unit_vectors(split) for member in self.members]
         return torch.cat(vectors, dim=1) / math.sqrt(len(vectors))

@@ -29,12 +29,14 @@ Load = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Encoder:
-    """A network with the images it takes.
+    """A network that embeds images, and how the images must be prepared for it.
 
     Attributes:
-        view: How photographs are read; with ``small``, only checked for damage.
-        run: From ``load`` (rows to normalised images) and the number of images to the arrays of a file.
-        small: From a decoded image to what a network for an embedded data set takes.
+        view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
+        run: Embeds images. Takes ``load``, which maps row numbers to normalised images, and the number of images;
+            returns the arrays of an embedding file by name.
+        small: Converts a decoded photograph to the input of a network that was trained on small images held in
+            memory; None for a network that takes photographs.
     """
 
     view: View
@@ -67,10 +69,10 @@ def unit_folder(results: Path, unit: str) -> Path:
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Folder of a training unit by its file of weights.
+    """Folder of the training unit that a file of weights belongs to.
 
     Raises:
-        UserError: If it is no such file.
+        UserError: If the file is not the weights of a training unit.
     """
     if not checkpoint.is_file():
         raise UserError(f"--checkpoint {checkpoint}: no such file")
@@ -83,7 +85,7 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder of a trained unit.
+    """Encoder with the network of a finished training.
 
     Raises:
         UserError: If the folder is not a finished training with its weights.
@@ -136,7 +138,7 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
 
 
 def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
-    """Encoder of a backbone alone: its pooled features.
+    """Encoder with a backbone alone, whose pooled features are the embeddings.
 
     Raises:
         UserError: If the backbone is unknown or the weights do not fit.

@@ -14,7 +14,7 @@ from ..store.records import Environment
 
 
 def environment(site: Site, started: float) -> Environment:
-    """Environment of a unit that began at ``started`` (``time.perf_counter()``)."""
+    """Machine, software and run time of a unit that began at ``started``, a value of ``time.perf_counter()``."""
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
         bench=__version__,

@@ -26,7 +26,7 @@ from .training import steps_per_epoch
 
 @dataclass(frozen=True)
 class Estimate:
-    """Upper bounds for one plan: early stopping and shared bases only make it shorter.
+    """Estimated run time and disk use of one plan, as upper bounds: early stopping and shared bases only lower them.
 
     Attributes:
         step: Seconds of one training step.
@@ -47,7 +47,10 @@ class Estimate:
     cache_bytes: int
 
     def total(self, plan: Plan) -> float:
-        """Seconds of one process, without decoding; every seed has a base of its own, and all trials share one."""
+        """Seconds that one process needs for a plan, without decoding.
+
+        Features of a frozen backbone are computed for the base of every seed and for the one that all trials share.
+        """
         bases = plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
         return plan.models * each

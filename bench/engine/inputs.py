@@ -23,12 +23,12 @@ from .networks import backbone_features, embed
 
 
 def generator(*axes: str | int) -> torch.Generator:
-    """Random generator of named axes."""
+    """Random generator whose seed depends on some named things alone, such as the data set and the split."""
     return torch.Generator().manual_seed(seed_for(*axes))
 
 
 class Inputs(Protocol):
-    """Training and validation inputs of a stage."""
+    """What one stage of training feeds to the network, for training and for validation."""
 
     ahead: bool
     """Whether the next batch is made while one is trained on."""
@@ -37,7 +37,7 @@ class Inputs(Protocol):
         """Inputs of some training rows ``[B]``, drawn from ``gen``."""
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of a batch."""
+        """Embeddings of a batch of inputs, as distributions."""
 
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embeddings of the validation images."""
@@ -58,7 +58,7 @@ class AugmentedImages:
         self._last: Tensor | None = None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Augmented, normalised images ``[B, C, H, W]``."""
+        """Augmented, normalised training images at some rows, ``[B, C, H, W]``."""
         self._last = self.data.train.training(rows, self.augmentation, gen, self._last)  # type: ignore[arg-type]
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now
@@ -66,7 +66,7 @@ class AugmentedImages:
         return moved
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of images."""
+        """Embeddings of a batch of images."""
         embedding: Embedding = model(inputs)
         return embedding
 
@@ -75,17 +75,17 @@ class AugmentedImages:
         return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """Return None: class weights say nothing about classes that were not trained."""
+        """Return None: a loss with one weight vector per training class is not defined on validation classes."""
         return None
 
 
 class CachedFeatures:
-    """Inputs of a stage whose backbone is frozen: features of V augmented views, computed once per base.
+    """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once per base.
 
     Args:
         data: Training and validation images.
         augmentation: Settings of the augmentation.
-        spec: The training.
+        spec: Specification of the training.
         device: Where the model is.
         model: Network with its trained base.
         folder: Folder of the base, where the features are kept.
@@ -112,14 +112,14 @@ class CachedFeatures:
         self.features = {name: value.to(device) for name, value in load_file(path).items()}
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Features ``[B, F]``, each of a random view."""
+        """Backbone features of some training rows, each of a random one of the V views, ``[B, F]``."""
         views = self.features["train"].shape[0]
         view = torch.randint(views, (len(rows),), generator=gen)
         chosen: Tensor = self.features["train"][view, rows]
         return chosen
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of features."""
+        """Embeddings of a batch of backbone features."""
         return model.embed_features(inputs)
 
     def validation(self, model: EmbeddingModel) -> Distribution:
@@ -166,7 +166,10 @@ def _augmented_features(
 
 
 def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows and inputs of batches in order; if that pays, each is made while the one before it is trained on."""
+    """Training rows and inputs of each batch, in the order of ``batches``.
+
+    If ``inputs.ahead`` is set, a thread prepares the next batch while the present one is trained on.
+    """
     if not inputs.ahead:
         for rows in batches:
             yield rows, inputs.batch(rows, gen)

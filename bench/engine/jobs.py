@@ -20,15 +20,15 @@ class _Message(BaseModel):
 
 
 class ProposeJob(_Message):
-    """Propose the trials of a batch.
+    """Job: propose the parameters of some trials of a tuning study.
 
     Attributes:
-        axes: What the draws depend on, in addition to the number of the trial.
-        space: What is tuned.
-        sampler: ``gp`` or ``tpe``.
+        axes: What the random draws depend on, in addition to the number of the trial.
+        space: Ranges of the tuned parameters, by name.
+        sampler: Optuna sampler, ``gp`` or ``tpe``.
         numbers: Numbers of the trials.
         told: Finished trials of earlier batches.
-        fixed: Trials that are known, by number.
+        fixed: Parameters of trials that are known already, by number.
     """
 
     job: Literal["propose"] = "propose"
@@ -41,7 +41,7 @@ class ProposeJob(_Message):
 
 
 class TrainJob(_Message):
-    """Train a unit."""
+    """Job: train one model and write its record."""
 
     job: Literal["train"] = "train"
     spec: TrainSpec
@@ -49,12 +49,12 @@ class TrainJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell, kind and id: what the job is about."""
+        """Cell (protocol, data set, method), kind and id of the training unit."""
         return self.spec.cell, "train", self.spec.id
 
 
 class TestJob(_Message):
-    """Test the models of a replicate."""
+    """Job: test the trained models of one replicate and write the records."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -65,7 +65,7 @@ class TestJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell, kind and id of the first of its units."""
+        """Cell (protocol, data set, method), kind and id of the first test unit of the job."""
         return self.cell, "test", self.specs[0].id
 
 
@@ -91,7 +91,7 @@ class Failed(_Message):
 
     Attributes:
         error: Class of the error.
-        reason: One line.
+        reason: Why, on one line.
         place: File and line where it arose.
         log: File with the whole traceback, if it could be written.
     """

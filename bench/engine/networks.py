@@ -94,11 +94,11 @@ def _padded(inputs: Tensor, chunk: int) -> Tensor:
 def backbone_features(
     backbone: nn.Module, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
 ) -> Tensor:
-    """Pooled features ``[N, F]`` on the CPU, to the last bit those that :func:`embed` computes on its way.
+    """Pooled features of a backbone, ``[N, F]`` on the CPU, equal to the last bit to those inside :func:`embed`.
 
     Args:
-        backbone: In evaluation mode.
-        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        backbone: The backbone, in evaluation mode.
+        load: Function from row numbers ``[B]`` to normalised images ``[B, C, H, W]``.
         count: Number of images N.
         device: Where the backbone is.
         chunk: Images per forward pass; a short last chunk is padded to it.
@@ -119,11 +119,11 @@ def embed(
     chunk: int = CHUNK,
     features: bool = False,
 ) -> tuple[Distribution, dict[str, Tensor]]:
-    """Embed images.
+    """Embed images with a network.
 
     Args:
-        model: Network.
-        load: Rows ``[B]`` to normalised images ``[B, C, H, W]``.
+        model: The network.
+        load: Function from row numbers ``[B]`` to normalised images ``[B, C, H, W]``.
         count: Number of images N.
         device: Where the network is.
         chunk: Images per forward pass; a short last chunk is padded to it.

@@ -101,7 +101,7 @@ def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
     Args:
         step: Steps done.
         steps: Steps of an epoch.
-        optim: Its schedule.
+        optim: Name and parameters of the schedule.
 
     Example:
         >>> optim = Optim(schedule="onecycle", epochs=10, warmup=0.1, lr=1.0, lr_objective=1.0)
@@ -130,17 +130,17 @@ class Optimisation:
         self._trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def set_rate(self, step: int, steps: int) -> None:
-        """Learning rates for a step of a training with ``steps`` steps per epoch."""
+        """Set the learning rates for a step of a training with ``steps`` steps per epoch."""
         factor = learning_rate_factor(step, steps, self.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = group["max_lr"] * factor
 
     def step(self, loss: Tensor, *, heads_only: bool = False) -> None:
-        """One step down the gradient of a loss.
+        """Take one optimiser step on a loss.
 
         Args:
-            loss: Scalar.
-            heads_only: Leave the backbone as it is.
+            loss: The loss, a scalar.
+            heads_only: Whether to leave the backbone as it is.
         """
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
@@ -157,7 +157,7 @@ class Optimisation:
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Restore optimiser and loss scaling from what :meth:`state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])

@@ -52,16 +52,16 @@ class Display(Protocol):
     """The interface of a progress display; cells are identified by their names."""
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Epochs were trained."""
+        """Advance the bar of a cell by epochs that were trained."""
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Epochs need no training."""
+        """Advance the bar of a cell by epochs that need no training."""
 
     def note(self, cell: Cell, text: str) -> None:
         """Show a short note next to a cell, such as its best value so far."""
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """A seed is trained and tested."""
+        """Report that a seed of a cell is trained and tested."""
 
     def log(self, text: str) -> None:
         """Print one line above the progress bars."""
@@ -69,10 +69,10 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed unit and the reason.
+    """Report of a failed training or test.
 
     Attributes:
-        what: Method, data set and seed.
+        what: Method, data set and seed that failed.
         unit: Kind and id of the unit; empty if no single unit failed.
         reason: Why, on one line.
         place: File and line of the error, if that helps.
@@ -86,7 +86,7 @@ class Failure:
     log: str
 
     def line(self, limit: int = LINE) -> str:
-        """Everything on one line of at most ``limit`` characters."""
+        """The whole report on one line of at most ``limit`` characters."""
         what = f"{self.what} ({self.unit})" if self.unit else self.what
         tail = (f" ({self.place})" if self.place else "") + (f"; traceback: {self.log}" if self.log else "")
         room = max(40, limit - len(what) - 2 - len(tail))
@@ -102,7 +102,7 @@ class Outcome:
     reused: int = 0
 
     def add(self, other: Outcome) -> None:
-        """Add what came of another run."""
+        """Add the failures and counts of another run to this one."""
         self.failures += other.failures
         self.trained += other.trained
         self.reused += other.reused
@@ -138,11 +138,11 @@ class Scheduler:
     """One execution of some plans.
 
     Args:
-        plans: Cells, bases included.
+        plans: The plans, one per cell and setting, those of the bases of two-stage methods included.
         site: Paths and device.
         workers: Where jobs run.
         display: Where progress goes.
-        rerun: Do again, once, what the requested cells have done before.
+        rerun: Whether to repeat, once, the trainings and tests of the requested cells that are done already.
     """
 
     def __init__(

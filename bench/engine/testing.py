@@ -36,14 +36,14 @@ Model = EmbeddedModel | ConcatenatedModels
 
 @dataclass(frozen=True)
 class TestImages:
-    """Test images of all models of a replicate, clean and corrupted.
+    """Test images on which all models of one replicate are tested, clean and corrupted.
 
     Attributes:
         images: The clean images.
-        severity: Smallest and largest severity by corruption.
-        quality: What each corruption leaves of each image, 1 - severity, ``[N]``.
-        seeds: Seed of the draws of each corruption.
-        noise: The control confidence ``random``, ``[N]``.
+        severity: Smallest and largest severity, by name of the corruption.
+        quality: 1 - severity of each image, ``[N]``, by name of the corruption.
+        seeds: Seed of the random draws, by name of the corruption.
+        noise: Random numbers that serve as the control confidence ``random``, ``[N]``.
         view: What every split of the images has in common.
     """
 
@@ -82,12 +82,12 @@ class TestImages:
         return cls(images, severity, quality, seeds, noise, view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
-        """Confidences of a model by name, with the random one."""
+        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``."""
         return {**model.confidence[split], "random": self.noise}
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
-    """Seed of a draw of the tests: it depends on the data set alone."""
+    """Seed of a random draw in the tests; for each purpose it depends on the data set alone, not on the model."""
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
@@ -131,9 +131,10 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All values of one model: MAP@R on its validation classes, and the battery on every split of the test images.
+    """All values of one model: MAP@R on its validation classes, and all tests on every split of the test images.
 
-    If every class has trained, the validation images are some of the training images, and their split is ``train``.
+    The splits are the clean images (``test``) and those under each corruption (``test_`` and its name). If every
+    development class was trained on, the validation images are some of the training images; their split is ``train``.
     """
     tests = load_tests(spec.tests.groups)
     rows: list[SplitRow] = []

@@ -44,7 +44,7 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
         done: Called with the number of finished epochs after each.
 
     Raises:
-        UnitFailed: If the loss or the value of the selection becomes non-finite.
+        UnitFailed: If the loss or the value that selects the epoch becomes non-finite.
     """
     trainer = Trainer(spec, site)
     trainer.resume_or_start()
@@ -73,11 +73,11 @@ class Progress:
         """Keep an epoch if it is the best (ties go to the later); stop when patience is used up.
 
         Args:
-            row: The epoch.
-            value: What selects, higher = better.
-            state: The network.
+            row: Measurements of the epoch.
+            value: Value that selects the epoch, higher = better.
+            state: State dict of the network after the epoch.
             patience: Epochs without improvement after which training stops.
-            min_improvement: What counts as one.
+            min_improvement: Smallest rise of the value that counts as an improvement.
         """
         self.history.append(row.model_dump())
         self.epoch = row.epoch
@@ -127,7 +127,7 @@ class Trainer:
 
     @cached_property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of training steps per epoch."""
         return steps_per_epoch(self.spec, len(self.data.train))
 
     def resume_or_start(self) -> None:
@@ -199,7 +199,7 @@ class Trainer:
         return loss
 
     def validate(self, epoch: int, loss: float) -> Epoch:
-        """Measure an epoch on the validation classes.
+        """Measure an epoch on the validation classes: MAP@R, and the loss if the stage has one there.
 
         Raises:
             UnitFailed: If the embeddings cannot be ranked.
@@ -223,7 +223,7 @@ class Trainer:
         """Keep an epoch if it is the best by the selection criterion.
 
         Raises:
-            UnitFailed: If that is not finite.
+            UnitFailed: If the value of that criterion is not finite, or the stage has no validation loss to select by.
         """
         selection = self.spec.selection
         value = row.val_map_at_r
@@ -285,6 +285,6 @@ class Trainer:
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:
-    """Batches of an epoch over a number of training images, at least one."""
+    """Number of batches per epoch over some training images, at least one."""
     sizes = spec.batches
     return max(1, int(sizes.epoch_repeats * images) // (sizes.classes_per_batch * sizes.images_per_class))

@@ -29,7 +29,7 @@ def propose(
     told: Sequence[Told],
     asked: Sequence[Point],
 ) -> Point:
-    """Parameters of trial ``number``.
+    """Parameters that the tuner proposes for one trial of a study.
 
     The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
     answer is the same after any kill, with any number of workers and after an edit of the code.
@@ -39,8 +39,8 @@ def propose(
 
     Args:
         axes: Protocol, data set, method and base (empty if none) of the study.
-        space: What is tuned.
-        sampler: ``gp`` or ``tpe``.
+        space: Ranges of the tuned parameters, by name.
+        sampler: Optuna sampler, ``gp`` or ``tpe``.
         number: Number of the trial that is asked for.
         told: Finished trials of earlier batches.
         asked: Parameters of the trials of the same batch that were asked before this one.

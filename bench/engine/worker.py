@@ -40,7 +40,12 @@ def _become_silent(out: TextIO) -> None:
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
-    """Do one job."""
+    """Do one job: propose trials, train or test.
+
+    Args:
+        job: The job.
+        emit: Receives the events of a training, one after each epoch.
+    """
     import torch
 
     torch.set_num_threads(1)

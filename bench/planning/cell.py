@@ -26,15 +26,15 @@ class CellSetting:
     Attributes:
         request: The cell, its recipe and its base.
         method: Class of the method.
-        fidelity: A form that the method has.
+        fidelity: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
         params: Parameters of the method, defaults filled in.
         setting: Everything else that can be set.
-        space: What is tuned.
+        space: Ranges of the tuned values, by name.
         pinned: Settings pinned by the user.
         select_by: Scorer that selects epochs and trials, if it was asked for; a base that only serves has its own.
         checked: What the checks found.
-        differences: How a replay of a published setting differs from what its source ran.
-        stage: ``stage 1 of METHOD`` for a base at a published setting that is not its own.
+        differences: How a run at a published setting differs from what the authors of that setting ran.
+        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method.
     """
 
     request: Request
@@ -51,7 +51,7 @@ class CellSetting:
 
 
 def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSetting:
-    """Setting of a cell.
+    """Setting of a cell (protocol, data set, method), merged from all sources and checked.
 
     Raises:
         NothingPublished: If published settings are asked for and there is none.

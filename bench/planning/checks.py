@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Result of the checks of a setting.
+    """What the checks of a setting found out about its data, weights and scorers.
 
     Attributes:
-        partial: What the data set lacks, if that is allowed.
+        partial: What is missing from the files of the data set, if incomplete data are allowed.
         files: Identity of its image files; empty for data sets that come with the installation.
         soft_labels: SHA-256 of people's label distributions of its test images, if there are some.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
@@ -42,7 +42,7 @@ class Checked:
 
 
 def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
-    """Find what would stop a training.
+    """Check names, values, data and weights, so that errors show before any training starts.
 
     Raises:
         UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.

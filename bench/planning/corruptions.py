@@ -16,13 +16,14 @@ def corruption_ranges(
         asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (levels 1 to 5 are fifths) or
             ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point); ``all`` is every kind that is
             not named. Kinds must be known.
-        preset: What is tested if nothing is asked for, and how severe that is.
+        preset: Smallest and largest severity of the corruptions that are tested if nothing is asked for, by name.
 
     Returns:
-        Smallest and largest severity by kind, and the kinds whose severities are not the usual ones, as text.
+        Smallest and largest severity of each corruption to test, by name; and, as text, the corruptions whose
+        severities are not the usual ones.
 
     Raises:
-        UserError: If a kind is named twice, or a range is none.
+        UserError: If a corruption is named twice, or a range is not valid.
     """
     from ..datasets.corruptions.registry import CORRUPTIONS
 

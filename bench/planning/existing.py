@@ -1,4 +1,4 @@
-"""Results that a plan has already."""
+"""Check whether plans have results already."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .plan import Plan
 
 
 def check_none(plans: Iterable[Plan], store: Store) -> None:
-    """Refuse plans whose cell and setting have results; for ``--on-existing error``.
+    """Refuse plans whose cell (protocol, data set, method) has results at the same setting; ``--on-existing error``.
 
     Raises:
-        UserError: If one has.
+        UserError: If a plan has such results.
     """
     tested = [(record.cell, record.columns) for record in store.tests()]
     for plan in plans:

@@ -39,7 +39,7 @@ class Pin:
 
     @property
     def shared(self) -> bool:
-        """True if the pin concerns the data, which a method shares with its base."""
+        """Whether the pin is about the data or the augmentation, which a method shares with its base."""
         return self.key.split(".")[0] in ("data", "augment")
 
 
@@ -59,18 +59,18 @@ def parse_pins(texts: tuple[str, ...]) -> tuple[Pin, ...]:
 
 @dataclass(frozen=True)
 class Pinned:
-    """The pinned values that a method and a data set have.
+    """Values pinned by the user, of those settings that one method and one data set have.
 
     Attributes:
-        layer: The values.
-        keys: Their keys as typed.
+        layer: The values, by group of settings.
+        keys: Their keys as typed, such as ``method.margin``.
     """
 
     layer: Setting = field(default_factory=Setting)
     keys: frozenset[str] = frozenset()
 
     def texts(self) -> list[str]:
-        """The values as text, in the order of the groups."""
+        """The values as ``key=value``, sorted by group of settings and key."""
         return [
             f"{title}.{key}={value}"
             for group, title in COMMAND_LINE.items()
@@ -79,7 +79,7 @@ class Pinned:
 
 
 def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pinned:
-    """The pinned values that a method and a data set have.
+    """Values pinned by the user, of those settings that one method and one data set have; other pins are left out.
 
     Raises:
         UserError: If a value does not fit.
@@ -103,12 +103,12 @@ def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pi
 
 
 def convert(text: str, default: Any, where: str) -> Any:
-    """A value of the type of a default.
+    """Text converted to a value of the type of a default.
 
     Args:
-        text: As typed.
+        text: The value as typed.
         default: Text, a boolean, a number, or a tuple of ascending numbers.
-        where: What to blame.
+        where: Name of the option or file that the text comes from, for the message of an error.
 
     Raises:
         UserError: If the text does not fit.

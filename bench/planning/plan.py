@@ -62,26 +62,26 @@ class TestPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One cell: how its units are specified.
+    """Everything to be run for one cell (protocol, data set, method) at one setting.
 
     Attributes:
         template: Training at the default setting on the first block that validates, as a trial and without a base
             unit.
         validate_folds: The blocks of classes that validate; a replicate is one model for each.
-        space: What is tuned.
-        trials: Budget; 0 if nothing is tuned.
+        space: Ranges of the tuned values, by name.
+        trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
-        hparams: Label of where the setting comes from.
+        hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler.
-        trial_batch: Trials asked before any is told.
+        trial_batch: Number of trials proposed together, before the result of any of them is known.
         base: Plan of the base method, for two-stage methods.
         testing: What the tests measure.
         preset: Name of the protocol's preset.
         pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
         pins_used: Keys of the pinned values that this plan has, its base's included.
         requested: Whether the method was asked for by name, rather than as a base.
-        differences: How a replay of a published setting differs from what its source ran.
-        stage: ``stage 1 of METHOD`` for a base at a published setting that is not its own.
+        differences: How a run at a published setting differs from what the authors of that setting ran.
+        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method.
     """
 
     template: TrainSpec
@@ -103,17 +103,17 @@ class Plan:
 
     @property
     def key(self) -> PlanKey:
-        """What tells it from the other plans of a request; several may have one cell."""
+        """Tuple that identifies this plan among those of a request; several of them may have the same cell."""
         return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
 
     @property
     def cell(self) -> Cell:
-        """Folder of the units."""
+        """Protocol, data set and method, which also name the folder of the results."""
         return self.template.cell
 
     @property
     def epochs(self) -> int:
-        """Epochs of one training, at most."""
+        """Largest number of epochs of one training."""
         return self.template.optim.epochs
 
     @property
@@ -122,24 +122,24 @@ class Plan:
         return (*self.cell, self.base.cell.method if self.base else "")
 
     def defaults(self) -> Point:
-        """The default of the tuned parameters, moved into their ranges: the first trial of every study."""
+        """Default values of the tuned parameters, clipped to their ranges: the first trial of every study."""
         values = {f"method.{key}": value for key, value in self.template.params.items()}
         values |= {f"optim.{key}": value for key, value in asdict(self.template.optim).items()}
         return {name: min(max(values[name], r.low), r.high) for name, r in self.space.items()}
 
     @property
     def models(self) -> int:
-        """Models of one replicate: trainings that a trial, or a seed, takes."""
+        """Number of models of one replicate, that is of trainings for each trial or seed."""
         return len(self.validate_folds)
 
     @property
     def trainings(self) -> int:
-        """Trainings of the study and of all seeds."""
+        """Number of trainings for all trials and all seeds."""
         return (self.trials + self.seeds) * self.models
 
     @property
     def tuning_trainings(self) -> int:
-        """Trainings that the setting has cost, including those of the base."""
+        """Number of trainings spent on tuning the setting, including those of the base."""
         return (self.trials + (self.base.trials if self.base else 0)) * self.models
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
@@ -194,13 +194,13 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
-    """Plan of a cell.
+    """Plan of a cell (protocol, data set, method).
 
     Args:
         experiment: What was asked for.
         cell: The cell with its setting.
-        base: Plan of its base.
-        site: Plug-ins.
+        base: Plan of its base, for a two-stage method.
+        site: Paths, plug-ins and device.
     """
     preset = experiment.preset
     template = _template(experiment, cell, site)

@@ -20,12 +20,12 @@ from .sweep import swept_pins
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans of a request.
+    """Plans of a request, with what the user should be told about them.
 
     Attributes:
-        plans: Each once, a base before the methods that stand on it.
-        left_out: A line for every cell that has no published setting while others have one.
-        differences: A line for every replay that is not what its paper did.
+        plans: The plans, each once, a base before the methods that are built on it.
+        left_out: A line for every cell that is left out, since it has no published setting while others have one.
+        differences: A line for every run at a published setting that differs from what its paper did.
     """
 
     plans: tuple[Plan, ...]
@@ -34,7 +34,7 @@ class Plans:
 
 
 def build_plans(request: RunRequest, site: Site) -> Plans:
-    """Plan every requested cell; with a sweep, at each of its values.
+    """Plan every requested cell (protocol, data set, method); with a sweep, at each of its values.
 
     Raises:
         UserError: If a name or a value is not known, with what to do.

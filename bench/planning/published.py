@@ -24,13 +24,14 @@ class NothingPublished(UserError):
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """What a source ran its settings with: a replay with anything else is not its method.
+    """Protocol and data that a publication ran its settings with; a run with others does not replay it.
 
     Attributes:
-        protocol: Protocol that follows its tests.
+        protocol: Protocol of this benchmark that tests as the publication did.
         preset: Preset of that protocol.
-        fidelities: Forms of a method that compute what its code does.
-        datasets: Data sets that are read otherwise here, with the name of the one that is read as there.
+        fidelities: Forms of a method that compute what the code of the publication does.
+        datasets: Data sets that are read otherwise than in the publication, each with the name of the data set that
+            is read as there.
     """
 
     protocol: str
@@ -39,7 +40,7 @@ class PublishedRun:
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """How a run differs from it."""
+        """Differences of a run from that of the publication, one line each; empty if there are none."""
         said = []
         if protocol != self.protocol:
             said.append(f"protocol {protocol} instead of {self.protocol}")
@@ -56,19 +57,20 @@ SCRIPTS_RUN = PublishedRun("standardized", "strict", ("released", "released_el")
 
 @dataclass(frozen=True)
 class Published:
-    """A published setting in our names.
+    """A published setting of a method, translated to the names of this benchmark.
 
     Attributes:
         source: Whose code it comes with.
-        variant: Name of the configuration there.
+        variant: Name of the configuration in that code.
         network: Backbone and embedding size it is for, such as ``bn_inception/128``.
-        values: The values as published.
-        params: The method's parameters.
-        optim: Optimisation of its stage.
+        values: The values as published, by their published names.
+        params: Parameters of the method.
+        optim: Optimiser and schedule.
         run: The rest of the set-up that the values are for.
         data: Batches and backbone, where they differ from the recipe's.
-        kind: Parameters that a run must have for the setting to be about it.
-        released_only: Whether the setting makes sense for the released form only.
+        kind: Parameters that a run must have for the setting to apply to it.
+        released_only: Whether the setting makes sense only for the released form of the method, which computes what
+            the public code of its paper does.
         stage1: Published parameters of the base, as published; empty for methods of one stage.
     """
 
@@ -86,7 +88,7 @@ class Published:
 
     @property
     def layer(self) -> Setting:
-        """The values in our names."""
+        """The setting as a layer that can be merged with others."""
         return Setting(params=self.params, optim=self.optim, batches=self.data)
 
 
@@ -95,7 +97,7 @@ DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop
 
 
 def published_settings(method: type[Method], dataset: str, base: str) -> list[Published]:
-    """Everything published for a method on a data set.
+    """All published settings of a method on a data set.
 
     Args:
         method: Class of the method.
@@ -226,10 +228,10 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
 
 
 def stage_one(head: Published, base: type[Method]) -> Published:
-    """Setting of the base that a published two-stage setting stands on.
+    """Published setting of the base (first stage) of a two-stage method.
 
-    PER's configurations give the classifier of the first stage values of its own (``stages.0``); rates, their decay
-    and the epochs are those of the row, in both stages.
+    The configurations of PER ("Probabilistic Embeddings Revisited") give the classifier of the first stage
+    values of its own (``stages.0``); learning rates, their decay and the epochs are the same in both stages.
 
     Args:
         head: Published setting of the head.
@@ -241,7 +243,7 @@ def stage_one(head: Published, base: type[Method]) -> Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a published setting has to be for.
+    """What a published setting has to fit: network, form and parameters of a method.
 
     Attributes:
         network: ``backbone`` and ``dim``.
@@ -256,25 +258,25 @@ class Wanted:
     pooling: str = "avg"
 
     def fits(self, item: Published) -> bool:
-        """Check whether the parameters are those that a setting is about."""
+        """Whether the parameters are those that a published setting is for."""
         return all(self.params.get(name) == value for name, value in item.kind.items())
 
     def rank(self, item: Published) -> tuple[int, bool]:
-        """Order of settings of a network: the most specific one, then the one with the pooling."""
+        """Sort key of settings for a network: more specific ones rank higher, then those with the wanted pooling."""
         return len(item.kind), item.data["pooling"] == self.pooling
 
 
 def find_published(method: type[Method], dataset: str, base: str, wanted: Wanted) -> Published:
-    """Published setting of a method for a network.
+    """Published setting of a method that fits a network, a form and parameters.
 
     Args:
         method: Class of the method.
         dataset: Name of the data set.
         base: Base method of two-stage methods.
-        wanted: What it has to be for.
+        wanted: What the setting has to fit.
 
     Raises:
-        NothingPublished: If there is none, or none for this network or form, with where there are some.
+        NothingPublished: If none fits; the message says for which data sets or networks there are some.
     """
     network = f"{wanted.network['backbone']}/{wanted.network['dim']}"
     every = published_settings(method, dataset, base)

@@ -55,11 +55,11 @@ class RunRequest(BaseModel):
 
 
 class Place(NamedTuple):
-    """A cell of an experiment; a base may be there once on its own and once as the first stage of each head.
+    """Place of a method in an experiment: on its own, or as the first stage (base) of one two-stage method (head).
 
     Attributes:
         cell: Protocol, data set and method.
-        head: Two-stage method whose first stage it is, if that has a setting of its own; else empty.
+        head: Two-stage method whose first stage this is, if that stage has a setting of its own; else empty.
     """
 
     cell: Cell
@@ -68,12 +68,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One cell of an experiment, with what is pinned for it.
+    """One cell (protocol, data set, method) of an experiment, with the settings pinned for it.
 
     Attributes:
         place: The cell, and the head that it serves alone, if any.
         recipe: Recipe of the data set.
-        base: Where the base is planned, for two-stage methods.
+        base: Place of its base in the experiment, for two-stage methods.
         requested: Whether the method was asked for by name, rather than as a base.
         pins: Settings pinned by the user. What is pinned for a method is not pinned for a base that only serves it,
             unless it concerns the data.
@@ -93,18 +93,18 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A request whose names were found and whose files were read.
+    """A request of ``bench run`` after all names were looked up and all files read.
 
     Attributes:
-        requests: Every cell, each base before the methods that use it.
+        requests: Every cell (protocol, data set, method), each base before the methods that use it.
         protocol: The protocol.
         preset_name: Name of its preset.
         preset: The preset, with the folds and corruptions that were asked for.
         methods: Methods that were asked for by name.
         datasets: Data sets that were asked for.
         fidelity: One of :data:`FIDELITIES`; what it means for a method, :func:`resolve_fidelity` says.
-        seeds: Replicates.
-        trials: Budget; 0 if nothing is tuned.
+        seeds: Number of replicates.
+        trials: Number of tuning trials; 0 if nothing is tuned.
         sampler: ``gp`` or ``tpe``.
         hparams: ``tuned``, ``default``, ``published``, or the label of ``file``.
         file: Settings from a file.
@@ -113,7 +113,7 @@ class Experiment:
         scorers: Scorers to test with in addition to the usual ones.
         select_by: Scorer of the validation MAP@R that selects epochs and trials, if it is not a method's own.
         pins: Settings pinned by the user.
-        unusual_folds: How many blocks validate, if that is not what the preset does anyway.
+        unusual_folds: Number of blocks of classes that validate in turn, if it is not that of the preset; else None.
         unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
     """
 
@@ -275,15 +275,15 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
 
 
 def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
-    """The form of a method that a fidelity means: the one that units store and tables show.
+    """The form of a method that a fidelity stands for, as stored in results and shown in tables.
 
-    ``released`` is the method's one released form; where two repositories differ, that of the protocol's own one.
+    ``released`` is what the public code of the paper computes; where two repositories differ, the protocol chooses.
     ``released_per`` and ``released_el`` name the repository, whether or not the other has a form too. A method without
-    the form has one form, which is both: the corrected one.
+    the form that is asked for is used in its corrected form.
 
     Args:
         method: Class of the method.
-        asked: One of :data:`FIDELITIES`.
+        asked: The fidelity asked for, one of :data:`FIDELITIES`.
         protocol: Name of the protocol.
     """
     if asked == "released" and asked not in method.fidelities:

@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Values by group. A layer has some of them, a merged setting has all.
+    """Values of a training that can be set, by group; a layer has some of them, a merged setting has all.
 
     Attributes:
         network: ``backbone`` and ``dim``.
@@ -57,7 +57,7 @@ def merge(*layers: Setting) -> Setting:
 
 
 def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameters:
-    """All parameters of a method, defaults filled in.
+    """All parameters of a method, checked and with defaults filled in.
 
     Raises:
         UserError: If one is unknown or does not fit.

@@ -24,9 +24,10 @@ class SettingsFile:
     """Settings of a JSON or TOML file.
 
     Attributes:
-        label: Its name with a hash of its content: the same name with other content is another label.
-        shared: Values for all methods, by key.
-        by_method: Values of single methods, which win.
+        path: Path of the file.
+        label: Name of the file with a hash of its content, so that edited content gets another label.
+        shared: Values for all methods, by key such as ``optim.lr``.
+        by_method: Values by method and key, which override the shared ones.
     """
 
     path: str
@@ -35,11 +36,11 @@ class SettingsFile:
     by_method: Mapping[str, Values]
 
     def layer(self, method: type[Method], defaults: Setting) -> Setting:
-        """The layer of one method.
+        """Settings of the file for one method.
 
         Args:
-            method: Its class.
-            defaults: Setting below, whose types the values must have.
+            method: Class of the method.
+            defaults: Setting that these values override; they must have the types of its values.
 
         Raises:
             UserError: If a key is unknown or a value does not fit.
@@ -59,7 +60,7 @@ class SettingsFile:
 
 
 def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
-    """Read ``{"method.scale": ..}`` for all methods, or ``{"cosface": {..}}``, or both.
+    """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both.
 
     Raises:
         UserError: If the file cannot be read, or names an unknown method.

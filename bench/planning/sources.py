@@ -17,13 +17,17 @@ OPTIM_KEYS = tuple(item.name for item in fields(Optim))
 
 
 def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
-    """Parameters of a method that its released form, a recipe or a preset has instead of the method's own defaults."""
+    """Parameters of a method whose usual values here replace its own defaults.
+
+    They come from its released form (what the public code of its paper computes), the recipe of the data set and the
+    preset of the protocol; the later of these wins.
+    """
     name = method.name
     return {**method.defaults(fidelity), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
 
 
 def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
-    """Defaults of a data set for one stage of training."""
+    """Default setting of the data set of a recipe, for one stage of training."""
     return Setting(
         network={"backbone": recipe.backbone, "dim": recipe.dim},
         optim=stage.values(),
@@ -34,7 +38,7 @@ def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
-    """Values of photographs that a preset has instead of the recipe's."""
+    """Values that a preset sets for data sets of photographs in place of those of the recipe; empty for others."""
     if not recipe.view:
         return Setting()
     instead = preset.photographs
@@ -49,7 +53,10 @@ def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_fidelity(fidelity: str, recipe: Recipe) -> Setting:
-    """Values of photographs that a form of the methods has instead: no public code rescales features first."""
+    """Values that a form of the methods sets for data sets of photographs.
+
+    Features are rescaled in the corrected form only, since no public code does it.
+    """
     return Setting(batches={"calibrate": False} if recipe.view and fidelity != "corrected" else {})
 
 
@@ -62,7 +69,9 @@ def search_ranges(
     setting: Setting,
     base: Method | None,
 ) -> dict[str, Range]:
-    """Ranges to tune: values of the method and of the optimiser that have a range and an effect and are not pinned.
+    """Search ranges of a study, by name.
+
+    They cover the values of the method and of the optimiser that have a range, have an effect and are not pinned.
 
     Args:
         preset: Preset of the protocol.

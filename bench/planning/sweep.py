@@ -8,11 +8,11 @@ from ..errors import UserError
 
 
 def swept_pins(sweeps: tuple[str, ...], pins: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The pinned values of each run, as ``--set`` takes them; several sweeps are a product.
+    """The pinned values of each run of a sweep, as ``--set`` takes them; several sweeps give all combinations.
 
     Args:
-        sweeps: ``KEY=A,B,C`` each.
-        pins: ``KEY=VALUE`` that all runs have.
+        sweeps: Swept settings, each as ``KEY=A,B,C``.
+        pins: Settings of all runs, each as ``KEY=VALUE``.
 
     Raises:
         UserError: If a sweep has no values, one twice, or a key that is fixed or swept already.

@@ -1,4 +1,4 @@
-"""Verification of a whole results folder."""
+"""Check of all files of a results folder for damage."""
 
 from __future__ import annotations
 

@@ -53,11 +53,11 @@ class Claims:
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
-        """Claim something.
+        """Claim a part of the results folder for this process.
 
         Args:
             path: File of the claim. To notice a dead holder on another host, the same object must ask repeatedly.
-            wait: Seconds to wait for its present holder.
+            wait: Seconds to wait for its present holder to give it back.
             lost: Called, by another thread, if the claim is lost while it is held.
 
         Returns:
@@ -92,11 +92,11 @@ class Claims:
             self.give_back(path)
 
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
-        """Announce this driver to the others.
+        """Announce this process to the other drivers (processes that run plans) of the results folder.
 
         Args:
-            alone: Refuse if there are others, and keep others out.
-            lost: Called, by another thread, if a driver that is alone is alone no more.
+            alone: Whether to be the only driver: refuse if there are others, and keep others out.
+            lost: Called, by another thread, if this driver is to be alone but no longer is.
 
         Raises:
             UserError: If another driver is alone, or is there though this one wants to be alone.
@@ -117,7 +117,10 @@ class Claims:
 
     @contextlib.contextmanager
     def on_tables(self) -> Iterator[None]:
-        """Collect results and write tables one driver after the other, so that the last tables have everything."""
+        """Hold the right to collect results and write tables, which one process has at a time.
+
+        The tables that are written last then have all results.
+        """
         path = self.root / DRIVERS / TABLES
         self.take(path, wait=10 * LEASE)
         try:

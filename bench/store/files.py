@@ -38,13 +38,13 @@ def process_name() -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` at the end.
+    """Open a temporary file for writing, which replaces ``path`` at the end.
 
     A reader, or a restart after a kill, sees all of it or none of it.
 
     Args:
-        path: The file.
-        sync: Flush it to disk, so that a power cut loses nothing either.
+        path: File that is to be written or replaced.
+        sync: Whether to flush it to disk, so that a power cut loses nothing either.
 
     Raises:
         OSError: If it cannot be written; it names ``path``.
@@ -128,7 +128,7 @@ class _Sealing:
 
 @contextlib.contextmanager
 def sealed_file(path: Path, owner: str) -> Iterator[Any]:
-    """A file to write to, which takes the place of ``path`` at the end; it ends with a digest of owner and content.
+    """Open a temporary file for writing, which gets a digest of owner and content and replaces ``path`` at the end.
 
     It is not flushed to disk: a power cut may damage it, which :func:`read_sealed` notices.
 

@@ -36,7 +36,7 @@ R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 
 
 class Damage(NamedTuple):
-    """A file that is not what was written, and why."""
+    """A damaged file of a results folder, and what is wrong with it."""
 
     path: Path
     reason: str
@@ -50,7 +50,7 @@ def is_whole_cache(path: Path) -> bool:
 class Store:
     """A results folder.
 
-    What is damaged is never read: whoever asks for it gets what he gets for something missing.
+    What is damaged is never read: it counts as missing.
 
     Args:
         root: Folder, made on first write.
@@ -129,17 +129,17 @@ class Store:
             write_atomic(path, found.with_protocol(protocol, version).to_json())
 
     def mark_again(self) -> None:
-        """Write the marker as the records have it, if it is missing."""
+        """Write the marker of the folder (``store.json``) anew from the records, if it is missing."""
         path = self.root / MARKER
         found = self.marker_of_records()
         if not path.exists() and found is not None:
             write_atomic(path, found.to_json())
 
     def marker_of_records(self) -> Marker | None:
-        """Content of the marker as the records have it, or None if there is no whole record.
+        """Content that the marker must have by the records in the folder, or None if there is no whole record.
 
         Raises:
-            UserError: If they are of several versions of a protocol.
+            UserError: If the records are of several versions of a protocol.
         """
         versions: dict[str, int] = {}
         for path in sorted(self.root.glob(f"*/*/*/t*-*/{RECORD}")):
@@ -200,7 +200,7 @@ class Store:
         write_atomic(folder / RECORD, record.to_json())
 
     def write_study(self, record: StudyRecord) -> None:
-        """Write what a study is about, unless it is there."""
+        """Write the record of a study that begins, unless it is there."""
         path = self.unit_dir(record.cell, "study", record.unit) / STUDY
         if self._read(path, StudyRecord) is None:
             write_atomic(path, record.to_json())
@@ -230,7 +230,7 @@ class Store:
                 yield record
 
     def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
-        """Names of the array files of a unit that are there and are those of its record."""
+        """Names of the array files of a unit that exist and have the SHA-256 of its record."""
         folder = self.unit_dir(record.cell, record.kind, record.unit)
         return frozenset(name for name, digest in record.files.items() if self._is_whole(folder / name, digest))
 
@@ -259,7 +259,7 @@ class Store:
         return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, unit: str) -> None:
-        """Report the damaged ones of what a training keeps for itself: its checkpoint and its cached features."""
+        """Report the checkpoint and the cached features of a training to ``on_damage`` if they are damaged."""
         folder = self.unit_dir(cell, "train", unit)
         try:
             read_sealed(folder / CHECKPOINT, unit)
@@ -291,5 +291,5 @@ class Store:
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Forget a unit."""
+        """Delete the folder of a unit with everything in it."""
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

@@ -14,7 +14,7 @@ MARKER = "store.json"
 
 
 class Marker(BaseModel):
-    """Content of the marker.
+    """Content of the marker ``store.json`` of a results folder.
 
     Attributes:
         schema_version: Schema of the records.
@@ -27,21 +27,21 @@ class Marker(BaseModel):
     protocols: dict[str, int]
 
     def with_protocol(self, name: str, version: int) -> Marker:
-        """The marker with another protocol."""
+        """A copy of the marker with one more protocol and its version."""
         return Marker(schema_version=self.schema_version, protocols={**self.protocols, name: version})
 
     def to_json(self) -> bytes:
-        """The content of the file."""
+        """The marker as the content of its file."""
         held = {"schema": self.schema_version, "protocols": self.protocols}
         text = json.dumps({**held, "checksum": content_id(held)}, indent=1, sort_keys=True)
         return f"{text}\n".encode()
 
 
 def read_marker(path: Path) -> Marker | None:
-    """The marker of a folder, or None if there is none.
+    """Read the marker of a results folder from its file; None if there is no file.
 
     Raises:
-        DamagedFile: If it is damaged.
+        DamagedFile: If the file is damaged.
     """
     try:
         held = json.loads(path.read_bytes())

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 
 
 class DamagedRecord(ValueError):
-    """A record that is torn, altered, another's, or of another type or schema."""
+    """The file of a record is incomplete or altered, belongs to another unit, or has another type or schema."""
 
 
 class _Value(BaseModel):
@@ -67,10 +67,10 @@ class _Record(_Value):
 
 
 def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
-    """Fields of a record that is whole.
+    """Fields of a record, read from its file and checked.
 
     Args:
-        text: Content of its file.
+        text: Content of the file.
         kind: Kind of record it must be.
 
     Raises:
@@ -143,13 +143,13 @@ class Epoch(_Value):
 
 
 class TrainRecord(_Unit):
-    """A finished training.
+    """Record of a finished training.
 
     Attributes:
         files: SHA-256 of its array files by name.
-        num_classes: Training classes.
+        num_classes: Number of training classes.
         channels: Channels of the images.
-        manifests: SHA-256 of what it was trained (``train``) and validated (``val``) on.
+        manifests: SHA-256 of the content of the training (``train``) and validation (``val``) images.
         selection_value: Value by which the epoch was chosen, higher = better.
         note: What happened on the way; empty if nothing did.
     """
@@ -170,7 +170,7 @@ class TrainRecord(_Unit):
 
 
 class Columns(_Value):
-    """Columns of the tidy table that all rows of a test share."""
+    """Values of those columns of the results table that are the same for all rows of a test."""
 
     protocol: str
     preset: str
@@ -196,15 +196,15 @@ COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 
 
 class Role(_Value):
-    """Role of a test in comparisons.
+    """What a comparison of methods must know about a test.
 
     Attributes:
         primary_scorer: The method's own scorer.
-        default_confidence: The confidence that is quoted.
+        default_confidence: Name of the confidence that reports quote.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Trainings that tuning has cost, including those of the base.
-        train: Ids of the tested models.
-        base_train: Ids of their bases.
+        trainings: Number of trainings spent on tuning, including those of the base.
+        train: Ids of the trainings of the tested models, as one text.
+        base_train: Ids of the trainings of their bases, as one text; empty if there are none.
     """
 
     primary_scorer: str
@@ -216,7 +216,7 @@ class Role(_Value):
 
 
 class Curve(_Value):
-    """Mean rank of each confidence, in [0, 1], in bins of the severity of a corruption."""
+    """Mean rank of the corrupted images by each confidence, in [0, 1], per bin of the severity of a corruption."""
 
     severity: tuple[float, ...]
     rank: dict[str, tuple[float, ...]]
@@ -231,12 +231,12 @@ class Corrupted(_Value):
 
 
 class TestRecord(_Unit):
-    """A finished test.
+    """Record of a finished test.
 
     Attributes:
         files: SHA-256 of its array files by name.
-        rows: Values; one that does not exist (the correlation of a constant, say) is None.
-        finished: Seconds since 1970; of two results of a setting the later one counts.
+        rows: Measured values; one that does not exist (the correlation of a constant, say) is None.
+        finished: Time of the end, seconds since 1970; of two results of a setting the later one counts.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -256,7 +256,7 @@ class TestRecord(_Unit):
 
 
 class StudyRecord(_Unit):
-    """A study that was begun."""
+    """Record of a tuning study that was begun."""
 
     kind: ClassVar[Kind] = "study"
     file: ClassVar[str] = "study.json"
@@ -265,7 +265,7 @@ class StudyRecord(_Unit):
 
 
 class TrialRecord(_Record):
-    """A finished trial.
+    """Record of a finished trial of a tuning study.
 
     Attributes:
         study: Id of its study.

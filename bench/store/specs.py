@@ -27,7 +27,7 @@ TUNING = "tuning"
 
 
 class Cell(NamedTuple):
-    """A (protocol, data set, method): the folder of its units in the results folder."""
+    """A (protocol, data set, method), which also names the folder of its trainings, studies and tests."""
 
     protocol: str
     dataset: str
@@ -59,7 +59,7 @@ class Batches(_Value):
         classes_per_batch: P of the class-balanced batches.
         images_per_class: K of the class-balanced batches.
         feature_views: Augmented views cached per image when the backbone is frozen.
-        freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        freeze_norm: Part of the backbone's batch norms that stays fixed in training: ``no``, ``statistics`` or ``all``.
         pooling: Global pooling of its feature maps: ``avg_max`` or ``avg``. Records without it have ``avg_max``.
         calibrate: Whether features of photographs are divided by a constant first, so that their root mean square is
             1. Records without it have true.
@@ -79,10 +79,10 @@ class StageSelection(_Value):
     """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`).
 
     Attributes:
-        metric: Value that selects.
-        scorer: Scorer of the validation MAP@R.
-        candidates: How many of the nearest modes that scorer ranks, the query included, if classes are smaller
-            (:mod:`bench.protocols.near_modes`); 0 if it ranks the whole gallery.
+        metric: Name of the value that selects.
+        scorer: Scorer by which the validation MAP@R ranks.
+        candidates: Number of images, nearest by their modes, that the scorer ranks, the query included; more if the
+            largest class needs more (:mod:`bench.protocols.near_modes`). 0 if it ranks the whole gallery.
         patience: Epochs without improvement after which training stops.
         min_improvement: Smallest improvement that counts.
     """
@@ -104,15 +104,15 @@ class BaseReference(_Value):
 
 
 class TrainSpec(_Spec):
-    """One training.
+    """Specification of one training.
 
     Attributes:
         code: Id of the code that runs it (:mod:`bench.code_id`).
         protocol: Name of the protocol.
         version: Its version.
         dataset: Name of the data set.
-        folds: Blocks of development classes.
-        fold: The block that validates.
+        folds: Number of blocks that the development classes are cut into.
+        fold: Index of the block that validates.
         replicate: Seed number, or :data:`TUNING`.
         method: Name of the method.
         fidelity: A form that the method has (``Method.fidelities``).
@@ -124,8 +124,8 @@ class TrainSpec(_Spec):
         batches: Composition and loading of training batches, and how the backbone reads them.
         view: How photographs are read; empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
-        selection: Which epoch is kept.
-        partial: What the data set lacks, if that was allowed.
+        selection: Rule that selects the epoch to keep.
+        partial: What is missing from the files of the data set, if incomplete data were allowed.
         files: Identity of the image files; empty for data sets that come with the installation.
         base: The base of a two-stage method.
     """
@@ -154,7 +154,7 @@ class TrainSpec(_Spec):
 
     @property
     def cell(self) -> Cell:
-        """Folder of the unit."""
+        """Protocol, data set and method, which also name the folder of the results."""
         return Cell(self.protocol, self.dataset, self.method)
 
     def as_base(self) -> BaseReference:
@@ -163,14 +163,14 @@ class TrainSpec(_Spec):
 
 
 class StudySpec(_Spec):
-    """One study; the number of trials is not part of it, so that a study can be extended.
+    """Specification of one tuning study; it leaves out the number of trials, so that a study can be extended.
 
     Attributes:
         template: Training at the default setting, on the first block of classes that validates, without its base.
         validate_folds: Blocks that validate, each for a model of its own.
-        space: Ranges by name (``method.margin``, ``optim.lr``).
-        sampler: ``gp`` or ``tpe``.
-        trial_batch: Trials asked before any of them is told.
+        space: Search ranges by name (``method.margin``, ``optim.lr``).
+        sampler: Optuna sampler, ``gp`` or ``tpe``.
+        trial_batch: Number of trials proposed together, before the result of any of them is known.
         bases: Ids of the trained bases, one per block.
     """
 
@@ -183,7 +183,7 @@ class StudySpec(_Spec):
 
 
 class TestSpec(_Spec):
-    """One test of the models of a replicate.
+    """Specification of one test of the models of a replicate.
 
     Attributes:
         code: Id of the code that runs it.
@@ -193,9 +193,9 @@ class TestSpec(_Spec):
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
             embeddings side by side (``concatenated``); empty for one model.
-        hparams: Label of where the setting comes from.
-        trials: Budget of the study.
-        tuning_trainings: Trainings that the setting has cost, including those of the base.
+        hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
+        trials: Number of trials of the study; 0 if nothing was tuned.
+        tuning_trainings: Number of trainings spent on tuning the setting, including those of the base.
         pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
         tests: What is measured.
         scorers: Scorers to test with in addition to the method's own and the cosine.
