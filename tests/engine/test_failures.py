@@ -171,6 +171,7 @@ def test_an_objective_that_exits_is_a_failure_with_its_place(cli, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_objective_that_forks_does_not_hang_the_run(cli, tmp_path):
     body = "import os; os.fork() or __import__('time').sleep(1000); return super().forward(distribution, labels)"
     plugin = _plugin(tmp_path, body)

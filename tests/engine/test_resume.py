@@ -166,7 +166,9 @@ def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, 
         assert "nothing finished is lost" in stderr.lower()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)]
+)
 def test_a_signal_in_training_is_like_ctrl_c(number, code, cli, tiny, tmp_path, alive_in_group):
     process = cli.start("run", "--method", "arcface", *tiny)
     _wait_for_training(process, tmp_path / "results" / "runs")

@@ -134,6 +134,7 @@ def test_tables_and_figures_are_written(tiny_run):
     } <= names
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
     out = tmp_path / "out"
     written = {Path(name).name for name in cli.json("report", "--results", tiny_run, "--figures", "all", "--out", out)}
