@@ -15,9 +15,9 @@ class ArrayImages(ImageSet):
     """Small images of one size, in memory.
 
     Attributes:
-        pixels: uint8 ``[N, C, H, W]``, background 0.
-        mean: Mean of each channel in [0, 1], subtracted.
-        std: Standard deviation of each channel, divided by.
+        pixels: Images, uint8 ``[N, C, H, W]``; the background is 0.
+        mean: Mean of each channel for pixels in [0, 1]; it is subtracted.
+        std: Standard deviation of each channel; pixels are then divided by it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ArrayImages(ImageSet):
         self.std = tuple(std)
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Pixels of the images."""
+        """Raw pixels of each image as bytes, which :meth:`manifest_sha256` covers after the names."""
         return (self.pixels[i].numpy().tobytes() for i in order)
 
     def _unit(self, index: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ def class_balanced_batches(
 ) -> list[Tensor]:
     """Draw batches of exactly P different classes with K images each.
 
-    Classes are visited in passes, each a fresh shuffle of all of them, so that none is left out. So are the
-    images of a class over its visits. A class with fewer than K images gives all of them, then repeats,
-    evenly.
+    Classes are visited in passes, each a fresh shuffle of all of them, so that none is left out. The images
+    of a class are visited in passes too, from one batch with this class to the next. A class with fewer than K
+    images gives all of them, then repeats them evenly.
 
     Args:
         labels: ``[N]`` integers, the class of each image.

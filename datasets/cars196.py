@@ -15,7 +15,9 @@ MERGED = "cars_annos.mat"
 
 @register_dataset
 class Cars196(PhotoDataset):
-    """Classes 1 to 98 for development, 99 to 196 for the test; the official train/test split of images is not used.
+    """Cars196 split by class: 1 to 98 for development (training and validation), 99 to 196 for the test.
+
+    The official train/test split of images is not used.
 
     Layouts: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with ``cars_train/`` and
     ``cars_test/``, or one ``cars_annos.mat`` with ``car_ims/``.
@@ -35,7 +37,7 @@ class Cars196(PhotoDataset):
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read the annotations of either layout."""
+        """Read images and classes from the annotation files of either layout."""
         listing = Listing(folder)
         if (folder / MERGED).exists():
             for row in _annotations(folder / MERGED):

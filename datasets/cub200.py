@@ -11,7 +11,9 @@ from .releases import Listing, PhotoDataset, read_lines
 
 @register_dataset
 class CUB200(PhotoDataset):
-    """Classes 1 to 100 for development, 101 to 200 for the test; the official train/test split of images is not used.
+    """CUB-200-2011 split by class: 1 to 100 for development (training and validation), 101 to 200 for the test.
+
+    The official train/test split of images is not used.
 
     Layout: ``images.txt``, ``image_class_labels.txt``, ``images/001.Black_footed_Albatross/*.jpg``.
     """
@@ -26,7 +28,7 @@ class CUB200(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains the two lists."""
+        """Check if the folder contains ``images.txt`` and ``image_class_labels.txt``."""
         if (folder / "lists" / "files.txt").exists():
             raise DataError(f"{folder} is CUB-200 (2010, 6,033 images), not CUB-200-2011; {cls.advice()}")
         if (folder / "images.txt").exists() != (folder / "image_class_labels.txt").exists():
@@ -35,7 +37,7 @@ class CUB200(PhotoDataset):
         return (folder / "images.txt").exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read the two lists, which must agree."""
+        """Read images and classes from the two lists, and check that these agree."""
         images = read_lines(folder / "images.txt")
         labels = {words[0]: words[-1] for words in read_lines(folder / "image_class_labels.txt")}
         if len(images) == 6033:

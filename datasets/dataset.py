@@ -20,8 +20,8 @@ class TrainVal:
     Attributes:
         train: Images of the training classes.
         val: Images of the validation classes.
-        fold: Index of the block of development classes that validates.
-        folds: Number of blocks.
+        fold: Index of the block of development classes that is held out for validation.
+        folds: Number of blocks that the development classes are cut into.
     """
 
     train: ImageSet
@@ -43,7 +43,7 @@ class Dataset(ABC):
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
         augmentation_type: Type of the settings that its images take in :meth:`ImageSet.training`.
-        partial: Description of what is missing from it, if that was allowed; else empty.
+        partial: Description of the missing images and classes, if an incomplete release was accepted; else empty.
         soft_labels_sha256: SHA-256 (hexadecimal) of the file of people's label distributions; empty if there is none.
     """
 
@@ -71,8 +71,8 @@ class Dataset(ABC):
         """Training and validation images: disjoint classes of the development half.
 
         Args:
-            fold: Index of the contiguous block of development classes that validates, 0 <= fold < folds.
-            folds: Number of blocks.
+            fold: Index of the contiguous block of development classes held out for validation, 0 <= fold < folds.
+            folds: Number of blocks that the development classes are cut into.
 
         Raises:
             ValueError: If the fold or the number of folds is out of range.

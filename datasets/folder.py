@@ -55,7 +55,7 @@ class Folder(PhotoDataset):
         return images
 
     def verify(self, progress: Progress | None = None) -> Verification:
-        """Decode every image and report as every data set does, and how many images have a label distribution."""
+        """Decode every image and report as :class:`PhotoDataset` does; count label distributions too."""
         report, soft = super().verify(progress), self._soft
         if soft is not None:
             labels = soft.of(self.test().ids)
@@ -70,7 +70,7 @@ class Folder(PhotoDataset):
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Description of the layout, for messages."""
+        """Instructions for arranging the images in folders, for error messages."""
         return "put the images of each class into a folder of its own, DIR/CLASS/*.jpg"
 
     @classmethod
@@ -80,7 +80,7 @@ class Folder(PhotoDataset):
         return any(entry.is_dir() for entry in os.scandir(folder))
 
     def list_images(self, folder: Path) -> Listing:
-        """List the class folders, below the folders of the roles if there are any."""
+        """List the images of the class folders, below ``train``, ``query`` and ``gallery`` if these exist."""
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
         given = [part for part in roles if (folder / part).is_dir()]

@@ -165,7 +165,7 @@ def _images(classes: list[int]) -> ArrayImages:
 
 @register_dataset
 class Glyphs(Dataset):
-    """1000 characters in 2-12 fonts each; 375 classes train, 125 validate, 500 test."""
+    """1000 characters as classes, each in 2 to 12 fonts: 375 for training, 125 for validation, 500 for the test."""
 
     name = "glyphs"
     recipe = "ndigit"

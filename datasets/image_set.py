@@ -18,10 +18,14 @@ Result = TypeVar("Result")
 
 
 def require_tensor(what: str, value: object) -> None:
-    """Refuse what is no tensor.
+    """Check that a value is a torch tensor.
+
+    Args:
+        what: Name of the value, for the message.
+        value: The value.
 
     Raises:
-        ValueError: With what it is and how to convert it.
+        ValueError: If it is not a tensor, with its type and how to convert it.
     """
     if not isinstance(value, Tensor):
         raise ValueError(

@@ -55,7 +55,7 @@ class _InShop(PhotoDataset):
 
 @register_dataset
 class InShop(_InShop):
-    """Queries against the gallery, as the field does: 14,218 queries, 12,612 gallery images, 3,985 test items.
+    """In-shop with its official queries and gallery: 14,218 queries, 12,612 gallery images, 3,985 test items.
 
     Layout: ``Eval/list_eval_partition.txt`` and ``Img/img/..``, or both in one folder.
     """
@@ -67,7 +67,10 @@ class InShop(_InShop):
 
 @register_dataset
 class InShopMerged(_InShop):
-    """Queries and gallery merged, every image against all others, as in PER: not comparable with the literature."""
+    """In-shop with queries and gallery merged: every image is searched among all others.
+
+    As in "Probabilistic Embeddings Revisited" (PER). Results are not comparable with the rest of the literature.
+    """
 
     name = "inshop_merged"
     recipe = "inshop"

@@ -5,7 +5,7 @@ under Gaussian noise that keeps the task from being solved. Some of the 1000 num
 fixed order.
 
 **Source digits.** The 1797 digits are divided into pools for test (50 %), training (37.5 %) and validation
-(12.5 %), stratified by digit, and an image takes its digits from the pool of the part that it plays. So no
+(12.5 %), stratified by digit, and an image takes its digits from the pool of its part. So no
 handwriting is shared between training, validation and test, in any fold. A class that trains in one fold and
 validates in another therefore has different images in the two; the part is in the identity,
 ``<name>/<part>/<number>/<index>``.
@@ -207,7 +207,10 @@ class _Numbers(Dataset):
 
 @register_dataset
 class NDigit(_Numbers):
-    """The default embedded data set: 500 numbers x 8 images; 187 classes train, 63 validate, 250 test."""
+    """The default data set, which comes with the installation: 500 numbers x 8 images.
+
+    187 classes train, 63 validate, 250 test.
+    """
 
     name = "ndigit"
     recipe = "ndigit"

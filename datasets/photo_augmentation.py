@@ -14,7 +14,9 @@ from .augmentation import TrainingAugmentation
 
 @dataclass(frozen=True)
 class PhotoAugmentation(TrainingAugmentation):
-    """Settings of the random resized crop, flip and colour jitter; the defaults are PER's.
+    """Settings of the random resized crop, flip and colour jitter.
+
+    The defaults are those of "Probabilistic Embeddings Revisited" (PER).
 
     Attributes:
         area_low: Smallest area of a crop, as a share of the image's, in (0, area_high].
@@ -56,10 +58,10 @@ def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation,
     does, it is the largest centred box whose ratio is in range.
 
     Args:
-        heights: ``[B]`` pixels.
-        widths: ``[B]`` pixels.
+        heights: Heights of the images in pixels, ``[B]``.
+        widths: Widths of the images in pixels, ``[B]``.
         augmentation: Ranges of area and ratio.
-        u: ``[B, 22]`` uniform numbers.
+        u: Uniform random numbers in [0, 1), ``[B, 22]``.
 
     Returns:
         int64 ``[B, 4]``: top, left, height, width.

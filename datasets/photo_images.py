@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Purpose = Literal["training", "evaluation"]
-"""What decoded pixels are for: random crops of whole images, or the evaluation view."""
+"""What decoded pixels are for: ``training`` (random crops of whole images) or ``evaluation`` (the evaluation view)."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a task, the number of images done and their total."""
@@ -36,11 +36,11 @@ class PhotoImages(ImageSet):
     """Labelled image files, which are decoded once and then read from a cache.
 
     Attributes:
-        paths: N files.
-        view: How they are read.
+        paths: Paths of the N image files.
+        view: How they are resized and cropped.
         threads: Number of threads that decode and crop.
-        within: The set that this is a subset of, and the rows there. Subsets share its decoded training images, so
-            that every fold of a cross-validation reads the same file.
+        within: The set that this is a subset of, and the rows of these images in it; None for a whole set. Subsets
+            share its decoded training images, so that every fold of a cross-validation reads the same file.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PhotoImages(ImageSet):
                 yield from pool.map(function, items[start : start + 256])
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Sizes of the files: a different image under an old name makes a different data set."""
+        """Sizes of the files in bytes, so that a different image under an old name changes the manifest."""
         for i in order:
             try:
                 yield f"{self.paths[i].stat().st_size}\n".encode()

@@ -54,7 +54,7 @@ class PixelCache:
         return self.box(i, 0, 0, int(self.heights[i]), int(self.widths[i]))
 
     def box(self, i: int, top: int, left: int, height: int, width: int) -> Tensor:
-        """Pixels of a box of image ``i``: uint8 ``[3, height, width]``, likewise the mapped file itself."""
+        """Pixels of a box of image ``i``: uint8 ``[3, height, width]``, a view of the mapped file."""
         row = 3 * int(self.widths[i])
         start = int(self.offsets[i]) + top * row + 3 * left
         return self._pixels.as_strided((3, height, width), (1, row, 3), start)
@@ -66,9 +66,9 @@ class PixelCache:
 
     @staticmethod
     def is_whole(path: Path) -> bool:
-        """True if both files exist and are, to the last bit, what was written; a damaged one is named.
+        """True if both files exist and the checksum of every image is right; a note on stderr names a damaged file.
 
-        All pixels are read, once per process.
+        All pixels are read for this, once per process.
         """
         files = [path.with_suffix(".index.npz"), path.with_suffix(".pixels")]
         try:
@@ -92,7 +92,7 @@ class PixelCache:
 
         Args:
             path: Stem of the two files.
-            images: uint8 ``[3, H, W]`` each.
+            images: Decoded images, uint8 ``[3, H, W]`` each.
 
         Raises:
             DataError: If they cannot be written, with how to move the cache.

@@ -55,7 +55,7 @@ class Listing:
 
         Args:
             image: Path relative to the folder.
-            key: Key of its class.
+            key: Key of its class, by which classes are ordered.
             name: Name of its class.
             part: Part that the release assigns it to, if it assigns parts.
 
@@ -96,7 +96,7 @@ class Listing:
 
 
 def read_lines(path: Path) -> list[list[str]]:
-    """Read the words of every line that has any.
+    """Read a text file as one list of words per line; blank lines are left out.
 
     Args:
         path: A text file.
@@ -144,7 +144,7 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 class PhotoDataset(Dataset):
-    """A data set of image files, split by class; a release defines :meth:`recognises` and :meth:`list_images`.
+    """A data set of image files, split by class; subclasses define :meth:`recognises` and :meth:`list_images`.
 
     Attributes:
         official: Name of the release.
@@ -338,8 +338,8 @@ class PhotoDataset(Dataset):
         """Decode every image once and keep its pixels, so that a damaged file stops a run before its first epoch.
 
         Args:
-            fold: Index of the block of development classes that validates.
-            folds: Number of blocks.
+            fold: Index of the block of development classes that is held out for validation.
+            folds: Number of blocks that the development classes are cut into.
             progress: Called after each image.
 
         Raises:

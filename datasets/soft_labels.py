@@ -16,7 +16,10 @@ from torch import Tensor
 from .errors import DataError
 
 FILE = "probabilities.csv"
-"""First column ``path``, relative to the folder of the file; then a column per class, rows that sum to 1."""
+"""Name of the table of label distributions.
+
+Its first column is ``path``, relative to the folder of the file; then comes a column per class. Rows sum to 1.
+"""
 
 TOLERANCE = 1e-3
 """Largest deviation of a row's sum from 1: published tables are rounded."""
@@ -24,7 +27,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Label distributions of some images.
+    """Label distributions that people gave to some images.
 
     Attributes:
         ids: Identities of M images.

@@ -11,7 +11,7 @@ from .releases import Listing, PhotoDataset, read_lines
 
 @register_dataset
 class SOP(PhotoDataset):
-    """The authors' class split: 11,318 products for development, 11,316 for the test.
+    """Stanford Online Products with the authors' class split: 11,318 products for development, 11,316 for the test.
 
     Layout: ``Ebay_train.txt``, ``Ebay_test.txt`` (header, then image id, class id, super class id, path).
     """
@@ -27,14 +27,14 @@ class SOP(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains both lists."""
+        """Check if the folder contains ``Ebay_train.txt`` and ``Ebay_test.txt``."""
         there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
         if any(there) and not all(there):
             raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")
         return all(there)
 
     def list_images(self, folder: Path) -> Listing:
-        """Read the two lists."""
+        """Read images and classes from the two lists."""
         listing = Listing(folder)
         largest = {}
         for part in ("train", "test"):

@@ -56,8 +56,8 @@ def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4
     Args:
         num_classes: Number of development classes.
         fold: Index of the validation block, 0 <= fold < folds.
-        folds: Number of blocks. With 1 nothing is held out: all classes train, and the first quarter of them is what
-            is looked at as "validation", which then must not select anything.
+        folds: Number of blocks. With 1 nothing is held out: all classes train, and the first quarter of them is
+            returned as validation classes too, which then must not select anything.
 
     Returns:
         Training classes and validation classes, both ascending.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SplitVerification(TypedDict):
-    """Size and content of one part of a data set.
+    """Report on one part of a data set (training, validation or test): its size and a hash of its content.
 
     Attributes:
         images: Number of images.
@@ -34,7 +34,7 @@ class SplitVerification(TypedDict):
 
 
 class SoftLabelVerification(TypedDict):
-    """Label distributions given by people.
+    """Report on the label distributions that people gave to the images of a data set.
 
     Attributes:
         file: Name of the file.
@@ -52,7 +52,7 @@ class SoftLabelVerification(TypedDict):
 
 
 class Verification(TypedDict):
-    """Content of a data set of image files, after every file has been decoded.
+    """Report on a data set of image files, every one of which has been decoded.
 
     Attributes:
         name: Name of the data set.
@@ -80,7 +80,7 @@ class Verification(TypedDict):
 
 
 class MemoryVerification(TypedDict):
-    """Content of a data set that is built in memory.
+    """Report on a data set that is built in memory.
 
     Attributes:
         name: Name of the data set.
@@ -98,7 +98,7 @@ class MemoryVerification(TypedDict):
 
 
 def verified(images: ImageSet) -> SplitVerification:
-    """Size and content of a set."""
+    """Count the images, classes, queries and gallery images of a set, and hash its content."""
     split: SplitVerification = {
         "images": len(images),
         "classes": images.num_classes,
@@ -140,7 +140,7 @@ def verify_in_memory(dataset: Dataset) -> MemoryVerification:
 
 
 def inspect(path: Path) -> tuple[str, str]:
-    """Decode an image file.
+    """Try to decode an image file, and return its colour mode or what is wrong with it.
 
     Args:
         path: The file.

@@ -16,7 +16,8 @@ class View:
         resize: Shorter side of an image before its centre crop in evaluation, pixels.
         fit: ``crop`` evaluates the centre square; ``squash`` the whole image, its sides made equal (``resize`` is then
             not used): for long objects whose ends a crop would cut off.
-        antialias: Whether evaluation resizes with antialiasing; PER did not (torchvision 0.11 on tensors).
+        antialias: Whether evaluation resizes with antialiasing; "Probabilistic Embeddings Revisited" (PER) did not
+            (torchvision 0.11 on tensors).
         cache_side: Shorter side to which larger training images are reduced once, pixels.
         cache: Whether decoded pixels are kept in files; if not, originals are decoded every time.
 
@@ -44,7 +45,7 @@ def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
     Args:
         image: uint8 ``[3, H, W]``.
         size: Height and width, or the length of the shorter side alone.
-        antialias: Whether to average over the pixels that become one.
+        antialias: Whether each pixel of a smaller image averages over all the pixels that it replaces.
 
     Returns:
         uint8 ``[3, H', W']``.
@@ -60,7 +61,7 @@ def evaluation_view(image: Tensor, view: View) -> Tensor:
 
     Args:
         image: uint8 ``[3, H, W]``.
-        view: Sizes, and which of the two.
+        view: Sizes, and whether to crop or to squash (``fit``).
 
     Returns:
         uint8 ``[3, S, S]``.
@@ -74,7 +75,9 @@ def evaluation_view(image: Tensor, view: View) -> Tensor:
 
 
 def cropped_view(image: Tensor, fraction: float, view: View) -> Tensor:
-    """Evaluation view of a centred square of the original, as in PER: less context, more blur.
+    """Evaluation view of a centred square of the original: less context, more blur.
+
+    As in "Probabilistic Embeddings Revisited" (PER).
 
     Args:
         image: uint8 ``[3, H, W]``.

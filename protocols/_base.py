@@ -11,16 +11,17 @@ SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Choice of the epoch of a training and of the trial of a study.
+    """Rule that selects the epoch of a training and the trial of a hyper-parameter study.
 
     Attributes:
-        metric: ``map_at_r`` on validation classes with the method's own scorer, or ``last``, the last epoch. A stage
-            that leaves the means as its base made them is selected by its own validation loss instead: MAP@R of the
-            means cannot see it, and MAP@R under a likelihood score prefers early epochs (measured, see docs).
-        frozen_metric: What selects in a stage that leaves the means alone.
+        metric: ``map_at_r`` (MAP@R on validation classes with the method's own scorer), ``stage_loss`` (the stage's own
+            validation loss) or ``last`` (the last epoch).
+        frozen_metric: The same for a stage that leaves the means of the embeddings as its base made them: MAP@R of the
+            means cannot see such a stage, and MAP@R under a likelihood score prefers early epochs (measured, see docs).
         patience: Epochs without improvement after which training stops.
         min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
-        reranked: Whether MAP@R is that of PER's public code (:mod:`bench.protocols.near_modes`).
+        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), see
+            :mod:`bench.protocols.near_modes`.
     """
 
     metric: SelectionMetric = "map_at_r"
@@ -36,18 +37,18 @@ GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "qualit
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """Tests on the test classes.
+    """Settings of the tests on the test classes.
 
     Attributes:
         groups: Groups of tests (:mod:`bench.protocols.known_tests`).
         recall_ks: k of Recall@k.
-        corruptions: Smallest and largest severity of each kind of corrupted test images, each image's drawn evenly;
-            a centre crop's is 1 - its side.
+        corruptions: Smallest and largest severity by name of the corruption; each test image's severity is drawn
+            uniformly between them. The severity of a centre crop is 1 - its side.
         filter_fractions: Shares of the least confident images removed.
-        false_positive_rate: Operating point of the verification true positive rate.
-        reranked: Whether retrieval, filter-out curves and risk areas are given in the form of PER's public code too
-            (:mod:`bench.protocols.reranked`).
-        nearest_roc_point: Whether verification rates are given at the nearest points of the ROC too, as PER's public
+        false_positive_rate: False positive rate at which the true positive rate of verification is given.
+        reranked: Whether retrieval, filter-out curves and risk areas are also given as the public code of
+            "Probabilistic Embeddings Revisited" (PER) computes them (:mod:`bench.protocols.reranked`).
+        nearest_roc_point: Whether verification rates are also given at the nearest points of the ROC, as PER's public
             code reads them.
         deterministic_confidence: Confidence quoted for deterministic methods that have it; their own default if empty.
     """
@@ -66,19 +67,19 @@ class Tests:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """One named reading of the protocol.
+    """One named variant of a protocol.
 
     Attributes:
         folds: The development classes are cut into this many contiguous blocks; with 1, all of them train.
         validate: The blocks that validate, each for a model of its own: with one, a replicate is one model; with more,
             a trial counts by the mean of its models and a replicate is tested as ``separated`` (the mean over its
             models) and ``concatenated`` (their embeddings side by side).
-        trials: Default budget of a study; 0 where nothing may be tuned.
+        trials: Default number of trials of a hyper-parameter study; 0 where nothing may be tuned.
         trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
         seeds: Default number of replicates at the best setting.
         view: How photographs are read where it differs from the recipe.
-        photographs: What recipes of photographs have instead of their own.
-        optim: What these have instead of their own end-to-end optimisation.
+        photographs: Settings that replace those in the recipes of photographs.
+        optim: Settings that replace those of these recipes' end-to-end optimisation.
         methods: Parameters of methods where they differ from the recipe: ``{method: {parameter: value}}``.
     """
 
@@ -95,7 +96,7 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for records and unit ids."""
+        """All settings as plain values by name, for records and for the ids of trainings and tests."""
         return asdict(self)
 
 
@@ -106,9 +107,9 @@ class Protocol:
     Attributes:
         name: Name on the command line and in the tables.
         summary: One line for ``bench list``.
-        version: Results of different versions are never mixed in a folder.
+        version: Version number; results of different versions are never mixed in a folder.
         document: Explanation for ``bench show``.
-        presets: Its readings by name.
+        presets: Its variants by name.
     """
 
     name: str

@@ -14,17 +14,17 @@ from .rows import Row, row
 
 
 def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int = 20, seed: int = 0) -> Tensor:
-    """Cluster of each point by Lloyd's k-means, the best of some restarts.
+    """Assign points to clusters by Lloyd's k-means, from the best of several starts.
 
     Args:
-        points: ``[N, D]``; normalise first to cluster directions.
+        points: Points ``[N, D]``; normalise them first to cluster directions.
         clusters: Number of clusters, at most N.
         restarts: Runs from different starts; the one with the smallest squared distances counts.
         iterations: Steps of each run.
-        seed: Of the starts.
+        seed: Seed of the random starts.
 
     Returns:
-        int64 ``[N]``.
+        Number of each point's cluster, int64 ``[N]``.
 
     Raises:
         ValueError: If there are more clusters than points.
@@ -53,7 +53,7 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
 
 
 def nmi(labels: Tensor, clusters: Tensor) -> float:
-    """Normalised mutual information (arithmetic mean of the entropies), in [0, 1].
+    """Mutual information of classes and clusters, divided by the mean of their entropies: in [0, 1].
 
     Example:
         >>> nmi(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 6, 6]))
@@ -65,7 +65,7 @@ def nmi(labels: Tensor, clusters: Tensor) -> float:
 
 
 def ami(labels: Tensor, clusters: Tensor) -> float:
-    """Adjusted mutual information: 0 on average for random clusters, 1 for the classes.
+    """Adjusted mutual information: 0 on average for random clusters, 1 if the clusters are the classes.
 
     Example:
         >>> round(ami(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])), 6)
@@ -77,7 +77,7 @@ def ami(labels: Tensor, clusters: Tensor) -> float:
 
 
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:
-    """F1 of the prediction that two images have one class if they are in one cluster.
+    """F1 over pairs of images, when a common cluster predicts a common class.
 
     Example:
         >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
@@ -97,10 +97,10 @@ def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 
     """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
 
     Args:
-        unit: ``[N, D]``, normalised.
-        labels: ``[N]``.
-        seed: Of the starts.
-        restarts: Runs of k-means.
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
+        seed: Seed of the random starts.
+        restarts: Runs of k-means, the best of which counts.
 
     Example:
         >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
@@ -117,7 +117,7 @@ def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
 
 
 def clusters_of(view: Embeddings) -> Tensor:
-    """Clusters of the unit embeddings by k-means, as many as there are classes, ``[N]``; computed once."""
+    """Cluster of each unit embedding ``[N]`` by k-means with as many clusters as classes; computed once."""
     classes = len(torch.unique(view.labels))
     seed = view.seed("k-means") % 2**31
     return view.once("clusters", lambda: k_means(view.unit_vectors, classes, seed=seed, restarts=5))

@@ -18,14 +18,14 @@ from .vectors import as_vectors
 
 
 def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
-    """Mean risk of the n most confident items for n = 1..N, ``[N]`` (Geifman et al. 2019).
+    """Risk-coverage curve ``[N]``: mean risk of the n most confident items for n = 1..N (Geifman et al. 2019).
 
     Items of equal confidence take the mean risk of their group, the expectation over their orders: a constant
     confidence gives exactly the mean risk everywhere.
 
     Args:
-        confidence: ``[N]``.
-        risk: ``[N]``, such as 1 - Recall@1.
+        confidence: Confidence of each item, ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
 
     Example:
         >>> risk_coverage(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])).tolist()
@@ -44,8 +44,8 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
     The mean of :func:`risk_coverage` over n, so a constant confidence gives exactly the mean risk.
 
     Args:
-        confidence: ``[N]``.
-        risk: ``[N]``, such as 1 - Recall@1.
+        confidence: Confidence of each item, ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
 
     Example:
         >>> aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
@@ -55,7 +55,7 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
 
 
 def e_aurc(confidence: Tensor, risk: Tensor) -> float:
-    """AURC in excess of the best order's: 0 for a perfect confidence (Geifman et al. 2019).
+    """Excess AURC: the AURC less that of the best possible order, 0 for a perfect confidence (Geifman et al. 2019).
 
     Example:
         >>> e_aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
@@ -68,8 +68,9 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
     """AUROC of telling right from wrong answers (Recall@1) by confidence, ties count half.
 
     Args:
-        confidence: ``[N]``.
-        correct: ``[N]`` in [0, 1]; a fraction under tied scores counts partly as right and partly as wrong.
+        confidence: Confidence of each query, ``[N]``.
+        correct: Recall@1 of each query, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as right
+            and partly as wrong.
 
     Returns:
         In [0, 1], 0.5 for an uninformative confidence; nan if all are right or all wrong.
@@ -93,11 +94,11 @@ def risk_rows(
     """AURC and E-AURC of MAP@R and of Recall@1, and the AUROC of Recall@1, for some confidences of the queries.
 
     Args:
-        values: Metrics of every query by name, each ``[Q]``, nan for lone queries
+        values: Metrics of every query by name, each ``[Q]``, nan for queries without a positive
             (:func:`~bench.protocols.query_metrics.per_query`).
         confidences: Confidences of the queries by name, each ``[Q]``.
         scorer: Name of the scorer.
-        oracle: Add the order by the queries' own values.
+        oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}

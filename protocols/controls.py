@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 JUDGED_BY = ("map_at_r", "recall_at_1")
-"""Metrics of the queries that confidences are judged by."""
+"""Metrics of single queries that a confidence is judged by."""
 
 
 def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
-    """Draw a uniform number in [0, 1) per identity."""
+    """Uniform random number in [0, 1) for each image, which depends on its identity, the seed and the purpose alone."""
     keys = [blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids]
     return torch.tensor([int.from_bytes(key, "big") >> 11 for key in keys], dtype=torch.float64) * 2.0**-53
 
 
 def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
-    """A confidence that knows nothing, ``[N]``: the control of every curve.
+    """Random confidence of each image ``[N]``, drawn by its identity: the control of every curve.
 
     Example:
         >>> a = random_confidence(["x", "y"], seed=0)
@@ -30,7 +30,9 @@ def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
 
 
 def oracle_confidence(values: Tensor) -> Tensor:
-    """The best confidence there could be for a metric: each query's own value ``[N]``, lone queries last.
+    """Best possible confidence for a metric: each query's own value of it, ``[N]``.
+
+    Queries without a positive, whose value is nan, get -1 and so come last.
 
     Example:
         >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()

@@ -20,7 +20,7 @@ from .rows import Row
 Per = Literal["scorer", "own scorer", "embeddings"]
 
 NEEDED = ("candidates", "confidences", "directions", "gallery", "quality", "queries", "soft_labels", "validation")
-"""Attributes of embeddings that some lack, which a test can need."""
+"""Optional attributes of embeddings that a test may need."""
 
 
 class DeclaredMetric(Protocol):
@@ -36,14 +36,14 @@ class DeclaredMetric(Protocol):
 
     @property
     def low(self) -> float:
-        """Smallest value."""
+        """Smallest possible value."""
 
     @property
     def high(self) -> float:
-        """Largest value."""
+        """Largest possible value."""
 
     def values(self, name: str) -> dict[str, str] | None:
-        """Values of the placeholders in a name; None if it is another metric's."""
+        """Values of the placeholders in a name by placeholder; None if the name belongs to another metric."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class EmbeddingTest:
         group: Name by which plans ask for it.
         per: How often it runs: once for every ``scorer``, for the ``own scorer`` (those that confidences are judged
             with), or once for the ``embeddings``.
-        run: From the :class:`~bench.protocols.embeddings.Embeddings`, and the name of the scorer if it runs per
-            scorer, to tidy rows.
+        run: Function of the :class:`~bench.protocols.embeddings.Embeddings`, and of the name of the scorer if it runs
+            per scorer, that returns tidy rows.
         needs: Attributes of the embeddings without which it is left out.
         clean_only: Whether it is left out on corrupted images.
         metrics: Metrics that the test declares; metrics of built-in tests are in the table of metrics.

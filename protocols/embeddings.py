@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def seed_of(purpose: str) -> int:
-    """Seed of a draw from its purpose alone."""
+    """Seed of a random draw, derived from the name of its purpose alone."""
     return int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -32,8 +32,9 @@ class Options:
         risk_ks: k of Recall@k in the pass that gives the values that confidences are judged by. Sums run over as many
             places as the largest k needs, so this can change their last bit.
         filter_fractions: Shares of the least confident images that are removed.
-        false_positive_rate: Operating point of the verification true positive rate.
-        nearest_roc_point: Give verification rates at the nearest points of the ROC too, as PER's public code does.
+        false_positive_rate: False positive rate at which the true positive rate of verification is given.
+        nearest_roc_point: Give verification rates at the nearest points of the ROC too, as the public code of
+            "Probabilistic Embeddings Revisited" (PER) does.
         held_out_threshold: Choose a verification threshold on half of the classes and test it on the other half.
     """
 
@@ -50,7 +51,7 @@ class Quality:
     """A known quality of the images, which a confidence should follow.
 
     Attributes:
-        values: Higher = better, ``[N]``; of corrupted images what the corruption left, 1 - severity.
+        values: Quality of each image, ``[N]``, higher = better; 1 - severity for corrupted images.
         kind: Name of the corruption (``crop``); metrics are named after it.
         variant: Name that distinguishes the rows of this quality from those of others of its kind.
         clean: Confidences of the same images without the corruption by name, each ``[N]``, if they are known.
@@ -86,17 +87,17 @@ class Embeddings:
         confidences: Confidences by name, each ``[N]``, higher = more confident, with the control ``random``.
         queries: Rows that are queries, ascending; all if not given.
         gallery: Rows that are searched; all if not given.
-        directions: Makes the unit embeddings ``[N, D]``, float64.
+        directions: Function that makes the unit embeddings ``[N, D]``, float64.
         quality: A known quality of the images.
         soft_labels: People's label distributions, ``[N, K]``, rows of nan if an image has none.
         validation: Images of other classes, which thresholds are chosen on.
-        validation_split: Split that these are; ``train`` if a model was trained on them.
-        candidates: Makes the similarity of modes, whose nearest neighbours alone the public code of PER ranks
-            (:mod:`bench.protocols.reranked`).
+        validation_split: Name of the split of ``validation``; ``train`` if a model was trained on them.
+        candidates: Function that makes the scorer of the modes; the public code of "Probabilistic Embeddings Revisited"
+            (PER) ranks only the nearest neighbours by this scorer (:mod:`bench.protocols.reranked`).
         clean: Whether the images are not corrupted.
-        seed: Seed of a draw from its purpose.
+        seed: Function that returns the seed of a random draw from the name of its purpose.
         options: Options of the tests.
-        shared: Values that depend on labels and identities alone.
+        shared: Cache of values that depend on labels and identities alone, common to all splits of the same images.
 
     Raises:
         ValueError: If lengths differ, identities repeat, or a value is not finite.
@@ -183,7 +184,7 @@ class Embeddings:
         return current.ranking
 
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
-        """Metrics of every query by name, each ``[Q]``, nan for lone queries.
+        """Metrics of every query by name, each ``[Q]``, nan for queries without a positive.
 
         Args:
             scorer: Name of the scorer.

@@ -49,7 +49,7 @@ def filter_out_rows(
         confidences: Confidences ``[N]`` by name.
         oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
         fractions: Shares removed, in [0, 1).
-        seed: Of the order among equal confidences.
+        seed: Seed of the order among equal confidences.
         queries: Rows that are queries; all if not given. ``query_only`` then removes a share of these.
         gallery: Rows that are searched; all if not given. Then ``oracle`` has no ``query_and_gallery`` curve: a gallery
             image has no value of a metric to be ordered by.

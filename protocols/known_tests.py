@@ -1,6 +1,7 @@
 """The registry of tests of embeddings: the module of every group of tests.
 
-It is apart from the modules that compute, so that a new test changes no code id of a unit that does not use it.
+It is apart from the modules that compute, so that a new test does not change the code id of a training or test that
+does not use it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def known_groups() -> tuple[str, ...]:
 
 
 def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
-    """Groups of tests that were declared in some modules, or in modules of some packages, of plug-ins.
+    """Groups of tests that some modules of plug-ins declare.
 
     Args:
-        packages: Dotted names.
+        packages: Dotted names of modules, or of packages that contain them.
 
     Example:
         >>> groups_of_modules(["no.such.plugin"])

@@ -1,8 +1,8 @@
 """Rankings of the nearest modes alone, as the public code of "Probabilistic Embeddings Revisited" makes them.
 
 The nearest neighbours are chosen by the distance between modes, and only these are ordered by the scorer: one more than
-the largest class or the largest k of Recall@k, the query included. Here to reproduce published numbers: an image that a
-likelihood score would put first is missed if its mode is not near.
+the largest class or the largest k of Recall@k, the query included. It serves to reproduce published numbers:
+an image that a likelihood score would put first is missed if its mode is not near.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK_PAIRS = 1 << 15
 
 
 def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
-    """How many of the nearest modes are scored, the query included: one more than the largest class or the largest k.
+    """Number of nearest modes that are scored, the query included: one more than the largest class or the largest k.
 
     Args:
         labels: Classes of the gallery, ``[N]``.
@@ -70,7 +70,7 @@ class NearModes:
         gallery: Tensor | None = None,
         near: Ranking | None = None,
     ) -> NearModes:
-        """Rank the modes and score the nearest.
+        """Rank the gallery by the distance of the modes, and score the nearest images with another scorer.
 
         Args:
             scorer: Orders the nearest.
@@ -93,7 +93,7 @@ class NearModes:
         return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
-        """Metrics of the kept queries against the kept gallery by name, each ``[Q]``, nan for lone queries.
+        """Metrics of the kept queries against the kept gallery by name, each ``[Q]``, nan without a positive.
 
         Args:
             keep: Whether a row is kept, ``[N]``; all if not given.
@@ -166,7 +166,7 @@ class NearModes:
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
-    """Places of a ranking of modes in which most queries find their candidates, after a removal too."""
+    """Depth of a ranking by modes that holds the candidates of most queries, even after images are removed."""
     return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
 
 
@@ -185,7 +185,7 @@ def _scores(scorer: Scorer, near: Ranking) -> Tensor:
 
 
 def with_lone_queries(metric: str, values: Tensor) -> Tensor:
-    """Values of the queries that count: in MAP@R lone queries count as 0, in Recall@k they are left out.
+    """Values of the queries that count: without a positive, a query counts as 0 in MAP@R and is left out of Recall@k.
 
     Example:
         >>> nan = float("nan")
@@ -198,13 +198,13 @@ def with_lone_queries(metric: str, values: Tensor) -> Tensor:
 
 
 def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
-    """MAP@R alone, for model selection.
+    """MAP@R of the rankings of the nearest modes, without the other metrics, for model selection.
 
     Args:
         scorer: Orders the nearest.
         modes: Similarity of the modes.
         labels: Classes ``[N]``.
-        ks: k of Recall@k, which decide with the classes how many are ordered.
+        ks: k of Recall@k; the largest k or the largest class decides how many images are ordered.
     """
     values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
     return mean_of_counted(with_lone_queries("map_at_r", values))

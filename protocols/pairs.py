@@ -15,7 +15,7 @@ from .controls import random_confidence
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of rows: ``left [P]``, ``right [P]``, and whether they share a class, ``same [P]``."""
+    """Verification pairs of rows: ``left [P]``, ``right [P]``, and whether they share a class, ``same [P]``."""
 
     left: Tensor
     right: Tensor
@@ -28,7 +28,7 @@ def _draw(seed: int, *what: object) -> int:
 
 
 def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
-    """One positive and one negative pair per image (PER's scheme), drawn per identity.
+    """One positive and one negative pair per image, drawn per identity, as in "Probabilistic Embeddings Revisited".
 
     Positives: each class is put in a random circular order, and every image is paired with the next. Negatives: every
     image is paired with a uniform image of another class, which is a class drawn by its size and then an image of it.
@@ -37,7 +37,7 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
     Args:
         labels: Classes ``[N]``.
         ids: Identities of the N images.
-        seed: Of the draw.
+        seed: Seed of the draw.
 
     Raises:
         ValueError: If there is only one class, or no class has two images.
@@ -74,7 +74,9 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
 
 
 def class_halves(labels: Tensor, ids: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
-    """Rows of two halves of the classes, drawn by the least identity of each class and not by its number.
+    """Split the classes into two random halves, and return the rows of each half.
+
+    A class is drawn by the alphabetically first identity of its images, so its number does not matter.
 
     Example:
         >>> sorted(map(len, class_halves(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)))

@@ -16,9 +16,10 @@ from .vectors import as_vectors
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Spearman correlation, pooled over all images (PER, Table 5: confidence with the side of a crop).
+    """Spearman correlation, pooled over all images (confidence with the side of a crop, say).
 
-    Ties get average ranks. nan if either is constant: a constant confidence has no order to correlate.
+    As in "Probabilistic Embeddings Revisited" (PER), Table 5. Ties get average ranks. The result is nan if either is
+    constant: a constant confidence has no order to correlate.
 
     Example:
         >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.6, 0.9]))
@@ -33,7 +34,7 @@ def spearman(x: Tensor, y: Tensor) -> float:
 
 
 def kendall(x: Tensor, y: Tensor) -> float:
-    """Kendall's tau-b; nan if either is constant.
+    """Kendall's rank correlation tau-b; nan if either is constant.
 
     Example:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
@@ -48,7 +49,7 @@ def kendall(x: Tensor, y: Tensor) -> float:
 
 
 def share_above(clean: Tensor, corrupted: Tensor) -> float:
-    """P(an image is more confident than its corrupted form), ties count half (Kirchhof et al. 2023, URL benchmark).
+    """Share of images that are more confident than their corrupted form; ties count half (Kirchhof et al. 2023, URL).
 
     Example:
         >>> share_above(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))

@@ -18,7 +18,10 @@ from .scorers import Scorer
 
 @dataclass(frozen=True)
 class Places:
-    """Tie group of each place: size m, relevant items r, places s and relevant items b before it, each ``[Q, K]``."""
+    """Tie group of each place of some rankings, as tables ``[Q, K]``.
+
+    They hold the group's size m, its relevant items r, and the places s and relevant items b before it.
+    """
 
     size: Tensor
     hits: Tensor
@@ -35,7 +38,7 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """The first ``need`` places of rows ``[Q, K]`` whose valid places come first; all places if not given."""
+        """Tables of the first ``need`` places (default: all) of rows ``[Q, K]`` whose valid places come first."""
         relevant = relevant & valid
         need = group.shape[1] if need is None else min(need, group.shape[1])
         if need < group.shape[1]:
@@ -71,12 +74,12 @@ class Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sizes, hits, starts and hits before."""
+        """The four tables ``size``, ``hits``, ``start`` and ``before``."""
         return self.size, self.hits, self.start, self.before
 
 
 def expected_precisions(places: Places) -> Tensor:
-    """Expectation of (relevant at place i) * (precision at i), ``[Q, K]``."""
+    """Expected products of the relevance of place i and the precision at i, ``[Q, K]``: the summands of MAP@R."""
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
@@ -84,7 +87,7 @@ def expected_precisions(places: Places) -> Tensor:
 
 
 def expected_metrics(places: Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Expected metrics per query; nan for lone queries."""
+    """Metrics of every query by name, each ``[Q]``, in expectation over the orders of ties; nan without a positive."""
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     share = r / m
@@ -154,7 +157,7 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
 
 
 def mean_of_counted(values: Tensor) -> float:
-    """Mean over the queries that count, the same for any order of them; nan if none counts.
+    """Mean over the queries whose value is not nan, the same to the last bit in any order; nan if there are none.
 
     Example:
         >>> mean_of_counted(torch.tensor([1.0, 0.0, float("nan")]))
@@ -165,7 +168,7 @@ def mean_of_counted(values: Tensor) -> float:
 
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:
-    """MAP@R alone, for model selection.
+    """MAP@R over the full gallery, without the other metrics, for model selection.
 
     Example:
         >>> from .scorers import ScoreMatrix

@@ -25,7 +25,7 @@ BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
 BLOCK_PLACES = 1 << 18
-"""Places of a block of a ranking: 2 MiB per float64 intermediate."""
+"""Places of a ranking that are processed at a time: 2 MiB per float64 intermediate."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Ranking:
 
     @property
     def depth(self) -> int:
-        """Places K."""
+        """Number of places K that are kept per query."""
         return self.neighbours.shape[1]
 
     @property
@@ -225,10 +225,10 @@ def _rank_block(
 
 
 def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
-    """Numbers of the tie groups along rows of sorted scores; what follows the gallery's end is apart.
+    """Number of each place's tie group ``[Q, K]`` along rows of sorted scores; places without an item form their own.
 
     Args:
-        descending: ``[Q, K]``, minus infinity where there is no item.
+        descending: Scores ``[Q, K]``, best first; minus infinity where there is no item.
         tolerance: Largest gap of tied neighbours, ``[Q]``.
 
     Example:
@@ -242,7 +242,7 @@ def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
 
 
 def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
-    """Places that all metrics need: the largest class size less one, or the largest k; at most the gallery.
+    """Depth of a ranking that all metrics need: the largest class size less one or the largest k, at most the gallery.
 
     Example:
         >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
@@ -253,7 +253,7 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
 
 
 def filter_depth(labels: Tensor) -> int:
-    """Places of a ranking in which most queries find their R neighbours again after any removal.
+    """Depth of a ranking in which most queries still find R neighbours after images are removed from it.
 
     Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
     which bounds the memory. Queries that need more are ranked again, so it changes no value.

@@ -29,7 +29,7 @@ def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
     So up to one image more than a share 1 - f is kept, and all that are tied with the threshold.
 
     Args:
-        confidence: ``[N]``.
+        confidence: Confidence of each image, ``[N]``.
         fraction: Share f to be removed, in [0, 1).
 
     Example:
@@ -51,7 +51,7 @@ def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
 
 
 def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
-    """Filter-out curves of MAP@R and Recall@1, queries and gallery filtered.
+    """Filter-out curves of MAP@R and Recall@1 in the form of PER's public code: queries and gallery are filtered.
 
     Args:
         near: The nearest modes of all queries.
@@ -86,7 +86,7 @@ def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> N
 
 @test(group="reranked", per="scorer", needs=("candidates",))
 def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Recall@k and MAP@R as PER's public code computes them; of the own scorer its curves and risk areas too."""
+    """Recall@k and MAP@R as PER's public code computes them; for own scorers filter-out curves and risk areas too."""
     assert view.candidates is not None
     near = _near_modes(view, scorer, view.candidates)
     values = near.values()

@@ -28,7 +28,7 @@ def retrieval_rows(
     gallery: Tensor | None = None,
     ranking: Ranking | None = None,
 ) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and P@1 of every query against the gallery; every image is both if not said.
+    """Recall@k, MAP@R, R-precision and P@1 averaged over queries; by default every image is query and gallery.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
 
@@ -112,5 +112,5 @@ def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
 
 @test(group="map_at_1000", per="scorer", clean_only=True)
 def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Compute mAP@1000 under both denominators."""
+    """mAP@1000, divided by the class size and by the number of positives that can be found."""
     yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing_extensions import TypedDict  # pydantic reads records with it, on 3.11 too
 
 RERANKED = "reranked"
-"""Variant of what is computed as PER's public code does (:mod:`bench.protocols.reranked`)."""
+"""Variant of values that are computed as in the public code of "Probabilistic Embeddings Revisited" (PER).
+
+See :mod:`bench.protocols.reranked`."""
 
 
 class Row(TypedDict):

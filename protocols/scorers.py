@@ -23,7 +23,7 @@ class Scorer(Protocol):
 
 
 class ScoreMatrix:
-    """A scorer from a given matrix ``[N, N]``.
+    """Scorer that looks scores up in a given matrix ``[N, N]``.
 
     Example:
         >>> scorer = ScoreMatrix(torch.eye(2))
@@ -45,7 +45,7 @@ class ScoreMatrix:
 
 
 class MeanScorer:
-    """The mean of several scorers: embeddings of several models side by side.
+    """Scorer that averages several scorers, as for embeddings of several models side by side.
 
     Example:
         >>> MeanScorer([ScoreMatrix(torch.eye(2)), ScoreMatrix(torch.zeros(2, 2))]).pairs(

@@ -161,7 +161,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
 
 
 def group_size(count: int, depth: int) -> int:
-    """Members of a group that make the work on groups and on members of the best groups about equal."""
+    """Size of a group at which the work on groups and on members of the best groups is about equal."""
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
 

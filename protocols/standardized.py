@@ -32,7 +32,7 @@ PHOTOGRAPHS: Mapping[str, Any] = {
         "saturation": 0.0,
     },
 }
-"""What the recipes of photographs have instead of their own; proxies learn at 4000 times the backbone's rate (NIR)."""
+"""Settings that replace those in the recipes of photographs; proxies learn at 4000 times the backbone's rate (NIR)."""
 
 OPTIM: Mapping[str, Any] = {
     "optimizer": "adam",

@@ -1,4 +1,4 @@
-"""Statistics of few seeds: mean, standard deviation, t-interval, paired differences, paired bootstrap. No stars."""
+"""Statistics of few seeds: mean, standard deviation, t-interval, paired differences, paired bootstrap."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference with its 95 % percentile interval, and how many units were resampled."""
+    """A difference with its 95 % percentile interval, and the number of queries or groups that were resampled."""
 
     difference: float
     ci_low: float
@@ -81,7 +81,7 @@ def paired_bootstrap(
         b: Values of the other side, ``[Q, M]``.
         groups: ``[Q]`` integers, the group of each query; each its own if not given.
         resamples: Number of draws.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
         One interval per metric, of the difference of means over queries.

@@ -23,8 +23,8 @@ def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
     """Sum-normalised singular values of the uncentred matrix ``[N, D]``, largest first.
 
     Args:
-        unit: ``[N, D]``, N >= D.
-        drop: Largest singular values left out (Roth et al.: 1).
+        unit: Embeddings ``[N, D]`` of length 1, N >= D.
+        drop: Number of largest singular values that are left out (Roth et al.: 1).
 
     Returns:
         float64 ``[D - drop]``.
@@ -39,11 +39,11 @@ def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
 
 
 def spectral_decay(unit: Tensor, drop: int = 1) -> float:
-    """KL(uniform || s) of the singular values s of :func:`singular_spectrum`; lower = flatter.
+    """KL divergence KL(uniform || s), where s is the :func:`singular_spectrum`; lower = flatter.
 
     Args:
-        unit: ``[N, D]``, N >= D.
-        drop: Largest singular values left out (Roth et al.: 1).
+        unit: Embeddings ``[N, D]`` of length 1, N >= D.
+        drop: Number of largest singular values that are left out (Roth et al.: 1).
 
     Returns:
         The divergence, nan where no singular value is left.
@@ -59,7 +59,7 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
 
 
 def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums ``[C, D]`` and sizes ``[C]`` of the classes that occur.
+    """Sums of the embeddings ``[C, D]`` and numbers of images ``[C]`` of the classes that occur.
 
     Example:
         >>> class_sums(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1]))
@@ -126,7 +126,10 @@ def uniformity(unit: Tensor, t: float = 2.0) -> float:
 
 
 def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
-    """Mean cosine distance of each class's images to its normalised mean, over that between class means, ``[C]``.
+    """Spread of each class of two images or more, ``[C]``; higher = less concentrated.
+
+    It is the mean cosine distance of the class's images to its normalised mean, divided by the mean distance between
+    the normalised means of all classes.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -140,9 +143,10 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
 
 
 def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Diversity of the cosine distances inside classes (EL-nivMF, Supplement L, "variance of intraclass distances").
+    """Diversity of the cosine distances inside classes, within a class and between classes.
 
-    The paper gives no formula and only relative changes, and it measures training images.
+    EL-nivMF (Kirchhof et al. 2022, Supplement L) calls it "variance of intraclass distances". The paper gives no
+    formula and only relative changes, and it measures training images.
 
     Returns:
         The variance of the distances between two images of a class, as a mean over the classes of three images or

@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Two finite vectors of one length as float64 arrays.
+    """Check two vectors and convert them to float64 arrays.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If they are not vectors of one length, or a value is not finite.
 
     Example:
         >>> as_vectors(torch.tensor([1.0]), torch.tensor([2.0]))

@@ -134,7 +134,7 @@ def nearest_equal_error_rate(scores: Tensor, same: Tensor) -> float:
 def tpr_at_nearest_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
     """True positive rate at the last ROC point whose false positive rate is nearest to ``rate``, which it may exceed.
 
-    As in PER's public code.
+    As in the public code of "Probabilistic Embeddings Revisited" (PER).
 
     Example:
         >>> tpr_at_nearest_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.9)
@@ -166,7 +166,10 @@ def verification_rows(
     nearest_roc_point: bool = False,
     validation_split: str = "val",
 ) -> Iterator[Row]:
-    """Accuracy at the validation threshold and at the best test threshold (PER's, optimistic), AUC, EER, TPR@FPR.
+    """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs.
+
+    The accuracy is given at the threshold of the validation pairs and at the best threshold of the test pairs, which is
+    optimistic ("Probabilistic Embeddings Revisited", PER).
 
     Args:
         scores: Scores of the test pairs ``[P]``.
@@ -174,7 +177,7 @@ def verification_rows(
         val_scores: Scores of the validation pairs, which give the threshold; None leaves out its accuracy.
         val_same: Whether they share a class.
         scorer: Name of the scorer.
-        false_positive_rate: Operating point of the true positive rate.
+        false_positive_rate: False positive rate at which the true positive rate is given.
         nearest_roc_point: Add the EER and the true positive rate at the nearest points of the ROC.
         validation_split: Split of the validation pairs, which names the variant: ``train`` if a model was trained on
             them.

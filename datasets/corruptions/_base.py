@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CROP = "crop"
-"""Name of the centre crop, whose severity is 1 - side of the crop: it needs the original image, not pixels."""
+"""Name of the centre crop, which starts from the original image instead of the pixels of the evaluation view.
+
+Its severity is 1 - the side of the crop as a fraction of the image's side."""
 
 Draw = Callable[[int], NDArray[np.float64]]
 """Function that returns the first n of an image's own uniform random numbers in (0, 1)."""
@@ -27,7 +29,8 @@ class Corruption:
         summary: One line for ``bench list corruptions``.
         low: Smallest severity if none is asked for.
         high: Largest severity if none is asked for.
-        apply: ``(image uint8 [C, H, W], severity in (0, 1], draw) -> image``; None for the crop.
+        apply: Function of an image (uint8 ``[C, H, W]``), a severity in (0, 1] and the image's :data:`Draw`, which
+            returns the corrupted image; None for the crop.
     """
 
     name: str
@@ -38,7 +41,7 @@ class Corruption:
 
 
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
-    """One number from U[0, 1) per identity, which depends on it and the seed alone.
+    """Uniform random number in [0, 1) for each image, which depends on its identity and the seed alone.
 
     Args:
         ids: Identities of N images.

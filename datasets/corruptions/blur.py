@@ -14,11 +14,11 @@ BLUR_SIGMA = 0.08
 
 
 def blur(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Blur an image with a Gaussian of 3 standard deviations and mirrored borders.
+    """Blur an image with a Gaussian that is cut off at 3 standard deviations; borders are mirrored.
 
     Args:
         image: uint8 ``[C, H, W]``.
-        severity: In (0, 1].
+        severity: In (0, 1]; the standard deviation is proportional to it.
         draw: Not used.
 
     Returns:

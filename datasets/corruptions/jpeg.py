@@ -19,7 +19,7 @@ def jpeg(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
     Args:
         image: uint8 ``[C, H, W]``.
-        severity: In (0, 1].
+        severity: In (0, 1]; the JPEG quality falls linearly with it.
         draw: Not used.
 
     Returns:

@@ -17,8 +17,8 @@ def noise(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
     Args:
         image: uint8 ``[C, H, W]``.
-        severity: In (0, 1].
-        draw: Random numbers of the image.
+        severity: In (0, 1]; the standard deviation is proportional to it.
+        draw: Source of the image's own random numbers.
 
     Returns:
         uint8 ``[C, H, W]``.

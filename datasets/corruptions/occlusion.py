@@ -11,12 +11,12 @@ from ._base import Corruption, Draw
 
 
 def occlusion(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Cover a patch of the image's aspect ratio with the image's mean colour.
+    """Cover a patch, of the same aspect ratio as the image, with the image's mean colour.
 
     Args:
         image: uint8 ``[C, H, W]``.
-        severity: In (0, 1].
-        draw: Random numbers of the image, which place the patch.
+        severity: Share of the image's area that the patch covers, in (0, 1].
+        draw: Source of the image's own random numbers, which place the patch.
 
     Returns:
         uint8 ``[C, H, W]``.

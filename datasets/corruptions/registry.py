@@ -1,4 +1,4 @@
-"""The table of corruptions, in the order of lists: each is the ``CORRUPTION`` of the module of its name."""
+"""The table of corruptions: each is the ``CORRUPTION`` of the module that has its name, or comes from a plug-in."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class _Corruptions(Mapping[str, "Corruption"]):
 
 
 CORRUPTIONS: Mapping[str, Corruption] = _Corruptions()
-"""Every corruption by name."""
+"""Every corruption by name; its module is imported when the corruption is asked for."""
 
 
 def register_corruption(corruption: Corruption) -> Corruption:
     """Register the corruption of a plug-in, so that ``--corruptions`` takes it.
 
     Args:
-        corruption: The corruption. The module that calls this is the one whose code its results depend on.
+        corruption: The corruption. The calling module counts as the one that defines it: results depend on its code.
 
     Raises:
-        ValueError: If another module has a corruption of that name, the name cannot be part of a metric's, the usual
-            severities are no range, or the function cannot take an image, a severity and a draw.
+        ValueError: If another module has a corruption of that name, the name cannot be part of a metric's name, the
+            default severities are not a valid range, or the function cannot take an image, a severity and a draw.
     """
     name, module = corruption.name, str(sys._getframe(1).f_globals.get("__name__"))
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or name == "all":

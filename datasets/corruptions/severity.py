@@ -11,17 +11,17 @@ from torch import Tensor
 from ._base import CROP, identity_uniform
 
 LEVELS = 5
-"""Level k of a corruption is severity k / 5."""
+"""Number of graded levels of a corruption: level k is severity k / 5."""
 
 
 def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: float) -> Tensor:
-    """Draw what a corruption leaves of each image, 1 - severity, evenly over the range.
+    """Draw the quality of each image, 1 - severity, uniformly over a range of severities.
 
     A draw depends on the seed and the image's identity alone: not on the order of the list, nor on its other members.
-    For the crop it is the side as a fraction of the image's.
+    The quality of a crop is its side as a fraction of the image's side.
 
     Args:
-        name: Kind of corruption.
+        name: Name of the corruption.
         ids: Identities of the images.
         seed: Seed of the corruption.
         low: Smallest severity.
@@ -46,7 +46,7 @@ def check_range(name: str, low: float, high: float) -> None:
     """Check a range of severities.
 
     Args:
-        name: Kind of corruption.
+        name: Name of the corruption.
         low: Smallest severity.
         high: Largest severity.
 
@@ -60,7 +60,7 @@ def check_range(name: str, low: float, high: float) -> None:
 
 
 def manifest_sha256(ids: Sequence[str], quality: Tensor, seed: int) -> str:
-    """SHA-256 (hexadecimal) of how each image was corrupted, which does not depend on their order.
+    """SHA-256 (hexadecimal) of the severity of each image; the order of the images does not matter.
 
     It covers the seed, then a line ``["id", severity]`` (JSON) per image in the order of the identities.
 

@@ -28,7 +28,7 @@ def get_recipe(name: str) -> Recipe:
 def recipe_of(dataset: type) -> Recipe:
     """Training recipe of a data set: a ``Recipe`` or the name of one.
 
-    The nearest class decides that sets ``recipe`` or whose file defines ``RECIPE``.
+    The class itself or its nearest base class that sets ``recipe``, or whose file defines ``RECIPE``, decides.
 
     Args:
         dataset: Class of the data set.

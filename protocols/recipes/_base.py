@@ -13,7 +13,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Range:
-    """A range to tune over, both ends included."""
+    """Range in which a hyper-parameter is tuned, both ends included; on a logarithmic scale if ``log``."""
 
     low: float
     high: float
@@ -28,20 +28,21 @@ class Optim:
     Attributes:
         optimizer: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop`` (momentum 0.9).
         lr: Peak learning rate of backbone and heads.
-        heads_factor: Learning rate of the heads over that of the backbone.
+        heads_factor: Ratio of the heads' learning rate to the backbone's.
         lr_objective: Peak learning rate of the objective's own parameters (class weights, proxies).
-        weight_decay: Of backbone and heads; of the objective's own parameters too, unless ``decay_objective`` is false.
+        weight_decay: Weight decay of backbone and heads, and of the objective's own parameters unless
+            ``decay_objective`` is false.
         decay_objective: Whether class weights and proxies decay.
         schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step``, ``multistep`` or ``constant``.
         gamma: Factor of ``step``, after every ``step_epochs`` epochs, and of ``multistep``, at its ``milestones``.
         step_epochs: Epochs between two steps.
         milestones: Epochs after which ``multistep`` goes down.
         warmup: Fraction of the steps that ``onecycle`` spends warming up.
-        head_epochs: First epochs that leave the backbone as it is and train the rest.
+        head_epochs: Number of first epochs in which the backbone stays as it is and only the rest trains.
         grad_clip: Largest global norm of the gradient; 0 leaves gradients as they are.
         epochs: Passes over the training images.
-        precision: Of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling); heads
-            and losses are always float32.
+        precision: Precision of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling);
+            heads and losses are always float32.
         compile: Compile the backbone (torch.compile).
     """
 
@@ -97,7 +98,7 @@ class Recipe:
     Attributes:
         backbone: Name of the backbone.
         dim: Embedding size.
-        base: Base method of two-stage methods.
+        base: Method whose trained model two-stage methods start from.
         classes_per_batch: P of the class-balanced batches.
         images_per_class: K of the class-balanced batches.
         end_to_end: Optimisation when the backbone is trained.

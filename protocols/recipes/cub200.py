@@ -1,6 +1,7 @@
-"""CUB-200-2011, 224 px: PER's set-up (BN-Inception, SGD, step schedule), ranges wider where its optima are on an edge.
+"""Recipe of CUB-200-2011 at 224 px, with BN-Inception, SGD and a step schedule.
 
-The defaults are near the middle of the settings that PER published for ArcFace and CosFace on CUB and Cars.
+The set-up is that of "Probabilistic Embeddings Revisited" (PER), with wider ranges where its optima are on an edge. The
+defaults are near the middle of the settings that PER published for ArcFace and CosFace on CUB and Cars.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data sets without a recipe of their own: small images, embedding size 128."""
+"""Recipe of data sets without their own: that of ``ndigit``, for small images, with embedding size 128."""
 
 from __future__ import annotations
 

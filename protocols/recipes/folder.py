@@ -1,4 +1,4 @@
-"""Your own images: ResNet-50 of timm, AdamW, one cycle; nothing here was tuned on your images."""
+"""Recipe of your own images: ResNet-50 of timm, AdamW, one cycle; nothing here was tuned on your images."""
 
 from __future__ import annotations
 

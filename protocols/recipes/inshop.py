@@ -1,4 +1,4 @@
-"""In-shop: as CUB-200-2011, with CosFace as the base, longer, and two passes to an epoch (PER)."""
+"""Recipe of In-shop: as CUB-200-2011, but CosFace as the base, 128 epochs, two passes to an epoch (as in PER)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three handwritten digits, 18 x 50 px, 187 training classes of 8 images."""
+"""Recipe of ``ndigit``: three handwritten digits, 18 x 50 px, 187 training classes of 8 images."""
 
 from __future__ import annotations
 

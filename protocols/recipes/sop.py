@@ -1,4 +1,4 @@
-"""Stanford Online Products: as In-shop, one pass to an epoch (PER)."""
+"""Recipe of Stanford Online Products: as In-shop, but one pass to an epoch (as in PER)."""
 
 from __future__ import annotations
 
