@@ -99,7 +99,7 @@ def show(
 
 
 def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
-    """Entries of one kind; with ``check`` each is imported, and what does not is reported."""
+    """Entries of one kind for ``bench list``; with ``check``, each is imported and failures are reported."""
     if kind is Listed.protocols:
         from ..protocols import PROTOCOLS, get_protocol
 
@@ -185,7 +185,7 @@ def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[Li
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
-    """Describe an entry for ``bench show``: as a value and as text.
+    """Describe an entry for ``bench show``, both as a value for JSON and as text.
 
     Raises:
         UserError: If there is nothing of that name.

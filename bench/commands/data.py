@@ -182,10 +182,10 @@ def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
 
 
 def import_release(name: str, source: Path, root: Path, allow_partial: bool, plugins: tuple[Path, ...] = ()) -> str:
-    """Unpack or copy a download, then check it; returns what is there, as text.
+    """Unpack or copy a downloaded data set, then check it; returns a description of what was found.
 
     Raises:
-        UserError: If it is no archive or not that release.
+        UserError: If the source is no archive, or not the release that was expected.
     """
     import shutil
     import tempfile

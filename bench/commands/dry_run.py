@@ -14,7 +14,7 @@ from ..site import Site
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: int | None) -> None:
-    """Print what would be run, and for how long."""
+    """Print what would be run, with estimates of its time and disk space."""
     for plan in plans:
         print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
@@ -70,7 +70,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | Non
     Args:
         plans: What would be run.
         site: Paths and device.
-        asked_workers: Processes; None for the default of the device.
+        asked_workers: Number of processes; None for the default of the device.
     """
     workers = worker_count(asked_workers, site.device)
     seconds, disk, decode = 0.0, {}, {}

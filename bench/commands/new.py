@@ -46,10 +46,10 @@ def new(
 
 
 def write_template(kind: PluginKind, name: str, path: Path) -> None:
-    """Write a template.
+    """Write the commented template of a plug-in.
 
     Raises:
-        UserError: If the name cannot be one, or the file exists.
+        UserError: If the name is not valid, or the file exists.
     """
     if not NAME.fullmatch(name):
         raise UserError(f"{name!r} {NOT_A_NAME}")

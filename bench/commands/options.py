@@ -39,7 +39,7 @@ def print_json(value: object) -> None:
 
 
 def names(values: list[str] | None, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Names from repeated and comma-separated values.
+    """Collect names from option values, which may be repeated and comma-separated.
 
     Example:
         >>> names(["a, b", "c"]), names(None, ("x",))

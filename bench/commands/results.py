@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StatusRow(TypedDict):
-    """Units of one (protocol, data set, method) cell; ``running`` has those that a process is at work on."""
+    """Numbers of trials, trained and tested seeds of one (protocol, data set, method), and what is running of it."""
 
     protocol: str
     dataset: str
@@ -34,7 +34,7 @@ class StatusRow(TypedDict):
 
 
 class RunningUnit(TypedDict):
-    """A unit and the process that has claimed it."""
+    """A training or test (unit) in progress, and the process that has claimed it."""
 
     unit: str
     host: str
@@ -42,7 +42,7 @@ class RunningUnit(TypedDict):
 
 
 class DamageRow(TypedDict):
-    """A damaged file and what is wrong with it."""
+    """A damaged file of a results folder, and what is wrong with it."""
 
     path: str
     reason: str
@@ -101,7 +101,7 @@ def _check(results: Path, as_json: bool) -> int:
 
 
 def repair_results(results: Path) -> None:
-    """Set the damaged files of a results folder aside, and make its marker again.
+    """Move the damaged files of a results folder aside, and write its marker file again.
 
     Raises:
         UserError: If the folder has no whole record, or another process writes to it.
@@ -203,11 +203,11 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
         chosen: Names, or ``all``.
         site: The results folder, plug-ins and folder of data sets.
         out: Folder for the files; RESULTS/report if None.
-        reference: Method by whose answers the norms of others are split; empty for the default.
-        as_json: Print the files as JSON.
+        reference: Method by whose right and wrong answers the norms of other models are split; empty for the default.
+        as_json: Whether to print the paths of the files as JSON.
 
     Raises:
-        UserError: If a name is unknown, the results folder is needed and none, or nothing could be drawn.
+        UserError: If a name is unknown, a results folder is needed but missing, or nothing could be drawn.
     """
     from ..report.figures.registry import kinds_of, write_kinds
     from ..report.figures.source import Source
@@ -233,14 +233,14 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
 
 
 def open_results(results: Path, damaged_marker: bool = False) -> Store:
-    """A results folder for reading.
+    """Open a results folder for reading.
 
     Args:
-        results: The folder.
-        damaged_marker: Read a folder too whose marker is missing or damaged, if it has records.
+        results: Path of the folder.
+        damaged_marker: Whether to accept a folder whose marker is missing or damaged, if it has records.
 
     Raises:
-        UserError: If it is none, or has results of another version.
+        UserError: If it is no results folder, or has results of another version.
     """
     from ..protocols import PROTOCOLS, get_protocol
     from ..store.folder import Store
@@ -253,7 +253,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
 
 
 def status_rows(store: Store) -> list[StatusRow]:
-    """One row per (protocol, data set, method)."""
+    """Count trials, trained and tested seeds of a results folder, one row per (protocol, data set, method)."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
     from ..store.specs import Cell

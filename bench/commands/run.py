@@ -45,7 +45,7 @@ class Sampler(StrEnum):
 
 
 class RunCommand(SectionedCommand):
-    """``bench run``, with its options in sections."""
+    """Command ``bench run``, whose help lists its options in sections."""
 
     sections: ClassVar = {
         "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
@@ -237,13 +237,13 @@ def run_request(
     """Carry out a request, or print its plan; returns the exit code.
 
     Args:
-        request: What decides about values.
+        request: Everything that decides about results, such as methods, data sets and protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it.
         workers: Processes; None for the default of the device.
         device: ``auto``, ``cpu`` or ``cuda``.
         on_existing: What to do about results that exist.
-        dry_run: Print the plan and stop.
+        dry_run: Whether to print the plan and stop.
     """
     from rich.console import Console
 
@@ -282,7 +282,7 @@ def carry_out(
     console: Console,
     write_tables: Callable[[Outcome], None],
 ) -> Outcome | None:
-    """Train and test what plans ask for, one batch after the other in the same workers.
+    """Train and test everything that is planned, one batch after the other in the same worker processes.
 
     Args:
         batches: Plans of one request each; all of one protocol.
@@ -292,10 +292,10 @@ def carry_out(
         device: ``cpu`` or ``cuda``.
         on_existing: What to do about results that exist.
         console: Where progress goes.
-        write_tables: Called with the outcome while no other driver writes tables.
+        write_tables: Called with the outcome while no other process writes tables of the folder.
 
     Returns:
-        What came of it; None if it was interrupted.
+        Outcome of the run; None if it was interrupted.
     """
     import asyncio
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Draw(StrEnum):
-    """Units that a bootstrap resamples."""
+    """What a bootstrap resamples: queries or whole classes."""
 
     queries = "queries"
     classes = "classes"

@@ -1,4 +1,4 @@
-"""Scoring files of embeddings: files in, tables and figures out."""
+"""Scoring of embedding files: reads the files, prints and writes tables and figures."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def score_files(
         files: Files of the same images if there are several.
         scorers: Names of scorers.
         metrics: Names of groups or metrics.
-        normalize: None does what each file says, and normalises where it says nothing.
-        by: What the bootstrap draws, ``queries`` or ``classes``.
+        normalize: Whether to L2-normalise; None does what each file says, and normalises where it says nothing.
+        by: What the bootstrap resamples, ``queries`` or ``classes``.
         out: Folder for tables and figures.
-        quiet: Print nothing on standard output.
+        quiet: Whether to print nothing on standard output.
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Returns:

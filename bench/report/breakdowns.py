@@ -15,22 +15,28 @@ def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def scorers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Retrieval and verification of every contender under every scorer it was tested with."""
+    """Table of the retrieval and verification metrics of every contender (method at one setting) under every scorer.
+
+    A row has the mean, SD and number of seeds of one metric.
+    """
     rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
 
 
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Metrics of every confidence of every contender."""
+    """Table of the metrics that judge a confidence, for every confidence of every contender (method at one setting).
+
+    A row has the mean, SD and number of seeds of one metric.
+    """
     rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
 
 
 def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
-    """Table of every contender under every corruption; empty if there is only the crop.
+    """Table of MAP@R and of the quality of the confidence, a row per contender (method at one setting) and corruption.
 
-    Values belong to its own scorer and the quoted confidence. Clean images have a row too, without a correlation:
-    their severity is constant.
+    Values are those of the method's own scorer and of the confidence that is quoted for it. Clean images have a row
+    too, without a correlation: their severity is constant. The table is empty if the crop is the only corruption.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
     if not set(names) - {"crop"}:

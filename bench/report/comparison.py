@@ -1,4 +1,4 @@
-"""The comparison: one row per contender, the best values marked."""
+"""The main table of a report: one row per contender (method at one setting), the best values marked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Mark:
 
     Attributes:
         best: Whether no mean in its column is better.
-        beats_deterministic: Whether it is of a probabilistic method and better than every deterministic one.
+        beats_deterministic: Whether the value is of a probabilistic method and better than that of every deterministic
+            method.
     """
 
     best: bool = False
@@ -38,9 +39,9 @@ class ComparisonRow:
         contender: The method at one setting.
         seeds: Number of seeds.
         trainings: Trainings that tuning has cost, including those of the base.
-        confidence: The confidence that is quoted.
-        values: Statistics for each column of :data:`~bench.report.seeds.COMPARED`.
-        marks: Marks of the values.
+        confidence: Name of the confidence that is quoted for the method.
+        values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`.
+        marks: Emphasis of each of the values.
     """
 
     contender: Contender
@@ -52,12 +53,12 @@ class ComparisonRow:
 
     @property
     def label(self) -> str:
-        """Method, with its base."""
+        """Name of the method, with its base if it has two stages."""
         return self.contender.label
 
     @property
     def labels(self) -> list[str]:
-        """Texts under :data:`HEAD`."""
+        """Texts of the leading columns, one per heading in :data:`HEAD`."""
         contender = self.contender
         return [
             contender.label,
@@ -75,7 +76,7 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 
 
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
-    """Rows of the comparison by data set, methods in the order of their MAP@R.
+    """Rows of the comparison by data set, sorted by mean MAP@R, highest first.
 
     The best mean of each column is marked. A value of a probabilistic method is also marked if its mean beats that of
     every deterministic method; in columns about confidence, it has to beat every confidence of a deterministic method.

@@ -26,24 +26,24 @@ class Contender(NamedTuple):
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
-        """The contender of the first of some rows."""
+        """Read the contender from the first of some rows of the tidy table."""
         return cls(*rows[list(cls._fields)].iloc[0])
 
     @property
     def label(self) -> str:
-        """Method, with its base."""
+        """Name of the method, with its base in parentheses and any fidelity but ``corrected`` in brackets."""
         label = f"{self.method} ({self.base})" if self.base else self.method
         return label if self.fidelity == "corrected" else f"{label} [{self.fidelity}]"
 
     @property
     def network(self) -> str:
-        """Backbone and embedding size, and how several models are combined."""
+        """Text ``BACKBONE/DIM``, followed by how several models are combined if there are several."""
         suffix = {"separated": " sep.", "concatenated": " conc."}.get(self.ensemble, "")
         return f"{self.backbone}/{self.dim}{suffix}"
 
     @property
     def tuning(self) -> str:
-        """Source of the hyper-parameters."""
+        """Text that says where the hyper-parameters come from; it names any but the default protocol and preset."""
         source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
         if (self.protocol, self.preset) != ("reality_check", "strict"):
             source += f" [{self.protocol}, {self.preset}]"
@@ -55,13 +55,13 @@ CONTENDER_KEYS = Contender._fields
 
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
-    """Rows of each contender, sorted by these columns."""
+    """Yield the rows of each contender, in the sorted order of the columns that tell contenders apart."""
     for _, rows in frame.groupby(list(columns), sort=True, dropna=False):
         yield rows
 
 
 def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:
-    """Split pinned values into those that all rows share and those that each row has in addition.
+    """Split pinned values (settings fixed by hand) into those that all rows share and those that only some rows have.
 
     Example:
         >>> split_pinned(["a=1; b=2", "a=1"])

@@ -34,7 +34,7 @@ class Results:
 
     @classmethod
     def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0) -> Results:
-        """The tidy table and the roles of some records."""
+        """Build the tidy table and the table of roles from test records."""
         return cls(tests, superseded, _tidy(tests), _roles(tests))
 
 
@@ -67,7 +67,7 @@ def _roles(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
-    """Rows of a table for JSON, which has null instead of NaN."""
+    """Rows of a table as dictionaries for JSON, with None in place of nan."""
     return [
         {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
         for line in frame.to_dict("records")
@@ -75,7 +75,7 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def write_metrics(results: Results, root: Path) -> Path | None:
-    """Write ``metrics.csv`` at the root of the results folder.
+    """Write the tidy table as ``metrics.csv`` to the folder ``root``.
 
     Returns:
         The file, or None if no test is finished.

@@ -17,7 +17,7 @@ _SYMBOLS = {"±": "$\\pm$", ">": "$>$", "|": "$\\mid$", "^": "\\^{}"}
 
 
 def latex_text(text: str) -> str:
-    r"""A text with what LaTeX would take for commands escaped, and signs in mathematics.
+    r"""Escape the characters that LaTeX would take for commands, and write signs such as ± in math mode.
 
     Example:
         >>> latex_text("a_b > 1 ± 2 %")
@@ -30,7 +30,10 @@ def latex_text(text: str) -> str:
 
 
 def to_markdown(rows: Comparison) -> str:
-    """Markdown tables, one per data set; best in bold, better than every deterministic method underlined."""
+    """Render the comparison as Markdown, one table per data set.
+
+    The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
+    """
     out = [
         "# Comparison",
         "",
@@ -55,7 +58,7 @@ def _markdown_values(row: ComparisonRow) -> list[str]:
 
 
 def to_latex(rows: Comparison) -> str:
-    """LaTeX tables (booktabs), one per data set; marked as in Markdown."""
+    """Render the comparison as LaTeX tables (booktabs), one per data set, with the same emphasis as in Markdown."""
     out = ["% needs \\usepackage{booktabs}"]
     titles = [*HEAD, *(column.title.replace(">", "$>$") for column in COMPARED)]
     for dataset, group in rows.items():

@@ -1,6 +1,6 @@
-"""Paired differences between contenders, seed by seed.
+"""Paired differences between contenders (methods at one setting), seed by seed.
 
-Seeds pair up because initialisation and order depend on (data set, replicate), not on the method.
+Seeds pair up because initialisation and order of the data depend on (data set, replicate), not on the method.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDi
 
 
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Differences ``other - first`` between every two contenders of one protocol, preset and data set.
+    """Table of differences ``other - first`` between pairs of contenders of one protocol, preset and data set.
 
     Args:
         frame: Tidy table.
-        roles: Roles of its units.
-        names: Methods to compare, the first of them with all others; if empty, every two.
+        roles: Roles of its tests, such as their own scorer and quoted confidence.
+        names: Methods to compare; the first is compared with each of the others. If empty, every two are compared.
     """
     lines: list[dict[str, object]] = []
     for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
@@ -82,7 +82,7 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
 
 
 def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
-    """Differences between each two-stage method and its own base."""
+    """Table of differences, two-stage method minus the base networks that its heads were trained on."""
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []
     for rows in by_contender(merged[merged["base"] != ""]):

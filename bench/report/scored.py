@@ -26,12 +26,12 @@ COVERAGES = np.linspace(0.01, 1.0, 100)
 
 
 class Worth(TypedDict):
-    """Worth of a confidence: what removing the least confident queries wins.
+    """Worth of a confidence: how much MAP@R rises when the least confident queries are removed.
 
-    ``gain`` is the area between its filter-out curve of MAP@R (queries removed, gallery whole) and a random order's,
-    as a mean over the removed share: points of MAP@R won on average. The mean curve of random orders is the flat line
-    at MAP@R itself; the row ``random`` is one draw, which shows the noise. ``share`` is the gain over the oracle's,
-    ``half_removed`` is MAP@R without the least confident half. Values that do not exist are nan.
+    ``gain`` is the mean height of the filter-out curve of MAP@R (queries removed, gallery whole) above that of a random
+    order: MAP@R won on average over the removed share. The mean curve of random orders is the flat line at MAP@R
+    itself; the row ``random`` is one draw, which shows the noise. ``share`` is the gain divided by that of the oracle.
+    ``half_removed`` is MAP@R without the least confident half of the queries. Values that do not exist are nan.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Worth(TypedDict):
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Worth of every confidence (:class:`Worth`), one row per file, scorer and confidence."""
+    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence."""
     curves = frame[(frame["metric"] == "filter_out_map_at_r") & (frame["variant"] == "query_only")]
     return pd.DataFrame(
         [
@@ -88,7 +88,7 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print everything, shares in percent.
+    """Print the metrics and the worth of each confidence; metrics that are shares in percent.
 
     Args:
         scored: Scored files by name.
@@ -238,7 +238,11 @@ def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
 
 
 def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
-    """Filter-out curves over the removed share, and risk-coverage curves over the coverage at 100 places."""
+    """Table of filter-out curves and risk-coverage curves.
+
+    Its column ``x`` is the removed share for filter-out curves, and the coverage for risk-coverage curves, which have
+    at most 100 points.
+    """
     columns = ["method", "scorer", "confidence", "metric", "variant", "fraction", "value"]
     filter_out = frame[frame["fraction"].notna()][columns]
     tables = [filter_out.rename(columns={"metric": "curve", "fraction": "x"})]

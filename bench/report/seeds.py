@@ -1,4 +1,4 @@
-"""Values of a contender seed by seed, and their mean and standard deviation."""
+"""Values of a contender (method at one setting) seed by seed, and their mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .contender import Contender, by_contender
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """A column of the comparison. Its metric gives heading, direction and unit.
+    """A column of the comparison. The metric determines its heading, its unit and whether higher is better.
 
     Attributes:
         metric: Metric of the tidy table.
-        split: Its split.
-        variant: Its variant.
-        reranked: Whether the variant ``reranked`` counts instead in tests that have it, those of ``--preset per``.
-        brief: Whether a terminal shows it; the files show every column.
-        wide: Whether only a terminal of 100 columns shows it.
+        split: Test images that it is measured on: ``test`` or a corruption, such as ``test_crop``.
+        variant: Variant of the metric.
+        reranked: Whether the variant ``reranked`` is shown instead for tests that have it, those of ``--preset per``.
+        brief: Whether a terminal shows the column; the files show every column.
+        wide: Whether the terminal has to be 100 characters wide to show it.
     """
 
     metric: str
@@ -48,13 +48,13 @@ class ComparedColumn:
 
     @property
     def title(self) -> str:
-        """Heading: the short title, capitalised."""
+        """Heading of the column: the short title of the metric, with an initial capital."""
         title = title_of(self.metric, short=True)
         return title[:1].upper() + title[1:]
 
     @property
     def of_confidence(self) -> bool:
-        """True if the column measures a confidence (then the method's own one counts)."""
+        """True if the metric judges a confidence; the column then shows the one that is quoted for the method."""
         return self.declared.of == "confidence"
 
     @property
@@ -99,7 +99,7 @@ class SeedStatistics:
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> Self:
-        """Statistics of values by seed; nan is no value."""
+        """Compute the statistics of values by seed; nan counts as no value."""
         defined = defined_values(values)
         if not defined:
             return cls(float("nan"), float("nan"), 0, len(values))
@@ -112,7 +112,7 @@ class SeedStatistics:
         return 0 < self.defined == self.seeds
 
     def text(self, percent: bool, brief: bool = False) -> str:
-        """``mean ± SD``, in percent on request, with ``[defined/seeds]`` if some seeds have no value."""
+        """Format as ``mean ± SD``, in percent on request, with ``[defined/seeds]`` if some seeds have no value."""
         if self.mean != self.mean:
             return "-"
         factor, digits = (100.0, 2) if percent else (1.0, 3)
@@ -130,13 +130,13 @@ def defined_values(values: Mapping[int, float]) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """All seeds of a contender, and its role in comparisons.
+    """All seeds of a contender (method at one setting), and its role in comparisons.
 
     Attributes:
         contender: The method at one setting.
         rows: Its rows of the tidy table, joined with the roles of their units.
         scorer: The method's own scorer.
-        confidence: The confidence that is quoted.
+        confidence: Name of the confidence that is quoted for the method.
         probabilistic: Whether the embedding is a distribution.
         trainings: Trainings that tuning has cost, including those of the base.
     """
@@ -150,7 +150,7 @@ class SeedGroup:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
-        """Group of rows that share a setting and a role."""
+        """Make a group of rows that share a setting and a role."""
         first = rows.iloc[0]
         return cls(
             Contender.of(rows),
@@ -181,15 +181,15 @@ class SeedGroup:
         return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
-        """Values of a column of the comparison by seed, of the quoted confidence or of another one."""
+        """Values of a column of the comparison by seed; a column about confidence shows the quoted one by default."""
         name = (confidence or self.confidence) if column.of_confidence else ""
         return self.per_seed(column.metric, column.split, self.variant(column), name)
 
     def variant(self, column: ComparedColumn) -> str:
-        """Variant of a column that counts for this contender."""
+        """Variant of the metric that a column shows for this contender: re-ranked where the column prefers it."""
         return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
-    """Groups of the tidy table joined with the roles, in the order of their settings."""
+    """Group the tidy table, joined with the roles, by contender (method at one setting), in sorted order."""
     return [SeedGroup.of(rows) for rows in by_contender(merged)]

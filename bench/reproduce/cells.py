@@ -1,4 +1,4 @@
-"""Values of the cells of a table: read from the tidy table, or following from other cells."""
+"""Values of the cells of a reproduced table: read from our tidy table, or computed from other cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Cells = dict[tuple[str, str], BySeed]
 
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
-    """Values of every row that was run, in the unit of the paper."""
+    """Read the measured cells of every row that was run, by seed, in the unit of the paper."""
     merged = results.frame.merge(results.roles, on="unit")
     cells: Cells = {}
     for each in planned.rows:
@@ -49,7 +49,7 @@ def _group(merged: pd.DataFrame, planned: PlannedRow) -> SeedGroup | None:
 
 
 def read(group: SeedGroup, reads: Reads) -> BySeed:
-    """Values by seed of what a cell reads; empty if there is nothing of it."""
+    """Values by seed that a cell reads from the tidy table; empty if nothing of it was measured."""
     rows = group.rows
     confidence = group.confidence if reads.confidence == "own" else reads.confidence
     chosen = rows[
@@ -70,7 +70,7 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
 
 
 def derived(cells: Cells, rows: tuple[Row, ...], columns: tuple[Column, ...]) -> Cells:
-    """The cells, with those of columns and then of rows that follow from others."""
+    """Add the cells that are computed from others, such as differences: first those of columns, then those of rows."""
     known = dict(cells)
     first = rows[0].title if rows else ""
     for column in columns:

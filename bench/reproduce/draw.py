@@ -1,4 +1,4 @@
-"""Figures: curves along the columns of a table, over a swept value, points; and those that a report can draw."""
+"""Figures of the papers: drawn from a reproduced table, or by the functions that a report uses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": 
 
 
 def draw_table(table: Table, out: Path) -> list[Path]:
-    """Write the figure of a table as PNG and SVG; nothing if its kind is not drawn from the table."""
+    """Write the figure of a table as PNG and SVG; returns the files, none if it is not drawn from the table."""
     draw = _KINDS.get(table.named.item.figure)
     if draw is None:
         return []
@@ -73,10 +73,10 @@ def draw_table(table: Table, out: Path) -> list[Path]:
 
 
 def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
-    """Write the figure that is drawn from the tests of an item; nothing if it has no such figure.
+    """Write the figure of a paper that is drawn from test records, and return the files; none if it has no such figure.
 
     Args:
-        planned: The item on some data sets, all of it tested.
+        planned: The table or figure of the paper, planned on some data sets; all its runs are tested.
         site: The results folder and the data.
         out: Folder for the files.
         note: Called with one line for everything that cannot be drawn.
@@ -92,6 +92,6 @@ def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: No
 
 
 def draw_theory(named: Named, out: Path) -> list[Path]:
-    """Write a figure that needs neither data nor results."""
+    """Write a figure that needs neither data nor results, such as one of densities; returns the files."""
     source = Source(Site(results=str(out)), Results.of(()))
     return write_kinds([FIGURES[named.item.figure]], source, out, lambda line: None)

@@ -28,15 +28,15 @@ class _Entry(BaseModel):
 
 
 class Reads(_Entry):
-    """The rows of the tidy table that a cell is the mean of.
+    """Selection of rows of the tidy table; a cell is the mean of their values over seeds.
 
     Attributes:
-        metric: Metric.
-        split: Its split.
-        variant: Its variant; of several, the first that there is.
-        scorer: Scorer; ``own`` is the method's, and stands for none where the metric has none.
-        confidence: Confidence; ``own`` is the one that is quoted for the method.
-        fraction: Share removed, of filter-out curves.
+        metric: Name of the metric.
+        split: Test images, such as ``test`` or ``test_crop``.
+        variant: Variants of the metric; the first that was measured counts.
+        scorer: Scorer; ``own`` is that of the method, or none if the metric depends on no scorer.
+        confidence: Confidence that is judged; ``own`` is the one that is quoted for the method.
+        fraction: Share of images removed, for a point of a filter-out curve.
     """
 
     metric: str = ""
@@ -48,18 +48,18 @@ class Reads(_Entry):
 
 
 class Column(_Entry):
-    """A column: a value that is read, or one that follows from other columns.
+    """A column of a paper's table: measured values, or values that are computed from other columns.
 
     Attributes:
         title: Heading, by which other columns refer to it.
-        reads: What is read; None if the column follows from others.
-        of: Titles of the columns it follows from.
-        how: How.
-        where: What the published numbers of this column have in common.
-        factor: From our unit to the paper's.
-        digits: Digits after the point.
+        reads: What is read from the tidy table; None if the column is computed from others.
+        of: Titles of the columns it is computed from.
+        how: How it is computed from them.
+        where: Values by which the published numbers of this column are found in their file.
+        factor: Factor from our unit to the paper's.
+        digits: Digits after the decimal point; None for the default.
         not_on: Data sets for which the paper has no such column.
-        x: Place on the axis of a figure of curves.
+        x: Position on the horizontal axis, if the table is drawn as curves.
     """
 
     title: str
@@ -74,29 +74,29 @@ class Column(_Entry):
 
     @property
     def decimals(self) -> int:
-        """Digits after the point: of percentages two, of the rest three, if nothing else is said."""
+        """Digits after the decimal point: ``digits``, else two for percentages and computed columns, else three."""
         return self.digits if self.digits is not None else (2 if self.factor == 100.0 or self.how else 3)
 
 
 class Row(_Entry):
-    """A row: a run, or something that follows from other rows.
+    """A row of a paper's table: a run, or values that are computed from other rows.
 
     Attributes:
         title: Name in the paper, by which other rows refer to it.
-        method: Our method; ``$base`` is the recipe's base of two-stage methods.
-        set: Values to pin, as for ``--set``.
+        method: Name of our method; ``$base`` is the base of two-stage methods that the data set's recipe names.
+        set: Values to pin (settings fixed by hand), as for ``--set``.
         set_photographs: Values to pin on photographs only.
-        set_on: Values to pin on single data sets.
-        select_by: Scorer whose validation MAP@R selects; the method's own if empty.
-        network: ``BACKBONE/DIM``, if not the item's.
-        reads: What the cells of this row read differently: ``scorer``, ``confidence``.
-        of: Titles of the rows it follows from.
-        how: How.
-        columns: Titles of the only columns it has a value in; all if empty.
-        where: Which published numbers are about it; None if none is.
+        set_on: Values to pin on single data sets, by name of the data set.
+        select_by: Scorer whose validation MAP@R selects the model; the method's own if empty.
+        network: ``BACKBONE/DIM``; that of the table or figure if empty.
+        reads: What the cells of this row read differently from their columns: ``scorer``, ``confidence``.
+        of: Titles of the rows it is computed from.
+        how: How it is computed from them.
+        columns: Titles of the columns it has a value in; all if empty.
+        where: Values by which its published numbers are found in their file; None if there are none.
         quoted: Numbers of the paper's text, by data set and title of the column.
         differs: What differs from the paper in this row.
-        x: Place on the axis of a figure of a sweep.
+        x: Position on the horizontal axis, if the table is drawn as a sweep.
     """
 
     title: str
@@ -117,7 +117,7 @@ class Row(_Entry):
 
 
 class Item(_Entry):
-    """A table or figure.
+    """A table or figure of a paper: what is run for it and how it is laid out.
 
     Attributes:
         key: Name within the paper, such as ``table5``.
@@ -125,16 +125,16 @@ class Item(_Entry):
         asks: The question it answers.
         kind: ``runs`` trains and tests; ``timings`` times steps; ``drawing`` needs no data.
         datasets: Our names of its data sets.
-        where: What its published numbers have in common.
-        network: ``BACKBONE/DIM`` on photographs, if not the paper's.
-        rows_of: Name of a list of rows, in front of ``row``.
-        columns_of: Name of a list of columns, in front of ``column``.
+        where: Values by which its published numbers are found in their file.
+        network: ``BACKBONE/DIM`` on photographs; that of the paper if empty.
+        rows_of: Name of a list of the paper's shared rows, which come before ``row``.
+        columns_of: Name of a list of the paper's shared columns, which come before ``column``.
         row: Its own rows.
         column: Its own columns.
         scorers: Scorers to test with.
         set_photographs: Values to pin in every row, on photographs only.
         figure: Kind of figure to draw; none if empty.
-        differences: What forbids a direct comparison, in addition to what holds for the whole paper.
+        differences: Reasons not to compare ours directly with the paper, in addition to those of the whole paper.
     """
 
     key: str
@@ -158,20 +158,20 @@ class Paper(_Entry):
     """A paper: its protocol in our terms, its published numbers, its tables and figures.
 
     Attributes:
-        key: Short name.
+        key: Short name, the first part of the names of its tables and figures.
         title: Full name.
         published: File of its published numbers.
-        where: What these have in common.
-        protocol: Protocol.
-        preset: Preset.
-        fidelity: Form of the methods that have several.
+        where: Values by which these are found in the file.
+        protocol: Name of our protocol.
+        preset: Name of the preset of that protocol.
+        fidelity: Form of methods that have several, such as ``corrected``.
         network: ``BACKBONE/DIM`` on photographs.
-        seeds: Replicates.
-        differences: What forbids a direct comparison of anything.
-        datasets: Our names of data sets, with those in the file.
-        item: Tables and figures.
-        rows: Lists of rows that several items have.
-        columns: Lists of columns that several items have.
+        seeds: Number of seeds.
+        differences: Reasons not to compare any of our numbers directly with the paper's.
+        datasets: Names of data sets in the file of published numbers, by our names.
+        item: Tables and figures of the paper.
+        rows: Lists of rows that several tables or figures share, by name.
+        columns: Lists of columns that several tables or figures share, by name.
     """
 
     key: str
@@ -191,7 +191,7 @@ class Paper(_Entry):
 
 
 class Named(_Entry):
-    """An item with its paper.
+    """A table or figure together with its paper, which gives it a name and defaults.
 
     Attributes:
         paper: The paper.
@@ -208,7 +208,7 @@ class Named(_Entry):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All rows, in order."""
+        """All rows: those shared with other tables of the paper, then its own."""
         return (*self.paper.rows.get(self.item.rows_of, ()), *self.item.row)
 
     def columns(self, dataset: str) -> tuple[Column, ...]:
@@ -223,7 +223,7 @@ class Named(_Entry):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """What forbids a direct comparison, whatever is run: of the paper, of the item, of single rows."""
+        """Reasons not to compare ours directly with the paper: of the whole paper, of this table, of single rows."""
         of_rows: dict[str, list[str]] = {}
         for row in self.rows:
             if row.differs:
@@ -234,7 +234,7 @@ class Named(_Entry):
 
 @cache
 def papers() -> tuple[Paper, ...]:
-    """Every paper with its tables and figures, in the order of their files."""
+    """Read every paper with its tables and figures, sorted by the names of their files."""
     folder = files("bench.results.published").joinpath("reproduce")
     found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return tuple(Paper.model_validate(tomllib.loads(file.read_text())) for file in found)
@@ -247,10 +247,10 @@ def every_item() -> dict[str, Named]:
 
 
 def find_item(name: str) -> Named:
-    """A table or figure by name.
+    """Look up a table or figure by name, such as ``per/table5``.
 
     Raises:
-        UnknownName: With the nearest name that exists.
+        UnknownName: If there is none; the message has the nearest name that exists.
     """
     known = every_item()
     if name not in known:

@@ -20,7 +20,7 @@ Norms = Callable[[TestRecord, Site], Tensor]
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the clean test images, which are the norms of their embeddings, ``[N]``; none if not vMF."""
+    """Norms of the embeddings of the clean test images, ``[N]``: their vMF concentrations; empty if there are none."""
     path = site.store.unit_dir(record.cell, "test", record.unit) / min(record.files)
     with safe_open(path, "pt") as file:
         if "clean.concentration" not in set(file.keys()):
@@ -30,7 +30,7 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
 
 
 def proxy_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the proxies, ``[C]`` or ``[C, D]``; none if the objective has no such proxies."""
+    """Concentrations of the proxies, ``[C]`` or ``[C, D]``; empty if the proxies are not distributions."""
     model, _ = load_model(record.cell, record.spec.train[0], site)
     if not isinstance(model.objective, DistributionProxies):
         return torch.empty(0)
@@ -42,7 +42,7 @@ NORMS: Mapping[str, Norms] = {"norm": image_norms, "proxy_norm": proxy_norms}
 
 
 def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
-    """Values of the columns that read norms."""
+    """Cells of the columns that show the smallest or largest norm of images or proxies, by seed."""
     columns = [c for c in planned.named.columns(planned.dataset) if c.reads and c.reads.metric in NORMS]
     cells: Cells = {}
     for each in planned.rows if columns else ():

@@ -19,8 +19,8 @@ class Published:
         number: Its line in the file, counted from 0.
         mean: Mean, in the paper's unit.
         sd: Standard deviation; nan if there is none.
-        note: What has to be known of it.
-        columns: All columns of the file.
+        note: Remark on how to read the number; may be empty.
+        columns: All columns of its line, by name.
     """
 
     number: int
@@ -36,13 +36,13 @@ class Published:
         return f"{self.columns['mean']} ± {sd}" if sd else self.columns["mean"]
 
     def fits(self, where: Where) -> bool:
-        """Check that columns of the file have these values."""
+        """Check that the columns of its line have the wanted values."""
         return all(self.columns[key] == value for key, value in where.items())
 
 
 @cache
 def numbers(name: str) -> tuple[Published, ...]:
-    """Every number of a file, in its order."""
+    """Read every published number of a file, in the order of its lines."""
     text = files("bench.results.published").joinpath(name).read_text()
     return tuple(
         Published(
@@ -57,10 +57,10 @@ def numbers(name: str) -> tuple[Published, ...]:
 
 
 def published_value(named: Named, row: Row, column: Column, dataset: str) -> Published | None:
-    """The published number of a cell, or None.
+    """The published number that belongs to a cell of a table; None if there is none.
 
     Raises:
-        ValueError: If several numbers fit.
+        ValueError: If several published numbers match the cell.
     """
     paper, item = named.paper, named.item
     if row.where is None or dataset not in item.datasets or (row.columns and column.title not in row.columns):
@@ -77,9 +77,9 @@ def published_value(named: Named, row: Row, column: Column, dataset: str) -> Pub
 
 
 def quoted_rows(named: Named, dataset: str) -> dict[str, dict[str, Published]]:
-    """Published numbers of an item that no run of ours stands for, by title of the row and of the column.
+    """Published numbers of a table that belong to none of our rows, by title of the row and of the column.
 
-    These are the numbers that a table of literature quotes from elsewhere.
+    These are the numbers that a paper quotes from the literature.
     """
     paper, item = named.paper, named.item
     if dataset not in item.datasets:

@@ -1,4 +1,4 @@
-"""From a table or figure to plans: one request per row and data set, resumable as any other run."""
+"""Plans of the runs behind a table or figure: one request per row and data set, resumable like any other run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Options:
     """What the user asks for instead of what the paper did; None leaves it to the paper.
 
     Attributes:
-        seeds: Replicates.
+        seeds: Number of seeds.
         hparams: ``published``, ``default``, ``tuned`` or a file; None is ``published`` on the paper's data sets and
             ``default`` on others.
-        trials: Budget, if tuned.
-        backbone: Backbone.
+        trials: Number of tuning trials, if ``hparams`` is ``tuned``.
+        backbone: Name of the backbone.
         dim: Embedding size.
-        pins: Values to pin in every row that has them.
+        pins: Settings to fix, ``KEY=VALUE``, in every row whose method or data set has them.
     """
 
     seeds: int | None = None
@@ -47,13 +47,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """A row that is a run.
+    """A row of a table that is a run of ours, with its plans.
 
     Attributes:
-        row: Its definition.
-        request: What ``bench run`` would be asked for.
-        plans: Its plan, after those of its base.
-        fallback: Why it has the recipe's settings although published ones were asked for; empty if it has these.
+        row: Definition of the row.
+        request: The equivalent request to ``bench run``.
+        plans: Plans of its base, if it has one, followed by that of the run itself.
+        fallback: Why it uses the recipe's settings although published ones were asked for; empty if it does not.
     """
 
     row: Row
@@ -68,7 +68,7 @@ class PlannedRow:
 
     @property
     def contender(self) -> Contender:
-        """The columns by which the tidy table knows it."""
+        """The method at its setting: the values of columns that identify this row's tests in the tidy table."""
         plan = self.plan
         template = plan.template
         return Contender(
@@ -87,7 +87,7 @@ class PlannedRow:
         )
 
     def tested(self, record: TestRecord) -> bool:
-        """Check whether a test is one of its seeds."""
+        """Check whether a test record belongs to one of the seeds of this row."""
         columns = record.columns.model_dump()
         same = all(columns[key] == value for key, value in self.contender._asdict().items())
         return same and record.columns.seed < self.plan.seeds
@@ -95,14 +95,14 @@ class PlannedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedItem:
-    """A table or figure on one data set.
+    """A table or figure on one data set, with the plans of its runs.
 
     Attributes:
-        named: The item.
-        dataset: The data set.
-        options: What was asked for.
+        named: The table or figure, with its paper.
+        dataset: Name of the data set.
+        options: What the user asked for.
         rows: Rows that are runs.
-        left_out: Titles of rows that cannot be run here, with the reason.
+        left_out: Reasons for rows that are not run, by title.
     """
 
     named: Named
@@ -116,7 +116,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     """Plan every row of a table or figure on a data set.
 
     Raises:
-        UserError: If no row can be planned, with the reason for the first.
+        UserError: If no row can be planned; the message is the reason for the first.
     """
     known = dict.fromkeys(site.datasets.names)
     if dataset not in known:
@@ -142,9 +142,10 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
 
 
 def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
-    """Plans of all rows in as few batches as can be: in one batch, a cell has one plan.
+    """Distribute the plans of all rows over batches, with at most one plan per (protocol, data set, method) in each.
 
-    A base that several rows stand on is planned once; one that is a row itself is planned as such.
+    Rows share a batch where their plans agree. A base that several of them need is planned once; if it is a row of its
+    own, the plan of that row is used.
     """
     batches: list[dict[Cell, Plan]] = []
     for row in (row for item in planned for row in item.rows):
@@ -168,7 +169,7 @@ def _same(first: Plan, second: Plan) -> bool:
 
 
 def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
-    """What ``bench run`` would be asked for, for a row."""
+    """The request to ``bench run`` that is equivalent to a row on a data set."""
     paper, item, recipe = named.paper, named.item, site.recipe(dataset)
     method = recipe.base if row.method == BASE else row.method
     cls = site.methods.method(method)

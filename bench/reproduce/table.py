@@ -1,4 +1,4 @@
-"""A table of ours next to the published one, with everything that differs."""
+"""Our values of a table next to the published ones, with remarks on everything that differs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Quoted:
-    """A published number.
+    """A published number as a cell shows it.
 
     Attributes:
-        mean: Mean.
-        text: As printed, with its standard deviation.
+        mean: Mean, in the unit of the paper.
+        text: Text as printed, with its standard deviation.
         sd: Standard deviation; nan if there is none.
-        note: What has to be known of it.
+        note: Remark on how to read the number; may be empty.
     """
 
     mean: float
@@ -33,18 +33,18 @@ class Quoted:
 
     @classmethod
     def of(cls, number: Published) -> Self:
-        """A number of a file."""
+        """Take over a number from a file of published numbers."""
         return cls(number.mean, number.text, number.sd, number.note)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Ours and the published number of a cell; None where there is none.
+    """A cell of a table: our value next to the published number.
 
     Attributes:
-        ours: Statistics over seeds, in the paper's unit.
-        published: The published number.
-        decimals: Digits after the point of ours.
+        ours: Our mean and SD over seeds, in the paper's unit; None if there is no value.
+        published: The published number; None if there is none.
+        decimals: Digits after the decimal point of our value.
     """
 
     ours: SeedStatistics | None
@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def our_text(self) -> str:
-        """``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value."""
+        """Our value as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if there is none."""
         ours = self.ours
         if ours is None or not ours.defined:
             return NOTHING
@@ -63,18 +63,18 @@ class Cell:
 
     @property
     def published_text(self) -> str:
-        """``mean ± SD`` as published."""
+        """The published ``mean ± SD``; ``-`` if there is none."""
         return NOTHING if self.published is None else self.published.text
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table.
+    """A line of a table: a row of the paper with its cells.
 
     Attributes:
-        title: Name in the paper.
-        run: The run behind it; None if it follows from other rows, or is quoted.
-        cells: One per column.
+        title: Name of the row in the paper.
+        run: The run behind it; None if it is computed from other rows, quoted from the paper or left out.
+        cells: Cells of the line, one per column.
     """
 
     title: str
@@ -83,7 +83,10 @@ class Line:
 
     @property
     def ours(self) -> str:
-        """Our method with its form, base and settings; empty without a run."""
+        """Name of our method, with its base, its form unless ``corrected``, and the source of its settings.
+
+        It is empty for a line without a run.
+        """
         if self.run is None:
             return ""
         contender = self.run.contender
@@ -95,12 +98,12 @@ class Table:
     """A table or figure on one data set, ours next to the published numbers.
 
     Attributes:
-        named: The item.
-        dataset: The data set.
-        columns: Columns that the paper has for it.
-        lines: Lines.
+        named: The table or figure, with its paper.
+        dataset: Name of the data set.
+        columns: Columns that the paper has for the data set.
+        lines: Lines of the table, from top to bottom.
         differs: What was done differently from the paper here, on one line.
-        left_out: Rows that could not be run, with the reason.
+        left_out: Rows that were not run, with the reason.
     """
 
     named: Named
@@ -112,12 +115,12 @@ class Table:
 
     @property
     def compared(self) -> bool:
-        """True if there is a published number in it."""
+        """True if the table has at least one published number to compare with."""
         return any(cell.published is not None for line in self.lines for cell in line.cells)
 
     @property
     def remarks(self) -> list[str]:
-        """Every line that belongs below the table: what differs here, what differs always, what is left out."""
+        """Lines to print below the table: what differs here, what always differs, notes on numbers, rows left out."""
         notes = dict.fromkeys(
             f"published {line.title}, {column.title}: {cell.published.note}"
             for line in self.lines
@@ -128,7 +131,7 @@ class Table:
 
 
 def build_table(planned: PlannedItem, cells: Cells) -> Table:
-    """Table of a planned item from its measured cells."""
+    """Build the table of a planned table or figure from its measured cells."""
     named, dataset = planned.named, planned.dataset
     columns = named.columns(dataset)
     runs = {each.row.title: each for each in planned.rows}
@@ -162,7 +165,7 @@ def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:
 
 
 def what_differs(planned: PlannedItem) -> str:
-    """What was done differently from the paper, on one line."""
+    """Describe on one line what was done differently from the paper."""
     parts = list(_differences(planned))
     if not parts:
         return "data set, network, settings and seeds are the paper's"

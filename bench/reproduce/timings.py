@@ -14,7 +14,7 @@ def timed(planned: PlannedItem, site: Site) -> Cells:
     """Milliseconds per image of one training step (``step``) and of inference (``embed``), with one thread.
 
     Raises:
-        UserError: If the data cannot be read.
+        UserError: If the data set cannot be read.
     """
     cells: Cells = {}
     for each in planned.rows:

@@ -30,7 +30,7 @@ def write_table(table: Table, out: Path) -> list[Path]:
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """One line per cell that has a value, each with what differs."""
+    """Long form of the table: one row per cell that has a value of ours or a published one, with what differs."""
     lines = []
     for line in table.lines:
         contender = line.run.contender._asdict() if line.run else {}
@@ -67,7 +67,7 @@ def _text(cell: Cell, compared: bool) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A Markdown page: question, table, and below it everything that differs."""
+    """Render as a Markdown page: the question, the table, and below it everything that differs."""
     named = table.named
     # A bar would end the cell.
     rows = [[line.title, *(_text(c, table.compared).replace("|", "\\|") for c in line.cells)] for line in table.lines]
@@ -86,7 +86,7 @@ def _legend(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A LaTeX table (booktabs) with everything that differs as notes below it."""
+    """Render as a LaTeX table (booktabs) with everything that differs as notes below it."""
     named = table.named
     caption = f"{named.item.title} ({table.dataset}). {_legend(table)}"
     out = [

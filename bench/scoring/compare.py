@@ -15,7 +15,7 @@ from .view import numbered_classes
 
 
 class Difference(TypedDict):
-    """Difference of a metric with its 95 % interval, over a number of resampled units."""
+    """Difference of a metric between two sets, with its 95 % bootstrap interval over queries or classes."""
 
     scorer: str
     metric: str
@@ -34,9 +34,9 @@ def compare(
     Args:
         first: Scores of the first set.
         other: Scores of a set that was aligned with it (:meth:`EmbeddingSet.aligned_with`), by the same scorers.
-        metrics: As asked for; those that are means over queries are compared.
+        metrics: Names of metrics or groups of metrics. Only those that are means over queries are compared.
         by: What is drawn with replacement: ``queries`` (the classes stay as they are) or whole ``classes``.
-        resamples: Number of draws.
+        resamples: Number of bootstrap resamples.
 
     Returns:
         One row per scorer and metric.

@@ -1,4 +1,4 @@
-"""Sets of embeddings with labels, checked once; every row has an identity that its place does not change."""
+"""Checked sets of embeddings with labels. Every row has an identity that does not depend on the order of the rows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_name
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """Checked arrays of N images.
+    """Embeddings of N labelled images, with everything else that is known about them; all arrays are checked.
 
     Attributes:
         embeddings: float64 ``[N, D]``, as given.
         labels: int64 ``[N]``, as given.
-        ids: N different names. Everything that is drawn is drawn per identity. Without ``ids`` in the input, a row is
-            named by what is in it, and the n-th of equal rows by n.
+        ids: N different names. Random numbers are drawn per name, not per position. Without ``ids`` in the input, a row
+            is named by a hash of its embedding; rows with equal embeddings are numbered.
         named: Whether the identities were given.
-        is_query: bool ``[N]``.
-        is_gallery: bool ``[N]``.
+        is_query: bool ``[N]``, whether an image is a query.
+        is_gallery: bool ``[N]``, whether an image is searched.
         confidence: float64 ``[N]``, higher = more confident.
         variance: float64 ``[N]`` or ``[N, D]``, positive.
         concentration: float64 ``[N]``, not negative.
-        quality: float64 ``[N]``.
+        quality: float64 ``[N]``, known quality of the images.
     """
 
     embeddings: np.ndarray
@@ -52,10 +52,10 @@ class EmbeddingSet:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
-        """Check numpy arrays, tensors or lists by name; None counts as not given.
+        """Make a set from numpy arrays, tensors or lists by name, and check them; None counts as not given.
 
         Raises:
-            BadInput: In one line, with what is wrong and what to do about it.
+            BadInput: If an array is missing or wrong; the message is one line and says what to do.
         """
         inputs = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
         for key in ("embeddings", "labels"):
@@ -128,7 +128,7 @@ class EmbeddingSet:
         return replace(mine, ids=other.ids)
 
     def digest(self) -> str:
-        """16 hexadecimal digits that name the content, whatever the order of its rows."""
+        """Hash of the content as 16 hexadecimal digits, independent of the order of the rows."""
         state = blake2b(digest_size=8)
         ordered = self.in_order()
         for name, value in ordered.columns.items():

@@ -1,6 +1,6 @@
 """Files of embeddings: ``.npz``, ``.safetensors`` and Parquet, to and from arrays by name.
 
-Files come from strangers: nothing is unpickled, and no array is allocated before the file is known to have its data.
+Files are not trusted: nothing is unpickled, and no array is allocated before the file is known to contain its data.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Arrays = dict[str, np.ndarray]
 
 
 def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
-    """Arrays of a file by name.
+    """Read the arrays of a file by name.
 
     Args:
-        path: ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq``.
+        path: File with the suffix ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq``.
 
     Returns:
         The arrays that :data:`KEYS` names, and the names of its other arrays, which were not read.
 
     Raises:
-        BadInput: If it is no such file, is damaged, has less data than its header says, or a name looks mistyped. The
-            message starts with the path.
+        BadInput: If the file is missing, of another format or damaged, has less data than its header says, or the name
+            of an array looks mistyped. The message starts with the path.
     """
     try:
         if path.is_dir():
@@ -61,7 +61,7 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
 
 
 def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays in the format that the suffix names, the whole file or nothing.
+    """Write arrays in the format that the suffix names; a failure leaves no partial file.
 
     Raises:
         BadInput: If the suffix names no format.
@@ -71,10 +71,10 @@ def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse what :func:`write_embeddings` could not write, before hours of work.
+    """Check that :func:`write_embeddings` can write a file, before hours are spent on its content.
 
     Raises:
-        BadInput: If the suffix names no format, or its library is missing.
+        BadInput: If the suffix names no format, the library for it is missing, or the path is a folder.
     """
     _check_suffix(path)
     if _WRITERS[path.suffix.lower()] is _write_parquet:

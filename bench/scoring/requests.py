@@ -16,7 +16,7 @@ from ..protocols.metrics import Metric, find_metric, known_metrics, metric_reque
 
 
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
-    """Metrics of the tidy table by name, from names of metrics and of groups of them.
+    """Expand names of metrics and of groups of metrics into single metrics, by name.
 
     Raises:
         BadInput: If a name is unknown.
@@ -40,7 +40,7 @@ def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
 
 
 def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
-    """Ascending k of the wanted Recall@k, and 1, by which confidences are judged.
+    """Values of k for which Recall@k is wanted, ascending. They include 1, because confidences are judged by Recall@1.
 
     Example:
         >>> recall_ks(wanted_metrics(["recall_at_16", "nmi"]))
@@ -51,7 +51,9 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 
 
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
-    """Groups of tests that compute the wanted metrics, and groups of confidences, which run if there is one.
+    """Names of the groups of tests that compute the wanted metrics, plus all groups that judge confidences.
+
+    The latter have nothing to do for a set without a confidence.
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
@@ -65,7 +67,7 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
     """Refuse scorers that do not exist or are not defined for the embeddings.
 
     Raises:
-        BadInput: With the scorers that are.
+        BadInput: If there is such a scorer, or no scorer at all; the message suggests others.
     """
     if not scorers:
         raise BadInput("no scorer asked for; name at least one, such as cosine")

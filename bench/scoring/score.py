@@ -1,4 +1,4 @@
-"""Testing embeddings that were trained elsewhere: the battery of ``bench run`` on arrays."""
+"""Testing embeddings that were trained elsewhere: the tests of ``bench run`` on arrays."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Scored:
     """Results of one set of embeddings.
 
     Attributes:
-        rows: Tidy rows.
+        rows: Measurements, one value per row, for the tidy table.
         given: The set, sorted by identity; everything below is in its order.
-        queries: Rows of it that are queries, ``[Q]``.
-        values: Metrics of every query by scorer and name, each ``[Q]``, nan for lone queries; without any if neither
-            a metric of a ranking nor a confidence was asked about.
+        queries: Indices of the rows that are queries, ``[Q]``.
+        values: Metrics of every query by scorer and name, each ``[Q]``; nan for queries without a positive in the
+            gallery. There are none if there is no confidence to judge and no metric of a ranking was asked for.
         confidences: Confidences by name, each ``[N]``.
-        primary: The confidence that is judged, or an empty text: the given one, else the distribution's.
+        primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
 
     rows: tuple[Row, ...]
@@ -65,23 +65,23 @@ def score(
     their class are left out of every metric and counted. Nothing depends on the order of the rows.
 
     Args:
-        embeddings: ``[N, D]``.
-        labels: ``[N]`` integers.
-        confidence: ``[N]``, any scale, higher = more confident: confidence ``given``.
+        embeddings: Embeddings of N images, ``[N, D]``.
+        labels: Their classes, ``[N]`` integers.
+        confidence: ``[N]``, any scale, higher = more confident. The table calls it ``given``.
         variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
             ``normalize``), ``[N]`` or ``[N, D]``, positive. Confidence ``method`` is minus its mean logarithm.
         concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. Confidence ``method`` is its
             logarithm.
         quality: ``[N]``, known quality of the images, such as the side of a crop. Its rank correlations with every
             confidence are ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
-        is_query: ``[N]`` booleans; all if not given.
-        is_gallery: ``[N]`` booleans; all if not given.
+        is_query: Which images are queries, ``[N]`` booleans; all if not given.
+        is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
             ``verification``, ``clustering``, ``structure``, or single metrics such as ``recall_at_16`` or ``nmi``.
             The verification threshold is chosen on half of the classes and tested on the other half (variant
             ``threshold_held_out_classes``).
-        normalize: L2-normalise embeddings first.
+        normalize: Whether to L2-normalise embeddings first.
 
     Returns:
         The tidy table, one value per row, with the columns of ``bench run``'s ``metrics.csv``. With a confidence,
@@ -120,10 +120,10 @@ def score_set(
     normalize: bool = True,
     device: str = "cpu",
 ) -> Scored:
-    """Compute everything that is asked about a set; matrices of scores are computed on ``device``.
+    """Compute the wanted metrics of a set under each scorer; matrices of scores are computed on ``device``.
 
     Raises:
-        BadInput: If a scorer or metric is unknown or does not fit.
+        BadInput: If a scorer or metric is unknown or not defined for the embeddings.
     """
     wanted = wanted_metrics(metrics)
     names = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
@@ -144,7 +144,7 @@ def score_set(
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
-    """The tidy table; ``name`` is the value of the column ``method``."""
+    """Make the tidy table of the results; ``name`` is the value of its column ``method``."""
     constant = {
         "protocol": "score",
         "method": name,

@@ -1,4 +1,4 @@
-"""The view of an embedding set that the tests work on."""
+"""Conversion of an embedding set to the object that the tests work on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ precision), were normalised and then rounded: an order by their norms would be a
 
 
 def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
-    """The embeddings as a batch of distributions, float64.
+    """The embeddings as a float64 batch of vMF, normal or point distributions, depending on the spread that is given.
 
     Raises:
-        BadInput: If an embedding that is to be normalised is zero.
+        BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
     """
     loc = torch.from_numpy(images.embeddings)
     if normalize or images.concentration is not None:
@@ -53,7 +53,11 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
 
 
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
-    """Confidences by name, each ``[N]``: those of ``given``, ``method``, ``norm`` and ``random`` that exist."""
+    """Confidences of the images by name, each ``[N]``.
+
+    ``given`` is part of the set. ``method`` is computed from the variance or concentration. ``norm`` and the control
+    ``random`` are added if there is one of these, or a known quality to compare with.
+    """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
         confidences["given"] = torch.from_numpy(images.confidence)
@@ -82,7 +86,7 @@ def primary_of(confidences: Mapping[str, Tensor]) -> str:
 
 
 def numbered_classes(labels: np.ndarray) -> np.ndarray:
-    """Classes 0..C-1 in the order of their first rows, whatever they were numbered by.
+    """Renumber labels as classes 0..C-1, in the order in which they first occur.
 
     Example:
         >>> numbered_classes(np.array([7, 3, 7]))
@@ -100,13 +104,13 @@ def view_of(
     ks: tuple[int, ...] = (1,),
     device: str = "cpu",
 ) -> Embeddings:
-    """Embeddings for the tests; confidences are judged with every scorer if one of them is primary.
+    """Prepare a set for the tests. If it has a confidence to judge, that is done under every scorer.
 
     Args:
         images: The set, sorted by identity.
-        distribution: Its embeddings.
+        distribution: Its embeddings, as :func:`distribution_of` makes them.
         scorers: Names of the scorers.
-        ks: k of Recall@k.
+        ks: Values of k for Recall@k.
         device: Where matrices of scores are computed.
     """
     loc: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean

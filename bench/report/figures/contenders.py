@@ -1,4 +1,4 @@
-"""Contenders of a figure with their labels."""
+"""Contenders (methods at one setting) of a figure, with labels for its legend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def _label(contender: Contender, pinned: str) -> str:
 
 
 def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """(index, label, rows) of each contender of a data set; a label names what two of them would share without it."""
+    """Yield ``(index, label, rows)`` of each contender (method at one setting) of a data set.
+
+    The index numbers the contenders. The label is for the legend; it has more detail where two would be the same.
+    """
     groups = list(by_contender(frame, CURVE_KEYS))
     contenders = [Contender.of(rows) for rows in groups]
     _, own = split_pinned([contender.pinned for contender in contenders])
@@ -38,6 +41,6 @@ def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
 
 
 def each_contender(table: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """(index, label, rows) of each contender of a table with the columns ``index`` and ``label``."""
+    """Yield ``(index, label, rows)`` of each contender of a table that has the columns ``index`` and ``label``."""
     for _, rows in table.groupby("index", sort=True):
         yield int(rows["index"].iloc[0]), str(rows["label"].iloc[0]), rows

@@ -1,4 +1,4 @@
-"""Validation by epoch: how fast methods converge (Milbich et al. 2022, NIR, Fig. 3, which has test images)."""
+"""Validation MAP@R by epoch: how fast methods converge (after Milbich et al. 2022, NIR, Fig. 3, on test images)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .style import HALF_PAGE, LINES, colour
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Every epoch of the trainings behind the tests of a data set; of a cross-validation, those of its first model.
+    """Table of every epoch of the trained models that were tested on a data set.
+
+    Of the models of a cross-validation, only the first is included.
 
     Args:
         source: The results folder.
@@ -26,7 +28,7 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
     Returns:
         Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training,
-        and ``held_out``: whether the classes that MAP@R is of did not train.
+        and ``held_out``: whether ``val_map_at_r`` was measured on classes that were not trained on.
     """
     lines: list[dict[str, object]] = []
     for index, label, tests in source.contenders(dataset):
@@ -44,14 +46,14 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 95 % t-interval over the seeds of every contender and epoch.
+    """Table of mean MAP@R and its 95 % t-interval over seeds, for every contender (method at one setting) and epoch.
 
     Args:
         table: Rows of :func:`convergence_table`.
 
     Returns:
-        Columns ``index``, ``label``, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds`` that trained for this
-        long, and ``all_seeds`` of the contender.
+        Columns ``index``, ``label``, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds`` (how many trained for
+        this long) and ``all_seeds`` (how many the contender has).
     """
     lines = []
     for index, label, rows in each_contender(table):
@@ -64,14 +66,15 @@ def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = True) -> Figure:
-    """Mean and interval of each contender, as far as all of its seeds trained.
+    """Plot MAP@R by epoch, the mean over seeds with its interval, one curve per contender (method at one setting).
 
-    Seeds stop when they no longer improve; a mean of those that go on would be one of other seeds at every epoch.
+    Training stops early, at a different epoch for each seed. A curve ends with the first seed that stops, so that
+    every point is a mean over the same seeds.
 
     Args:
         summary: Rows of :func:`convergence_summary`.
         dataset: Name of the data set.
-        held_out: Whether no class has trained that MAP@R is of.
+        held_out: Whether MAP@R was measured on classes that were not trained on.
     """
     classes = "validation" if held_out else "some training"
     figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
@@ -102,9 +105,9 @@ def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = 
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """One figure per data set; its table has every seed's epochs, with mean and interval.
+    """Yield one figure per data set; its table has the epochs of every seed, with mean and interval.
 
-    Trainings of a protocol that holds nothing out are in a figure of their own, which is no validation.
+    Models trained under a protocol that holds no classes out are in a separate figure, which shows no validation.
     """
     for dataset in source.datasets:
         table = convergence_table(source, dataset, note)

@@ -16,7 +16,7 @@ from .style import colour, plot_band
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
-    """Mean rank of each method's own confidence by corruption and severity, a row per seed and severity."""
+    """Table of the mean rank of each method's quoted confidence, a row per seed, corruption and severity."""
     lines: list[dict[str, object]] = []
     for record in results.tests:
         if record.columns.dataset != dataset:
@@ -41,7 +41,7 @@ def _draw_ranks(axis: Axes, ranks: pd.DataFrame, by: str) -> None:
 
 
 def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Mean confidence rank against the side of the centre crop."""
+    """Plot the mean confidence rank against the side of the centre crop; None if no test was made on crops."""
     crops = ranks[ranks["corruption"] == "crop"]
     if crops.empty:
         return None
@@ -58,7 +58,7 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Mean confidence rank against severity, one panel per corruption; None if there is only the crop."""
+    """Plot the mean confidence rank against severity, one panel per corruption; None if the crop is the only one."""
     # A fixed severity has no curve.
     names = [str(name) for name, rows in ranks.groupby("corruption", sort=True) if rows["severity"].nunique() > 1]
     if not set(names) - {"crop"}:
@@ -82,7 +82,7 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Figures of every data set: against the side of the crop, and against the severity of all corruptions."""
+    """Yield figures of every data set: confidence rank by side of the crop, and by severity of all corruptions."""
     for dataset in source.datasets:
         ranks = confidence_ranks(source.results, dataset)
         crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)

@@ -30,10 +30,10 @@ STEPS = 720
 
 
 def distributions(dim: int) -> dict[str, Distribution]:
-    """The distributions of the figure by title, with the mode along the diagonal.
+    """The vMF and non-isotropic vMF distributions of the figure by title, with the mode along the diagonal.
 
     Args:
-        dim: 2 (circle) or 3 (sphere).
+        dim: Dimension of the space: 2 (circle) or 3 (sphere).
     """
     mode = torch.ones(dim, dtype=torch.float64) / math.sqrt(dim)
     axes = torch.tensor(CONCENTRATIONS[:dim], dtype=torch.float64)
@@ -46,17 +46,19 @@ def distributions(dim: int) -> dict[str, Distribution]:
 
 
 def circle_points(steps: int = STEPS) -> tuple[Tensor, Tensor]:
-    """Angles ``[steps]`` of equal distance in [-pi, pi), and their points on the circle, float64 ``[steps, 2]``."""
+    """Equally spaced angles in [-pi, pi), ``[steps]``, and their points on the unit circle, float64 ``[steps, 2]``."""
     angle = torch.arange(steps, dtype=torch.float64) * (2 * math.pi / steps) - math.pi
     return angle, torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def sphere_integral(distribution: Distribution, order: int = 400) -> float:
-    """Integral of a density over the sphere, by Gauss-Legendre nodes in the height and equal steps around it.
+    """Integral of a density over the unit sphere in three dimensions.
+
+    The quadrature has Gauss-Legendre nodes in the height and equal steps around the axis.
 
     Args:
-        distribution: On the unit sphere of three dimensions.
-        order: Nodes in the height.
+        distribution: Distribution on that sphere.
+        order: Number of nodes in the height.
 
     Example:
         >>> round(sphere_integral(distributions(3)["vMF"]), 9)
@@ -82,7 +84,10 @@ def _seen_from_mode(pixels: int) -> tuple[np.ndarray, Tensor]:
 
 
 def circle_table() -> pd.DataFrame:
-    """Densities on the circle: angle to the mode in degrees, and density per radian, by distribution."""
+    """Table of densities on the circle.
+
+    Columns are ``distribution``, ``angle`` to the mode in degrees, and ``density`` per radian.
+    """
     angle, points = circle_points()
     tables = []
     for name, distribution in distributions(2).items():
@@ -94,7 +99,13 @@ def circle_table() -> pd.DataFrame:
 
 
 def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
-    """Densities on the half of the sphere around the mode: place in the view along it, and density."""
+    """Table of densities on the half of the sphere around the mode.
+
+    Columns are ``distribution``, the coordinates ``x`` and ``y`` in the view along the mode, and ``density``.
+
+    Args:
+        pixels: Points along each side of the view.
+    """
     line, points = _seen_from_mode(pixels)
     x, y = np.meshgrid(line, line)
     tables = []
@@ -107,7 +118,7 @@ def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Densities on the sphere as seen along the mode, and on the circle."""
+    """Yield the figure of densities on the sphere, as seen along the mode, and on the circle."""
     sphere, circle = sphere_table(), circle_table()
     figure = Figure(figsize=(FULL_PAGE, 5.2), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(1.35, 1))

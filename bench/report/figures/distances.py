@@ -20,11 +20,11 @@ SHOWN = {"cosine": "cosine", "l2": "squared Euclidean", "b_vmf": "Bhattacharyya,
 
 
 def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
-    """Distances to a proxy of norm :data:`PROXY`.
+    """Table of distances between images and a proxy of norm :data:`PROXY`, over a grid of norms and cosines.
 
     Args:
         largest: Largest norm of an image.
-        points: Norms, and cosines, of equal distance.
+        points: Number of equally spaced norms, and of equally spaced cosines.
 
     Returns:
         Columns ``distance``, ``norm`` of the image, ``cosine`` to the proxy, ``value``.
@@ -53,7 +53,7 @@ def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Contours of three distances over the image's norm and its cosine to the proxy."""
+    """Yield the figure with contours of three distances over the norm of the image and its cosine to the proxy."""
     table = distance_table()
     figure, axes = panels(len(SHOWN), len(SHOWN), (FULL_PAGE / 3, 2.4), share_y=True)
     for axis, (name, title) in zip(axes, SHOWN.items()):

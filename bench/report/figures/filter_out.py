@@ -45,7 +45,16 @@ STYLES = {"random": (":", 1.0), "oracle": ("--", 0.8)}
 
 
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
-    """MAP@R and Recall@1 as the least confident images are removed, with random and oracle orders as controls."""
+    """Plot MAP@R and Recall@1 as the least confident images are removed; random and oracle orders are controls.
+
+    Args:
+        frame: Tidy table, merged with the roles of the tests.
+        dataset: Name of the data set.
+        split: Test images: ``test``, or ``test_`` and the name of a corruption.
+
+    Returns:
+        None if there is no such curve.
+    """
     rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
     if rows.empty:
         return None
@@ -88,14 +97,15 @@ def _draw_curves(axis: Axes, group: pd.DataFrame, index: int, texts: Mapping[str
 
 
 def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
-    """MAP@R by share of images removed from queries and gallery, as PER's Figure 3 draws it.
+    """Plot MAP@R by the share of images removed from queries and gallery, as Figure 3 of the PER paper does.
 
-    Probabilistic methods by their own confidence, deterministic ones by their largest class probability and at random.
+    Probabilistic methods remove images by their own confidence. Deterministic methods have two curves: by their largest
+    class probability, and at random.
 
     Args:
         rows: Rows of :func:`probability_rows`.
         dataset: Name of the data set.
-        images: Words for the test images.
+        images: Description of the test images in the title, such as ``centre-cropped``.
     """
     figure = Figure(figsize=(HALF_PAGE, 3.6), layout="constrained")
     axis = figure.subplots()
@@ -114,7 +124,7 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Rows of the tidy table, merged with the roles, that :func:`probability_figure` shows.
 
-    A test that was ranked as PER's public code does it counts with that curve.
+    If a test has a curve that was re-ranked as PER's public code does, that curve is taken instead of the plain one.
     """
     rows = frame[
         (frame["dataset"] == dataset)
@@ -143,13 +153,13 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
 
 
 def corrupted_splits(source: Source, dataset: str) -> list[str]:
-    """Names of the corruptions under which the tests of a data set were made, sorted."""
+    """Sorted names of the corruptions that the methods were tested under on a data set."""
     tests = [record for record in source.results.tests if record.columns.dataset == dataset]
     return sorted({corruption for record in tests for corruption in record.curves})
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """A figure of the clean test images of every data set, and one of every corruption."""
+    """Yield, for every data set, a filter-out figure of the clean test images and one per corruption."""
     for dataset in source.datasets:
         splits = {"clean": "test", **{kind: f"test_{kind}" for kind in corrupted_splits(source, dataset)}}
         for name, split in splits.items():
@@ -160,7 +170,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:
-    """A figure of every corruption of every data set."""
+    """Yield a figure (:func:`probability_figure`) of every corruption of every data set."""
     for dataset in source.datasets:
         for kind in corrupted_splits(source, dataset):
             rows = probability_rows(source.merged, dataset, f"test_{kind}")

@@ -1,4 +1,4 @@
-"""Test images in the order of their confidence (Kirchhof et al. 2022, Fig. 6, 10 and 11, with training images)."""
+"""Test images in the order of their confidence (after Kirchhof et al. 2022, Fig. 6, 10, 11, on training images)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES, OF_CLASS = 4, 8
 
 
 def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
-    """Places shown of an order of ``count`` images: the lowest, quantiles between the two ends, the highest.
+    """Positions to show from ``count`` sorted images: the lowest, quantiles in between, and the highest.
 
     Example:
         >>> places(101, ends=2, middle=3)
@@ -38,18 +38,18 @@ def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
 
 
 def confidence_name(model: TestedModel) -> str:
-    """The confidence that orders the images: a probabilistic embedding's own, else the norm."""
+    """Name of the confidence that orders the images: a probabilistic method's own, else the norm."""
     own = model.record.role.default_confidence
     return own if model.record.role.probabilistic and own in model.confidence else "norm"
 
 
 def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.DataFrame:
-    """Some places of the order of some images by confidence, lowest first.
+    """Sort images by confidence, lowest first, and tabulate those at the given positions.
 
     Args:
         model: A tested model.
-        rows: Rows of the images, ``[M]``.
-        shown: Places from 0 to M - 1.
+        rows: Indices of the images to sort, ``[M]``.
+        shown: Positions in the sorted order, from 0 to M - 1.
 
     Returns:
         Columns of the experiment, ``label``, ``confidence`` (its name), ``place`` (from 1), ``of`` (M), ``value``,
@@ -77,7 +77,7 @@ def tested_images(source: Source, model: TestedModel) -> ImageSet:
     """The images that a model was tested on.
 
     Raises:
-        Missing: If they are not on this machine or are others, or if no confidences were kept to order them by.
+        Missing: If the images are not on this machine or have changed, or if the test kept no confidences to sort by.
     """
     if confidence_name(model) not in model.confidence:
         raise Missing("no confidences were kept when it was tested; test it again")
@@ -94,12 +94,12 @@ def tested_images(source: Source, model: TestedModel) -> ImageSet:
 
 
 def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, title: str) -> Figure:
-    """A sheet of images, lowest confidence on the left.
+    """Draw a sheet of images, the lowest confidence on the left.
 
     Args:
-        rows: Text on the left of each row of the sheet, and what it shows (:func:`ordered`).
+        rows: For each row of the sheet, the text on its left and the table of its images (:func:`ordered`).
         images: The test images.
-        title: Of the figure.
+        title: Title of the figure.
     """
     columns = max(len(table) for _, table in rows)
     height, width = images.pixels_of(torch.tensor([int(rows[0][1]["row"].iloc[0])])).shape[-2:]
@@ -158,7 +158,10 @@ def _plain(rows: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """For every data set a sheet with a row per contender (its first seed), and sheets by class."""
+    """Yield, for every data set, a sheet with a row per contender (method at one setting), and sheets by class.
+
+    Each contender is shown by its first seed.
+    """
     for dataset in source.datasets:
         models, images = [], None
         for model in source.models(dataset, note, first=True):

@@ -1,7 +1,7 @@
 """Log normaliser of the vMF: exact, a quadratic fit, and integrated bounds (Kirchhof et al. 2022, Fig. 8).
 
-The classes' constants cancel in a softmax, slopes do not: each curve is shown from its own value at 0, and its slope is
-shown below.
+A constant that all classes share cancels in a softmax, a slope does not. Each curve is therefore shown as its
+change from its own value at 0, with its slope below.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LARGEST = 400.0
 
 
 def amos_bound(k: Tensor, dim: int, upper: bool) -> Tensor:
-    """Bound of log C(k), up to a constant, from one of its slope.
+    """Bound of the vMF's log normaliser log C(k), up to a constant, by integrating a bound of its slope.
 
-    With nu = dim/2 - 1, Amos (1974, Eq. 11 and 16) has
+    The slope of log C is -A, with A a ratio of Bessel functions. With nu = dim/2 - 1, Amos (1974, Eq. 11 and 16) has
 
         k / (nu + 1/2 + sqrt(k^2 + (nu + 3/2)^2)) <= A(k) <= k / (nu + 1/2 + sqrt(k^2 + (nu + 1/2)^2)),
 
@@ -58,11 +58,11 @@ APPROXIMATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> pd.DataFrame:
-    """Values of every approximation.
+    """Table of the vMF's log normaliser and every approximation of it.
 
     Args:
         dims: Dimensions.
-        points: Concentrations of equal distance from 0 to :data:`LARGEST`.
+        points: Number of equally spaced concentrations from 0 to :data:`LARGEST`.
 
     Returns:
         Columns ``dim``, ``approximation``, ``concentration``, ``log_normaliser`` (as the approximation gives it),
@@ -94,7 +94,7 @@ def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> p
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Change of log C(k) from 0, its error, and its slope, for three dimensions."""
+    """Yield the figure of the change of log C(k) from k = 0, its error and its slope, for three dimensions."""
     table = normaliser_table()
     figure, axes = panels(9, 3, (FULL_PAGE / 3, 2.1))
     rows = (("change", "log C(κ) - log C(0), nats"), ("error", "error, nats"), ("slope", "slope, nats per unit of κ"))

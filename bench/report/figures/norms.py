@@ -1,4 +1,4 @@
-"""Norms of embeddings by whether the nearest neighbour is right, in the model itself and in another one.
+"""Norms of embeddings, split by whether the nearest neighbour is right, in the model itself or in another one.
 
 Kirchhof et al. (2022, Fig. 9) split the norms of EL-nivMF by the answers of a deterministic model.
 """
@@ -25,7 +25,7 @@ BINS = 30
 
 
 def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Norm of every query of every tested model of a data set, and whether its nearest neighbour is right.
+    """Table of the norm of every query, and whether its nearest neighbour is right, for every tested model.
 
     Args:
         source: The results folder.
@@ -34,7 +34,7 @@ def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
     Returns:
         Columns of the experiment, ``label``, ``id`` of the image, ``norm`` of its raw embedding, and ``right``: its
-        Recall@1 under the cosine, in [0, 1]. Lone queries are left out.
+        Recall@1 under the cosine, in [0, 1]. Queries without a positive in the gallery are left out.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -55,14 +55,15 @@ def _norms(model: TestedModel) -> pd.DataFrame:
 
 
 def reference_of(table: pd.DataFrame, method: str) -> int | None:
-    """Number of the contender by whose answers other models are split.
+    """Choose the reference: the contender (method at one setting) whose answers split the norms of other models.
 
     Args:
         table: Rows of :func:`norms_table`.
-        method: Its method; the deterministic contender with the most right answers if empty.
+        method: Method of the reference; if empty, every deterministic method is a candidate. Of several contenders, the
+            one with the most right answers is chosen.
 
     Returns:
-        None if there is none.
+        Its number in the column ``index``; None if there is no candidate.
     """
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
     if rows.empty:
@@ -72,11 +73,13 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
 
 
 def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
-    """The table with the answers of another contender: those of the same seed, or of its first seed if it lacks that.
+    """Replace the column ``right`` by the answers of another contender to the same queries.
+
+    The answers are those of the same seed, or of its first seed if it lacks that seed.
 
     Args:
         table: Rows of :func:`norms_table`.
-        reference: Number of the other contender.
+        reference: Number of the other contender in the column ``index``.
     """
     theirs = table[table["index"] == reference]
     first = theirs["seed"].min()
@@ -87,7 +90,7 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 
 
 def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean norm of right and of wrong answers, and the AUROC of the norm, of every contender and seed.
+    """Table of the mean norm of right and of wrong queries, and the AUROC of the norm, by contender and seed.
 
     Args:
         table: Rows of :func:`norms_table`, or of :func:`split_by`.
@@ -106,7 +109,10 @@ def _weighted_mean(values: torch.Tensor, weight: torch.Tensor) -> float:
 
 
 def norms_figure(table: pd.DataFrame, title: str) -> Figure:
-    """Histograms of the norms of right and of wrong answers, one panel per contender, of its first seed."""
+    """Plot histograms of the norms of right and of wrong queries, one panel per contender (method at one setting).
+
+    Histograms are of its first seed; the AUROC in the title is the mean over seeds.
+    """
     summary = norms_summary(table)
     groups = [(label, rows) for _, label, rows in each_contender(table)]
     columns = 3 if len(groups) > 4 else 2
@@ -136,7 +142,7 @@ def _draw_histograms(axis: Axes, rows: pd.DataFrame) -> None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Two figures per data set: split by the answers of the model itself, and by those of the reference."""
+    """Yield two figures per data set: norms split by the answers of the model itself, and by those of the reference."""
     for dataset in source.datasets:
         table = norms_table(source, dataset, note)
         if table.empty:

@@ -22,13 +22,13 @@ class FigureKind:
     """A kind of figure.
 
     Attributes:
-        name: Name by which it is asked for.
+        name: Name of the kind on the command line.
         title: What it shows.
         needs: What it is drawn from: nothing, the records of a results folder, the embeddings kept with them, or the
             images of the data sets as well.
         module: Module of this package that draws it; some need torch, which a report otherwise does without.
         automatic: Whether every report has it.
-        function: Its function, ``(source, note) -> drawings``.
+        function: Name of the function in the module, ``(source, note) -> drawings``.
     """
 
     name: str
@@ -78,7 +78,7 @@ FIGURES = {
 
 
 def kinds_of(names: Sequence[str]) -> list[FigureKind]:
-    """Kinds by name; ``all`` is every one.
+    """Look up kinds of figures by name; ``all`` stands for every kind.
 
     Raises:
         UnknownName: If there is no such kind.

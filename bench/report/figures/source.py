@@ -37,7 +37,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A results folder as figures read it.
+    """A results folder, with the queries that the figures make.
 
     Attributes:
         site: The results folder, plug-ins and folder of data sets.
@@ -52,12 +52,12 @@ class Source:
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
-        """Data sets with finished tests, in order."""
+        """Names of the data sets with finished tests, sorted."""
         return tuple(sorted({record.columns.dataset for record in self.results.tests}))
 
     @cached_property
     def merged(self) -> pd.DataFrame:
-        """The tidy table with the roles of the tests."""
+        """The tidy table, joined with the roles of its tests (their own scorer, quoted confidence and so on)."""
         return self.results.frame.merge(self.results.roles, on="unit")
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
@@ -68,18 +68,19 @@ class Source:
             yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 
     def trained(self, record: TestRecord) -> TrainRecord | None:
-        """Record of the first of the models that a test is of."""
+        """Training record of the model that was tested, the first if there are several; None if it has no record."""
         return self.site.store.trained(record.cell, record.spec.train[0])
 
     def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
-        """Tested models of a data set, those of a contender after one another.
+        """Yield the tested models of a data set, grouped by contender (method at one setting).
 
-        Of a cross-validation's models side by side there are no embeddings; of several apart, those of the first count.
+        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For
+        models that were tested separately, the embeddings are those of the first.
 
         Args:
             dataset: Name of the data set.
             note: Called for every test without embeddings.
-            first: Only the first seed of every contender.
+            first: Whether to yield only the first seed of every contender.
         """
         from .tested import read_model  # late: it needs torch, which most figures do not
 

@@ -14,7 +14,7 @@ from .style import HALF_PAGE, LINES, colour, plot_band
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Spectrum of every tested model of a data set, as its spectral decay takes it.
+    """Table of the singular values of the test embeddings of every tested model, as its spectral decay is computed.
 
     Args:
         source: The results folder.
@@ -38,7 +38,7 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Singular values on a logarithmic scale, mean and standard deviation over seeds, one curve per contender."""
+    """Plot singular values on a logarithmic scale, mean and SD over seeds, one curve per contender."""
     figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
     axis = figure.subplots()
     for index, label, rows in each_contender(table):
@@ -61,7 +61,7 @@ def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """One figure per data set."""
+    """Yield one figure of sorted singular values per data set."""
     for dataset in source.datasets:
         table = spectra_table(source, dataset, note)
         if len(table):

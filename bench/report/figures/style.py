@@ -28,7 +28,7 @@ FULL_PAGE = 8.0
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """Context in which all figures are drawn and saved."""
+    """Context manager that sets the style in which all figures are drawn and saved."""
     return mpl.rc_context(
         {
             "font.size": 9.0,
@@ -59,7 +59,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
 
 
 def colour(index: int) -> tuple[float, float, float]:
-    """Colour of a curve; from the eighth on they are darker.
+    """Colour of the curve with this index; from the eighth on the palette repeats, darker.
 
     Example:
         >>> colour(0) == colour(7), colour(7) == colour(14)
@@ -74,7 +74,7 @@ def colour(index: int) -> tuple[float, float, float]:
 
 
 def plot_band(axis: Axes, curve: pd.DataFrame, x: np.ndarray, index: int) -> None:
-    """Band of one standard deviation around a mean curve."""
+    """Draw a band of one standard deviation around a mean curve."""
     sd = curve["std"].fillna(0.0)
     axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=colour(index), alpha=0.15, lw=0)
 
@@ -82,7 +82,7 @@ def plot_band(axis: Axes, curve: pd.DataFrame, x: np.ndarray, index: int) -> Non
 def panels(
     count: int, columns: int, size: tuple[float, float], *, share_x: bool = False, share_y: bool = False
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with a number of panels in rows.
+    """Make a figure with a number of panels, arranged in rows.
 
     Args:
         count: Number of panels.

@@ -21,12 +21,12 @@ SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "sp
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contenders that differ in one pinned value.
+    """Contenders (methods at one setting) that differ only in one pinned value, a setting fixed by hand.
 
     Attributes:
-        key: The setting, such as ``method.omega``.
-        contender: What they have in common, without that value.
-        groups: Their seeds by value, in the order of the values.
+        key: The setting that differs, such as ``method.omega``.
+        contender: Everything else, which they have in common.
+        groups: Their seeds by value of that setting, sorted by value.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Sweep:
 
 
 def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
-    """Sweeps among the contenders of a data set, by key.
+    """Find the contenders of a data set that differ in one pinned value, sorted by the setting that differs.
 
     Args:
         merged: Rows of the tidy table of one data set, joined with the roles.
@@ -70,7 +70,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """A figure of every swept setting of every data set."""
+    """Yield a figure of every swept setting of every data set."""
     for dataset in source.datasets:
         yield from sweep_figures(source.merged, dataset)
 

@@ -29,7 +29,7 @@ class TestedModel:
     Attributes:
         record: Record of the test.
         label: Name of its contender among those of the data set.
-        index: Number of its contender, which gives its colour.
+        index: Number of its contender, which determines its colour.
         ids: Identities of the N images.
         labels: Their classes, ``[N]``.
         distribution: Their embeddings, batch shape ``[N]``.
@@ -50,12 +50,12 @@ class TestedModel:
 
     @property
     def seed(self) -> int:
-        """Replicate of the model."""
+        """Seed of the model: the number of its replicate."""
         return self.record.columns.seed
 
     @property
     def columns(self) -> dict[str, str | int]:
-        """Columns that say which experiment it belongs to."""
+        """Values of the columns that identify the experiment, by name."""
         return {key: getattr(self.record.columns, key) for key in KEYS}
 
     @cached_property
@@ -66,7 +66,7 @@ class TestedModel:
 
     @cached_property
     def right(self) -> Tensor:
-        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan for lone queries."""
+        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan without a positive."""
         scorer = DistributionScorer("cosine", self.distribution)
         ranking = rank(scorer, self.labels, depth=full_depth(self.labels), queries=self.queries, gallery=self.gallery)
         return per_query(ranking)["recall_at_1"]

@@ -17,7 +17,7 @@ Study = tuple[StudyRecord, list[TrialRecord]]
 
 
 def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
-    """Value of every trial and the best so far, one panel per study."""
+    """Plot the value of every tuning trial and the best so far, one panel per study."""
     columns = min(3, len(studies))
     lines = -(-len(studies) // columns)
     figure = Figure(figsize=(3.6 * columns, 2.9 * lines), layout="constrained")
@@ -67,7 +67,7 @@ def _trials(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """One figure per data set with studies."""
+    """Yield one figure of tuning histories per data set that has tuning studies."""
     for dataset in source.datasets:
         studies = [(study, trials) for study, trials in source.site.store.studies(dataset) if trials]
         if studies:
