@@ -251,5 +251,6 @@ def test_help_on_metrics_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == (
         "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, clustering, structure, all,"
-        " single ones such as recall_at_16 or nmi, or groups of tests of plug-ins. Default: recall,map_at_r,r_precision."
+        " single ones such as recall_at_16 or nmi, or groups of tests of plug-ins."
+        " Default: recall,map_at_r,r_precision."
     )
