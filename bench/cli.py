@@ -102,5 +102,6 @@ def _usage_error(error: Exception) -> int:
     elif message:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "bench"
-        sys.stderr.write(f"bench: {' '.join(message.split())} (see `{command} --help`)\n")
+        text = " ".join(message.replace("Value error, ", "").split())
+        sys.stderr.write(f"bench: {text} (see `{command} --help`)\n")
     return int(getattr(error, "exit_code", 2))

@@ -546,15 +546,18 @@ def declared_rows(test: EmbeddingTest) -> None:
     """Require a declared metric in every row, and a value within its range."""
     from .protocols.metrics import find_metric
 
+    outside: dict[str, str] = {}
     for row in [*_rows(test, True), *_rows(test, False)]:
         name, value = row["metric"], row["value"]
         metric = find_metric(name)
         if metric is None:
             raise ConformanceError(f"metric {name!r} is not declared; give it to the decorator: metrics=(Metric(..),)")
         inside = value is None or math.isnan(value) or metric.low - 1e-9 <= value <= metric.high + 1e-9
-        _require(inside, f"{name} is {value}, outside of [{metric.low:g}, {metric.high:g}]")
+        if not inside:
+            outside.setdefault(name, f"{name} is {value:.6g}, outside of [{metric.low:g}, {metric.high:g}]")
         told = bool(row["confidence"]) == (metric.of == "confidence")
         _require(told, f"{name} is declared with of={metric.of!r}, but its rows say confidence={row['confidence']!r}")
+    _require(not outside, f"{'; '.join(outside.values())}: give Metric(..) the right low=, high= and unit=")
 
 
 def any_order(test: EmbeddingTest) -> None:

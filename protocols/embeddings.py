@@ -25,12 +25,12 @@ def seed_of(purpose: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the tests.
+    """Options of the tests of embeddings.
 
     Attributes:
-        recall_ks: k of Recall@k.
-        risk_ks: k of Recall@k in the pass that gives the values that confidences are judged by. Sums run over as many
-            places as the largest k needs, so this can change their last bit.
+        recall_ks: Values of k for Recall@k.
+        risk_ks: Values of k for Recall@k where MAP@R and Recall@1 of every query are computed to judge confidences. The
+            number of ranks summed over follows from the largest, so it can change the last bit of these values.
         filter_fractions: Shares of the least confident images that are removed.
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
         nearest_roc_point: Give verification rates at the nearest points of the ROC too, as the public code of

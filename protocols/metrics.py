@@ -287,7 +287,11 @@ def known_metrics() -> dict[str, Metric]:
             if not isinstance(metric, Metric):
                 raise ValueError(f"{declared.module} declares {metric!r}, which is not a Metric")
             if known.setdefault(metric.name, metric) != metric:
-                raise ValueError(f"{declared.module} declares the metric {metric.name!r}, which already exists")
+                taken = known[metric.name]
+                raise ValueError(
+                    f"the tests {declared.group!r} declare the metric {metric.name!r}, which already exists (tests"
+                    f" {taken.group!r}); give it another name"
+                )
     return known
 
 

@@ -70,7 +70,9 @@ def array_form(kind: str, *names: str) -> Callable[[D], D]:
 
 
 def known_distributions() -> dict[str, type[Distribution]]:
-    """Distributions that have an array form, by kind: first those of this folder, then those of imported modules.
+    """Return the classes of distributions that can be stored as plain arrays, by kind.
+
+    The built-in ones come first, then those that imported plug-ins have registered.
 
     Example:
         >>> list(known_distributions())[:2]
