@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
     """Closed form of the vMF-loss authors for the log normaliser log C(k), up to a constant.
 
-    It is within 0.1 nats, and its slope is a bound of -A(k).
+    Up to the constant it is within 0.1 nats from D = 8 (0.11 at D = 3), and its slope is a bound of -A(k).
     """
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()

@@ -181,7 +181,12 @@ class SeedGroup:
         return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
-        """Values of a column of the comparison by seed; a column about confidence shows the quoted one by default."""
+        """Values of a column of the comparison table, by seed.
+
+        Args:
+            column: The column.
+            confidence: Confidence to use if the column is about one; the method's default confidence if None.
+        """
         name = (confidence or self.confidence) if column.of_confidence else ""
         return self.per_seed(column.metric, column.split, self.variant(column), name)
 

@@ -30,7 +30,10 @@ def write_table(table: Table, out: Path) -> list[Path]:
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """Long form of the table: one row per cell that has a value of ours or a published one, with what differs."""
+    """Long form of the table: one row per cell with a value of ours or a published one.
+
+    A column says how our run differs from the published one.
+    """
     lines = []
     for line in table.lines:
         contender = line.run.contender._asdict() if line.run else {}
