@@ -26,13 +26,14 @@ class UnknownName(UserError):
         what: Kind of name, such as ``method``.
         name: The name.
         known: Names that exist.
+        elsewhere: A further place that a name may come from, said at the end.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
         names = sorted(known)
         near = get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)}{elsewhere})")
 
 
 class TooFewClasses(UserError):

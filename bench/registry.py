@@ -148,7 +148,7 @@ class Registry:
             for entry in self.broken:
                 if entry.name == name:
                     entry.load()
-            raise UnknownName(NOUNS[self.kind], name, self.entries)
+            raise UnknownName(NOUNS[self.kind], name, self.entries, "; one of a plug-in needs --plugin FILE")
         return self.entries[name]
 
     def method(self, name: str) -> type[Method]:

@@ -264,3 +264,19 @@ def test_backbones_are_listed(bench):
     assert names[:2] == ["convnet", "bn_inception"]
     assert "resnet50" in names
     assert "Small convolutional network" in out[0]
+
+
+def test_metrics_are_listed_with_those_of_a_plugin(bench, written, tmp_path):
+    plugin = written(EXTENT)
+    assert not any(line.startswith("extent") for line in bench("list", "metrics")[1])
+    code, out, _ = bench("list", "metrics", "--plugin", plugin)
+    assert code == 0
+    assert out[0].startswith("recall_at_{k} ")
+    assert any(line.startswith("extent ") and "Extent" in line for line in out)
+
+
+def test_an_unknown_name_points_at_plugins(bench):
+    for options in (("--method", "mine"), ("--method", "pfe", "--dataset", "mine")):
+        code, _, said = bench("run", *options)
+        assert code == 2
+        assert "one of a plug-in needs --plugin FILE" in " ".join(said)

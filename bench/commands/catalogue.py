@@ -31,6 +31,7 @@ class Listed(StrEnum):
     scorers = "scorers"
     corruptions = "corruptions"
     tests = "tests"
+    metrics = "metrics"
     distributions = "distributions"
     backbones = "backbones"
 
@@ -61,7 +62,7 @@ def list_entries(
     check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols, scorers, corruptions, tests of embeddings, distributions or backbones.
+    """List methods, data sets, protocols, scorers, corruptions, tests, metrics, distributions or backbones.
 
     \b
     bench list methods
@@ -139,7 +140,7 @@ def _backbone_rows() -> list[ListRow]:
 
 
 def _registered_rows(kind: Listed) -> list[ListRow]:
-    """Scorers, corruptions, tests of embeddings or distributions, including those of imported plug-ins."""
+    """Scorers, corruptions, tests of embeddings, metrics or distributions, including those of imported plug-ins."""
     if kind is Listed.corruptions:
         from ..datasets.corruptions.registry import CORRUPTIONS, NAMES, corruption_module
 
@@ -155,6 +156,10 @@ def _registered_rows(kind: Listed) -> list[ListRow]:
 
         documents = {group: [test.run.__doc__ or "" for test in load_tests([group])] for group in known_groups()}
         return [_row(group, texts[0]) for group, texts in documents.items()]
+    if kind is Listed.metrics:
+        from ..protocols.metrics import known_metrics
+
+        return [_row(name, ": ".join(filter(None, (m.title, m.source)))) for name, m in known_metrics().items()]
     from ..methods.distributions.arrays import known_distributions
 
     return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
