@@ -45,10 +45,14 @@ class Encoder:
 
 
 def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training unit, found by its id, by the id of a test of it, or by the start of either.
+    """Folder of a training in a results folder.
+
+    Args:
+        results: The results folder.
+        unit: Id of the training or of a test of it, or the start of either id.
 
     Raises:
-        UserError: If there is no such unit, or several.
+        UserError: If no training fits, or several do.
     """
     matching: dict[Path, None] = {}
     prefix = "".join(c for c in unit if c in "0123456789abcdef")
@@ -69,10 +73,10 @@ def unit_folder(results: Path, unit: str) -> Path:
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Folder of the training unit that a file of weights belongs to.
+    """Folder of the training that a file of trained weights belongs to.
 
     Raises:
-        UserError: If the file is not the weights of a training unit.
+        UserError: If the file is missing, or is not the weights of a training with its record next to it.
     """
     if not checkpoint.is_file():
         raise UserError(f"--checkpoint {checkpoint}: no such file")
@@ -86,6 +90,10 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 def trained_unit(folder: Path, site: Site) -> Encoder:
     """Encoder with the network of a finished training.
+
+    Args:
+        folder: Folder of the training.
+        site: Paths and device.
 
     Raises:
         UserError: If the folder is not a finished training with its weights.
@@ -139,6 +147,12 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
 
 def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
     """Encoder with a backbone alone, whose pooled features are the embeddings.
+
+    Args:
+        name: Name of the backbone.
+        weights: File of its weights, ``none`` for random ones, or None for those cached on this machine.
+        image_size: Side of its input in pixels; the backbone's own if None.
+        device: Where to embed.
 
     Raises:
         UserError: If the backbone is unknown or the weights do not fit.
