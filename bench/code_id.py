@@ -62,7 +62,10 @@ class Module(NamedTuple):
 
 
 def plugin_name(path: Path) -> str:
-    """Dotted name of a plug-in file, in a synthetic package for its folder, so that it shadows no installed package."""
+    """Dotted name of a plug-in file (Python code of the user), in a package made for its folder.
+
+    So it shadows no installed package.
+    """
     folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
     return f"{PLUGINS}.folder_{folder}.{path.stem}"
 
@@ -70,7 +73,8 @@ def plugin_name(path: Path) -> str:
 def code_id(*roots: str | Path) -> str:
     """Hash of the code of some modules and of all modules of the same packages that they import, directly or not.
 
-    Comments, docstrings and layout do not count. Modules that cannot change a result, such as registries, are left out.
+    It goes into the ids of results, so that edited code never reuses old ones. Comments, docstrings and layout do not
+    count. Modules that cannot change a result, such as registries, are left out.
 
     Args:
         roots: The modules, as dotted names or as files of plug-ins.

@@ -92,8 +92,9 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
 def metadata(cls: Any) -> None:
     """Require that a method's class has a name, summary, docstring and known scorer, and that its declarations agree.
 
-    It must have a corrected form. ``released_behaviour`` says how the other forms, which compute what a public code
-    does, differ from it. Every default lies inside its search range, whose ends are valid values.
+    It must have a corrected form, which computes what the paper's equations say. ``released_behaviour`` tells how the
+    other forms, which compute what a public code does, differ from it. Every default lies inside its search range,
+    whose ends are valid values.
     """
     from .methods.scorers.registry import get_scorer
 
@@ -129,8 +130,8 @@ def shapes(cls: Any) -> None:
 def finite(cls: Any) -> None:
     """Require that the loss and the gradients of a method are finite, in each of its forms.
 
-    The corrected form must keep them finite also at extreme outputs of the heads and for a batch of one class; there, a
-    ``ValueError`` is accepted too.
+    The forms are the corrected one (the paper's equations) and those of public codes. The corrected form must keep them
+    finite also at extreme outputs of the heads and for a batch of one class; there, a ``ValueError`` is accepted too.
     """
     for fidelity in cls.fidelities:
         model = build(cls, fidelity)
@@ -490,7 +491,7 @@ def subsets(dataset: Dataset) -> None:
 
 
 def manifests(dataset: Dataset) -> None:
-    """Require that the hash of the content of a split is reproducible, whatever the order of its images."""
+    """Require that the hash of a split's content is reproducible and does not depend on the order of its images."""
     for (part, images), (_, again) in zip(_parts(dataset), _parts(dataset)):
         manifest = images.manifest_sha256()
         _require(manifest == again.manifest_sha256(), f"{part}: built twice, the content differs")
@@ -559,7 +560,7 @@ def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
-    """Require that a test of embeddings has a docstring, the name of a group, and metrics whose names are not taken."""
+    """Require that a test of embeddings has a docstring, the name of a group, and metrics whose names no other has."""
     from .protocols.metrics import known_metrics
 
     _require(bool(test.run.__doc__), "a test needs a docstring")
@@ -602,7 +603,7 @@ def declared_rows(test: EmbeddingTest) -> None:
 
 
 def any_order(test: EmbeddingTest) -> None:
-    """Require that the values of a test of embeddings do not depend on the order of the images or on the run."""
+    """Require that the values of a test of embeddings depend neither on the order of the images nor on the run."""
     for clean in (True, False):
         first = {_key(row): row["value"] for row in _rows(test, clean)}
         order = torch.randperm(len(_view(clean).ids), generator=torch.Generator().manual_seed(1))
@@ -643,7 +644,7 @@ def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tenso
 
 
 def metadata_of_corruption(corruption: Corruption) -> None:
-    """Require that a corruption has a name, a summary, and a valid range of usual severities within [0, 1]."""
+    """Require that a corruption has a name, a summary, and a valid range of default severities within [0, 1]."""
     from .datasets.corruptions.severity import check_range
 
     _require(bool(corruption.name and corruption.summary), "name and summary must not be empty")

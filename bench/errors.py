@@ -88,7 +88,7 @@ def shortened(text: str, limit: int = LINE) -> str:
 def place_of(error: BaseException) -> str:
     """File and line where an error arose, such as ``mine.py:12``; empty if the error has no traceback.
 
-    If the traceback passes through a plug-in, this is the last line of the plug-in.
+    If the traceback passes through a plug-in file of the user, this is the last line in it.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
@@ -98,7 +98,7 @@ def place_of(error: BaseException) -> str:
 
 
 def from_plugin(error: BaseException) -> bool:
-    """Check if the traceback of an error passes through a plug-in."""
+    """Check if the traceback of an error passes through a plug-in file of the user."""
     return any(_of_plugin(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -63,7 +63,7 @@ class Site(BaseModel):
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:
-        """Groups of tests that the plug-ins define.
+        """Names of the groups of tests that the plug-ins define.
 
         Reading it imports the plug-ins, which registers their tests, scorers, corruptions and distributions.
 

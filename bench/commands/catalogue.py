@@ -93,7 +93,10 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters, ranges, deviations), a data set (recipe) or a protocol (presets).
+    """Show a method, a data set or a protocol.
+
+    A method is shown with its paper, equations, parameters, search ranges and deviations from the paper, a data set
+    with its recipe (default training settings), a protocol with its presets (variants).
 
     \b
     bench show dul_cls

@@ -125,7 +125,7 @@ def repair_results(results: Path) -> None:
     The marker is the file ``store.json``, which has the versions of the records and protocols.
 
     Raises:
-        UserError: If no record in the folder is undamaged, or another process writes to it.
+        UserError: If the folder has no undamaged record (result file), or another process writes to it.
     """
     from ..store.check import damages
     from ..store.claims import Claims

@@ -69,8 +69,9 @@ def score(
     """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
 
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
-    confident), variance [N] or [N, D], concentration [N], quality [N], is_query [N], is_gallery [N], ids [N]. With
-    several files of the same images, the others are compared with the first.
+    confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
+    is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
+    first.
 
     \b
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)

@@ -36,7 +36,7 @@ class EmbeddedModel:
         confidence: Confidences by split and name, each ``[N]``, higher = more confident.
         options: Trained parameters of the method's scorer, by name, such as the scale and bias of hedged instance
             embeddings.
-        trained: Record of the training.
+        trained: Record (specification and results) of the training.
         validation: The images of the split ``val``.
         device: Where matrices of scores are computed.
     """
@@ -99,11 +99,11 @@ class EmbeddedModel:
         return DistributionScorer(name, self.embeddings[split], self.options, self.device)
 
     def modes(self, split: str) -> Scorer:
-        """Scorer of the negative squared distance between the modes of the distributions, for the images of a split."""
+        """Scorer of the negative squared distance between the distributions' modes, for a split such as ``test``."""
         return mode_scorer(self.embeddings[split], self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
+        """Means of the embeddings of a split such as ``test``, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 

@@ -33,10 +33,10 @@ class Encoder:
 
     Attributes:
         view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
-        run: Embeds images. Takes ``load``, which maps row numbers to normalised images, and the number of images;
+        run: Embeds images. Takes a function from row numbers ``[B]`` to normalised images, and the number of images;
             returns the arrays of an embedding file by name.
-        small: Converts a decoded photograph to the input of a network that was trained on small images held in
-            memory; None for a network that takes photographs.
+        small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
+            None for a network that takes photographs.
     """
 
     view: View
@@ -89,10 +89,10 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder with the network of a finished training.
+    """Encoder of images: the network of a finished training, and how it takes images.
 
     Args:
-        folder: Folder of the training.
+        folder: Folder of the training in a results folder.
         site: Paths and device.
 
     Raises:
@@ -146,7 +146,7 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
 
 
 def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
-    """Encoder with a backbone alone, whose pooled features are the embeddings.
+    """Encoder of images: a backbone alone, whose pooled features are the embeddings.
 
     Args:
         name: Name of the backbone.

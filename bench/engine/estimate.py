@@ -26,9 +26,10 @@ from .training import steps_per_epoch
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated run time and disk use of one plan, as upper bounds: early stopping and shared bases only lower them.
+    """Estimated run time and disk use of a plan, which has all trainings and tests of a method on a data set.
 
-    A base is the trained model that a two-stage method starts from.
+    The values are upper bounds: early stopping, and bases (first-stage models) that several methods share, only lower
+    them.
 
     Attributes:
         step: Seconds of one training step.

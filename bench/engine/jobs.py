@@ -42,7 +42,7 @@ class ProposeJob(_Message):
 
 
 class TrainJob(_Message):
-    """Job for a worker process: train one model and write its record and weights to the results folder."""
+    """Job for a worker process: train one model, and write its weights and a record of the result."""
 
     job: Literal["train"] = "train"
     spec: TrainSpec
@@ -55,7 +55,7 @@ class TrainJob(_Message):
 
 
 class TestJob(_Message):
-    """Job for a worker process: test the trained models of one replicate (one seed, all folds), write the records."""
+    """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 

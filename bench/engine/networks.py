@@ -27,7 +27,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     """Network of a training at its initial weights.
 
     Each part has a seed of its own. Parts that two methods share (backbone, mean head) start equal for equal data set
-    and replicate.
+    and replicate (seed number).
 
     Args:
         spec: Specification of the training.

@@ -122,8 +122,8 @@ class Optimisation:
 
     Args:
         model: The network; parts that are frozen have no gradients.
-        optim: Its settings.
-        device: Where it trains.
+        optim: Settings of the optimiser.
+        device: Where the model trains.
 
     Raises:
         UnitFailed: If nothing is trainable.

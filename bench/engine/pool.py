@@ -151,7 +151,7 @@ class Pool:
             The result of the job; None if it was not run.
 
         Raises:
-            SettingFailed: If the job failed because of its setting, with its reason.
+            SettingFailed: If the job failed because of its hyper-parameters, with its reason.
             JobCrashed: If it failed for any other reason.
             WorkerDied: If its worker died twice.
         """

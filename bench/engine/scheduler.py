@@ -191,7 +191,7 @@ class Scheduler:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
 
     async def execute(self) -> Outcome:
-        """Run all plans; failed trainings and tests are collected in the outcome, not raised."""
+        """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
         try:
             return await self._execute()
         finally:

@@ -55,8 +55,9 @@ class CellSetting:
 def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSetting:
     """Setting of a cell (protocol, data set, method), merged from all sources and checked.
 
-    The sources are the recipe of the data set, the preset of the protocol, the fidelity, published settings, a file of
-    settings and what the user has pinned.
+    The sources are the recipe (default training settings of the data set), the preset (variant of the protocol), the
+    fidelity (method as corrected, or as in its public code), published settings, a file of settings, and the values
+    that the user has pinned (fixed).
 
     Args:
         experiment: Everything that was asked for.

@@ -29,7 +29,8 @@ class Checked:
     Attributes:
         partial: Description of the files that the data set lacks, if incomplete data are allowed; else empty.
         files: Hash of the content of its image files; empty for data sets that come with the installation.
-        soft_labels: SHA-256 of people's label distributions of its test images; empty if there are none.
+        soft_labels: SHA-256 of the label distributions that human annotators gave its test images; empty if there are
+            none.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
     """

@@ -20,7 +20,7 @@ def corruption_ranges(
 
     Returns:
         Smallest and largest severity of each corruption to test, by name; and, as text, the corruptions whose
-        severities are not the usual ones.
+        severities are not the default ones.
 
     Raises:
         UserError: If a corruption is named twice, or a range is not valid.

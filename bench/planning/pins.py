@@ -39,7 +39,7 @@ class Pin:
 
     @property
     def shared(self) -> bool:
-        """True if the pin is about data or augmentation, which a method shares with the base that it starts from."""
+        """True if the pin is about data or augmentation, which a method shares with its base (first stage)."""
         return self.key.split(".")[0] in ("data", "augment")
 
 

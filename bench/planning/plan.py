@@ -43,13 +43,14 @@ ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if n
 
 @dataclass(frozen=True, kw_only=True)
 class TestPlan:
-    """Tests of a plan.
+    """Tests that every trained model of a plan gets.
 
     Attributes:
         code: Hash of the code that computes the tests.
         tests: Settings of the tests.
         scorers: Scorers to rank with, in addition to the method's own and the cosine.
-        soft_labels: SHA-256 of people's label distributions of the test images; empty if there are none.
+        soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
+            none.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -66,8 +67,9 @@ class Plan:
 
     Attributes:
         template: Specification of a training at the default setting, from which those of all trials and seeds are made.
-            It has the first block that validates, and no base.
-        validate_folds: Indices of the blocks of development classes that validate; a replicate is one model for each.
+            It validates on the first of ``validate_folds`` and has no base.
+        validate_folds: Indices of the blocks of development classes that validate; a replicate (one seed) is one model
+            for each.
         space: Ranges of the tuned values, by name.
         trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
@@ -112,7 +114,7 @@ class Plan:
 
     @property
     def cell(self) -> Cell:
-        """Protocol, data set and method, which also name the folder of the results."""
+        """Protocol, data set and method of the plan, which also name the folder of its results."""
         return self.template.cell
 
     @property
@@ -133,7 +135,7 @@ class Plan:
 
     @property
     def models(self) -> int:
-        """Number of models of one replicate: one per fold that validates. Each trial or seed trains as many."""
+        """Number of models of one seed or trial: one for each fold that validates."""
         return len(self.validate_folds)
 
     @property
@@ -147,7 +149,7 @@ class Plan:
         return (self.trials + (self.base.trials if self.base else 0)) * self.models
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
-        """Specifications of the trainings of one replicate.
+        """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
 
         Args:
             point: Tuned values by name, such as ``method.margin``.
@@ -183,7 +185,7 @@ class Plan:
         )
 
     def test_specs(self, trained: Specs) -> list[TestSpec]:
-        """Specifications of the tests of one replicate.
+        """Specifications of the tests of one replicate (one seed, all folds).
 
         A replicate of one model has one test. One of several models has two: the mean of their results, and the result
         of their concatenated embeddings.
@@ -212,7 +214,7 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
-    """Plan of a cell (protocol, data set, method).
+    """Make the plan of a cell (protocol, data set, method): all its trials, trainings and tests.
 
     Args:
         experiment: Everything that was asked for.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NothingPublished(UserError):
-    """A method has no published setting for a data set and network."""
+    """Error: a method has no published setting for a data set and network."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PublishedRun:
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """Differences of a run with these names from that of the publication, one text each."""
+        """Differences of a run with this protocol, preset and data set from the publication's, one text each."""
         said = []
         if protocol != self.protocol:
             said.append(f"protocol {protocol} instead of {self.protocol}")

@@ -40,7 +40,7 @@ class RunRequest(BaseModel):
         protocol: Name of the protocol.
         preset: Name of a variant of the protocol.
         fidelity: ``corrected``, or ``released`` (``released_per``, ``released_el``) for what public code computes.
-        seeds: Number of replicates at the best setting.
+        seeds: Number of replicates (seeds) at the best setting.
         trials: Number of tuning trials.
         sampler: Optuna sampler.
         folds: Number of blocks of development classes that validate, with one model each.
@@ -48,7 +48,7 @@ class RunRequest(BaseModel):
         base: Method whose trained model two-stage methods start from.
         backbone: Name of the backbone.
         dim: Embedding size.
-        scorers: Scorers to test with in addition to the usual ones.
+        scorers: Scorers to test with in addition to a method's own and the cosine.
         select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
         corruptions: Corruptions of the test images, with their severities.
         pins: Settings fixed by the user, each ``KEY=VALUE``.
@@ -111,7 +111,7 @@ class Request:
 
     @property
     def cell(self) -> Cell:
-        """Protocol, data set and method."""
+        """Protocol, data set and method of the request."""
         return self.place.cell
 
 
@@ -128,18 +128,19 @@ class Experiment:
         datasets: Data sets that were asked for.
         fidelity: The fidelity asked for, one of :data:`FIDELITIES`: ``corrected``, or ``released`` (``released_per``,
             ``released_el``) for what public code computes. :func:`resolve_fidelity` finds the form of each method.
-        seeds: Number of replicates.
+        seeds: Number of replicates (seeds).
         trials: Number of tuning trials; 0 if nothing is tuned.
         sampler: ``gp`` or ``tpe``.
         hparams: ``tuned``, ``default``, ``published``, or the label of ``file``.
         file: Settings from a file.
-        backbone: Backbone, if it is not the recipe's.
-        dim: Embedding size, if it is not the recipe's.
-        scorers: Scorers to test with in addition to the usual ones.
-        select_by: Scorer of the validation MAP@R that selects epochs and trials, if it is not a method's own.
-        pins: Settings pinned by the user.
-        unusual_folds: Number of blocks of classes that validate in turn, if it is not that of the preset; else None.
-        unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
+        backbone: Backbone; None for that of the recipe (default training settings of a data set).
+        dim: Embedding size; None for the recipe's.
+        scorers: Scorers to test with in addition to a method's own and the cosine.
+        select_by: Scorer of the validation MAP@R that selects epochs and trials; None for each method's own.
+        pins: Settings pinned (fixed) by the user.
+        unusual_folds: Number of blocks of development classes that validate in turn, if it is not the preset's; else
+            None.
+        unusual_corruptions: Corruptions asked for at severities that are not the default ones, as text.
     """
 
     requests: tuple[Request, ...]
@@ -308,10 +309,10 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
 def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
     """The form of a method that a fidelity means, as stored in results and shown in tables.
 
-    ``released`` is what the public code of the paper computes; if two repositories differ, the protocol chooses.
-    ``released_per`` and ``released_el`` name the repository ("Probabilistic Embeddings Revisited", or EL-nivMF and
-    NIR), whether or not the other has a form too. A method without the form that is asked for is used in its corrected
-    form.
+    ``corrected`` follows the paper's equations, ``released`` the public code of the paper; if two repositories differ,
+    the protocol chooses. ``released_per`` and ``released_el`` name the repository ("Probabilistic Embeddings
+    Revisited", or EL-nivMF and NIR), whether or not the other has a form too. A method without the form that is asked
+    for is used in its corrected form.
 
     Args:
         method: Class of the method.

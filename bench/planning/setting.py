@@ -59,7 +59,7 @@ def merge(*layers: Setting) -> Setting:
 
 
 def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameters:
-    """All parameters of a method, checked and with defaults filled in.
+    """All parameters of a method by name, checked and with defaults filled in.
 
     Raises:
         UserError: If one is unknown or does not fit.

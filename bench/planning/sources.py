@@ -99,7 +99,7 @@ def search_ranges(
         preset: Variant of the protocol.
         recipe: Default training settings of the data set.
         method: The method with its parameters.
-        stage: The stage of the recipe that applies.
+        stage: Default optimisation of the stage of training, with its search ranges.
         pinned: Values fixed by the user.
         setting: The whole setting.
         base: First-stage method of a two-stage method.
