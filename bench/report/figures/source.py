@@ -83,8 +83,8 @@ class Source:
     def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
         """Yield the tested models of a data set, grouped by contender (method at one setting).
 
-        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a test
-        that is the mean over several models, the embeddings are those of the first.
+        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a
+        test that is the mean over several models, the embeddings are those of the first.
 
         Args:
             dataset: Name of the data set.
