@@ -46,7 +46,7 @@ def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
     if not set(names) - {"crop"}:

@@ -58,7 +58,7 @@ class ComparisonRow:
 
     @property
     def labels(self) -> list[str]:
-        """Texts of the columns before the values: method, network, tuning, pinned, trainings, seeds, confidence."""
+        """Texts of the columns before the values: method, network, source of the settings, fixed settings and so on."""
         contender = self.contender
         return [
             contender.label,
@@ -83,7 +83,7 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Compa
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
     """
     merged = frame.merge(roles, on="unit")
     return {str(dataset): _compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}

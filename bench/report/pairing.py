@@ -71,7 +71,7 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
         names: Methods to compare; the first is compared with each of the others. If empty, every two are compared.
     """
     lines: list[dict[str, object]] = []
@@ -101,7 +101,7 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
     """
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []

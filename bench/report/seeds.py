@@ -102,7 +102,7 @@ class SeedStatistics:
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> Self:
-        """Compute the statistics of values by seed; nan counts as no value."""
+        """Compute mean and SD of values by seed; nan counts as no value."""
         defined = defined_values(values)
         if not defined:
             return cls(float("nan"), float("nan"), 0, len(values))
@@ -214,7 +214,8 @@ class SeedGroup:
     def variant(self, column: ComparedColumn) -> str:
         """Variant of the metric that a column of the comparison table shows for this method.
 
-        It is ``reranked`` if the column prefers re-ranked values and the tests have them.
+        It is ``reranked`` (as in the public code of "Probabilistic Embeddings Revisited") if the column prefers that
+        and the tests have it.
         """
         return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
 
@@ -223,7 +224,7 @@ def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
     """Group results by contender (method at one setting), in sorted order.
 
     Args:
-        merged: Tidy table (one measured value per row), joined with the own scorer, default confidence and so on of its
-            tests.
+        merged: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
     """
     return [SeedGroup.of(rows) for rows in by_contender(merged)]

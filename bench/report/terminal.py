@@ -30,7 +30,7 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
         console: Where to print.
     """
     print_comparison(comparison(frame, roles), console)
@@ -88,7 +88,7 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
 
     Args:
         frame: Tidy table of results: one measured value per row.
-        roles: Table with the own scorer, default confidence and so on of every test.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
         console: Where to print.
     """
     rows = frame[

@@ -88,7 +88,7 @@ class Row(_Entry):
         set: Settings to fix, ``KEY=VALUE``, as for ``bench run --set``.
         set_photographs: Settings to fix on data sets of photographs only.
         set_on: Settings to fix on single data sets, by name of the data set.
-        select_by: Scorer (similarity) whose validation MAP@R selects the epoch; the method's own if empty.
+        select_by: Scorer (similarity) whose validation MAP@R selects the model; the method's own if empty.
         network: ``BACKBONE/DIM``; that of the table or figure if empty.
         reads: Replacements in the selection of measured values that a column makes, such as another ``scorer``.
         of: Titles of the rows it is computed from.
@@ -213,7 +213,7 @@ class Named(_Entry):
         return (*self.paper.rows.get(self.item.rows_of, ()), *self.item.row)
 
     def columns(self, dataset: str) -> tuple[Column, ...]:
-        """Columns that the paper has for a data set."""
+        """Columns of the table for a data set, without those that the paper does not have for it."""
         every = (*self.paper.columns.get(self.item.columns_of, ()), *self.item.column)
         return tuple(column for column in every if dataset not in column.not_on)
 

@@ -31,7 +31,7 @@ class Published:
 
     @property
     def text(self) -> str:
-        """``mean ± SD`` with the digits of the paper."""
+        """Text ``mean ± SD`` with the digits of the paper; the mean alone if there is no SD."""
         sd = self.columns["std"]
         return f"{self.columns['mean']} ± {sd}" if sd else self.columns["mean"]
 

@@ -39,7 +39,9 @@ class Difference(TypedDict):
 def compare(
     first: Scored, other: Scored, metrics: Sequence[str], *, by: str = "queries", resamples: int = 2000
 ) -> list[Difference]:
-    """Compute other minus first, query by query, with 95 % paired-bootstrap intervals.
+    """Compute differences of metrics between two sets of embeddings of the same images, other minus first.
+
+    Differences are paired by query and have 95 % bootstrap intervals.
 
     Args:
         first: Scores of the first set.

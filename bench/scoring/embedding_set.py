@@ -34,8 +34,8 @@ class EmbeddingSet:
         is_query: bool ``[N]``, whether an image is a query.
         is_gallery: bool ``[N]``, whether an image is searched.
         confidence: float64 ``[N]``, higher = more confident.
-        variance: float64 ``[N]`` or ``[N, D]``, positive.
-        concentration: float64 ``[N]``, not negative.
+        variance: float64 ``[N]`` or ``[N, D]``, positive; of a normal.
+        concentration: float64 ``[N]``, not negative; of a von Mises-Fisher.
         quality: float64 ``[N]``, known quality of the images.
     """
 

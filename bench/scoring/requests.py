@@ -16,7 +16,10 @@ from ..protocols.metrics import Metric, find_metric, known_metrics, metric_reque
 
 
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
-    """Expand names of metrics and of groups of metrics into single metrics, by name; ``all`` stands for every metric.
+    """Expand names of metrics and of groups of metrics into single metrics; ``all`` stands for those of all groups.
+
+    Returns:
+        Declarations of the metrics by name.
 
     Raises:
         BadInput: If a name is unknown or there is none.
@@ -74,7 +77,7 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
         distribution: The embeddings: points, normals or vMFs.
 
     Raises:
-        BadInput: If a scorer is not, or there is no scorer at all; the message suggests others.
+        BadInput: If a scorer does not exist or is not defined, or there is none; the message suggests others.
     """
     if not scorers:
         raise BadInput("no scorer asked for; name at least one, such as cosine")

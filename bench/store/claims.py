@@ -35,7 +35,12 @@ TABLES = "tables"
 
 
 class Holder(NamedTuple):
-    """The process that holds a claim."""
+    """The process that holds a claim, the right to work on a part of a shared results folder.
+
+    Attributes:
+        host: Name of its machine.
+        pid: Its process number.
+    """
 
     host: str
     pid: int
@@ -89,12 +94,12 @@ class Claims:
                 lease.release(force=True)
 
     def close(self) -> None:
-        """Give every claim back."""
+        """Give back every claim that this process holds."""
         for path in list(self._leases):
             self.give_back(path)
 
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
-        """Announce this process to the other drivers (processes that run plans) of the results folder.
+        """Announce this process to the other drivers (processes that train, tune and test) of the results folder.
 
         Args:
             alone: Whether to be the only driver: refuse if there are others, and keep others out.

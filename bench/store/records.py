@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 
 
 class DamagedRecord(ValueError):
-    """Error for the record file of a training, test, study or trial that is damaged, misplaced or of another schema."""
+    """Error for the record file of a training, test, study or trial that is damaged or of another kind or schema."""
 
 
 class _Value(BaseModel):

@@ -121,7 +121,7 @@ def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure of vMF and non-isotropic vMF densities on the sphere, as seen along the mode, and on the circle.
+    """Yield the figure of vMF and non-isotropic vMF densities on the sphere, seen along mu, and on the circle.
 
     Args:
         source: Not used; the figure needs no results.

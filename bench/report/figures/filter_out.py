@@ -51,7 +51,8 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     """Plot MAP@R and Recall@1 as the least confident images are removed; random and oracle orders are controls.
 
     Args:
-        frame: Tidy table (one measured value per row), joined with the own scorer and default confidence of its tests.
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
 
@@ -131,7 +132,8 @@ def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFr
     the plain one of the same test.
 
     Args:
-        frame: Tidy table (one measured value per row), joined with the own scorer and default confidence of its tests.
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
     """
@@ -153,7 +155,8 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Select the points of filter-out curves that :func:`filter_out_figure` shows.
 
     Args:
-        frame: Tidy table (one measured value per row), joined with the own scorer and default confidence of its tests.
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
     """

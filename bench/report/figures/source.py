@@ -63,7 +63,10 @@ class Source:
 
     @cached_property
     def merged(self) -> pd.DataFrame:
-        """Tidy table (one measured value per row), joined with the own scorer, default confidence etc. of each test."""
+        """Tidy table (one measured value per row), joined with the columns of :class:`~bench.store.records.Role`.
+
+        These are facts about each test, such as the method's own scorer (similarity) and default confidence.
+        """
         return self.results.frame.merge(self.results.roles, on="unit")
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:

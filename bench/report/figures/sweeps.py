@@ -40,8 +40,8 @@ def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
     They are sorted by the setting that differs.
 
     Args:
-        merged: Tidy table of one data set (one measured value per row), joined with the own scorer, default confidence
-            and so on of its tests.
+        merged: Tidy table of one data set (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
     """
     found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
     for group in seed_groups(merged):
@@ -73,7 +73,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield, for every data set, a figure of each setting that several tests differ in: metrics against its value.
+    """Yield, for every data set, figures of metrics against each setting that the user fixed to several values.
 
     Args:
         source: Results folder to draw from.
@@ -84,11 +84,11 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def sweep_figures(merged: pd.DataFrame, dataset: str) -> Iterator[Drawing]:
-    """Yield a figure for each setting of which tests on a data set have several pinned (user-fixed) values.
+    """Yield figures of metrics against each setting that the user fixed to several values on a data set.
 
     Args:
-        merged: Tidy table (one measured value per row), joined with the own scorer, default confidence and so on of its
-            tests.
+        merged: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
         dataset: Name of the data set.
     """
     sweeps = find_sweeps(merged[merged["dataset"] == dataset])
