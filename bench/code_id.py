@@ -50,34 +50,48 @@ or puts them into the specification, which is hashed itself."""
 
 
 class Module(NamedTuple):
-    """A file with the dotted name it is imported by; a plug-in's folder counts as its package."""
+    """A Python module: its dotted name and its file. The folder of a plug-in counts as its package."""
 
     name: str
     path: Path
 
     @property
     def package(self) -> str:
-        """Package that its relative imports start from."""
+        """Dotted name of the package that relative imports of the module start from."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
 def plugin_name(path: Path) -> str:
-    """Dotted name of a plug-in file, in a synthetic package for its folder, so that it shadows no installed package."""
+    """Dotted name of a plug-in file (Python code of the user), in a package made for its folder.
+
+    So it shadows no installed package.
+    """
     folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
     return f"{PLUGINS}.folder_{folder}.{path.stem}"
 
 
 def code_id(*roots: str | Path) -> str:
-    """Hash of the code of some modules and of every module of the same packages that they import.
+    """Hash of the code of some modules and of all modules of the same packages that they import, directly or not.
+
+    It goes into the ids of results, so that edited code never reuses old ones. Comments, docstrings and layout do not
+    count. Modules that cannot change a result, such as registries, are left out.
 
     Args:
         roots: The modules, as dotted names or as files of plug-ins.
+
+    Returns:
+        16 hexadecimal digits.
     """
     return content_id(sorted(digest(module.path) for module in closure(*roots)))
 
 
 def closure(*roots: str | Path) -> list[Module]:
-    """The given modules and every module of the same packages that they import, directly or not.
+    """The given modules and every module of the same packages that they import, directly or not, sorted by name.
+
+    Modules that cannot change a result (:data:`OUTSIDE`) are left out.
+
+    Args:
+        roots: The modules, as dotted names or as files of plug-ins.
 
     Raises:
         ValueError: If a root is not found.
@@ -173,10 +187,10 @@ def _find(name: str, importer: Module | None) -> Module | None:
 
 
 def file_of(name: str) -> Path:
-    """File of a module by its dotted name, without importing it.
+    """File of a module by its dotted name, found without importing the module.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is no such module.
     """
     module = _file_of(name)
     if module is None:

@@ -39,7 +39,7 @@ CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
 
 
 class ConformanceError(AssertionError):
-    """A method, data set, test or corruption does not do what each must do."""
+    """Error of a failed check: a method, data set, test or corruption does not do what all of its kind must do."""
 
 
 def _require(condition: bool, what: str) -> None:
@@ -57,9 +57,14 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
-    """A small network of a method for the checks, in training mode and initialised on a batch.
+    """A small network that the checks of a method use, in training mode and initialised on a batch of synthetic images.
 
     A two-stage method is built on a small CosFace objective as its base.
+
+    Args:
+        cls: Class of the method.
+        fidelity: Form of the method: ``corrected``, or ``released`` for what the public code of its paper computes.
+        params: Parameters of the method that differ from its defaults.
     """
     from .methods._model import EmbeddingModel
     from .methods.backbones.registry import build_backbone
@@ -85,7 +90,12 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def metadata(cls: Any) -> None:
-    """Require a name, summary and docstring, a known scorer, a corrected form and defaults inside search ranges."""
+    """Require that a method's class has a name, summary, docstring and known scorer, and that its declarations agree.
+
+    It must have a corrected form, which computes what the paper's equations say. ``released_behaviour`` tells how the
+    other forms, which compute what a public code does, differ from it. Every default lies inside its search range,
+    whose ends are valid values.
+    """
     from .methods.scorers.registry import get_scorer
 
     _require(bool(cls.name and cls.summary), "name and summary must not be empty")
@@ -106,7 +116,7 @@ def metadata(cls: Any) -> None:
 
 
 def shapes(cls: Any) -> None:
-    """Require embeddings as distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
+    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
     model = build(cls)
     images, labels = _batch()
     embedding = model(images)
@@ -118,7 +128,11 @@ def shapes(cls: Any) -> None:
 
 
 def finite(cls: Any) -> None:
-    """Require finite loss and gradients, also at extreme outputs of the heads and for a batch of one class."""
+    """Require that the loss and the gradients of a method are finite, in each of its forms.
+
+    The forms are the corrected one (the paper's equations) and those of public codes. The corrected form must keep them
+    finite also at extreme outputs of the heads and for a batch of one class; there, a ``ValueError`` is accepted too.
+    """
     for fidelity in cls.fidelities:
         model = build(cls, fidelity)
         images, labels = _batch()
@@ -188,7 +202,7 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
 
 
 def learns(cls: Any) -> None:
-    """Require that a few training steps on one fixed batch lower the loss."""
+    """Require that 25 training steps of a method on one fixed batch lower its loss."""
     model = build(cls)
     images, labels = _batch()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -212,7 +226,10 @@ def learns(cls: Any) -> None:
 
 
 def confidence(cls: Any) -> None:
-    """Require finite confidences, one value per image, and of a probabilistic method one of its own that varies."""
+    """Require that the confidences of a method are finite, one value per image.
+
+    A probabilistic method must have a confidence of its own, which is not the same for all images.
+    """
     model = build(cls).eval()
     images, labels = _batch()
     found = model.confidences(model(images))
@@ -225,7 +242,7 @@ def confidence(cls: Any) -> None:
 
 
 def scores(cls: Any) -> None:
-    """Require that the method's own scorer gives finite, symmetric scores of its embeddings."""
+    """Require that a method's own scorer, the similarity that it ranks with, gives finite and symmetric scores."""
     from .methods.scorers.registry import pairwise_score
 
     model = build(cls).eval()
@@ -238,7 +255,10 @@ def scores(cls: Any) -> None:
 
 
 def round_trip(cls: Any) -> None:
-    """Require that a state dict restores embeddings and loss exactly, and arrays the means up to rounding."""
+    """Require that a state dict restores a method's embeddings and loss exactly.
+
+    The means must also survive the conversion of the distributions to arrays and back, up to rounding.
+    """
     from .methods.distributions.arrays import from_arrays, to_arrays
 
     model = build(cls)
@@ -262,7 +282,7 @@ def round_trip(cls: Any) -> None:
 
 
 def deterministic(cls: Any) -> None:
-    """Require that the same seeds give the same loss and gradients."""
+    """Require that the same seeds give the same loss and gradients of a method."""
     images, labels = _batch()
     found = []
     for _ in range(2):
@@ -275,7 +295,7 @@ def deterministic(cls: Any) -> None:
 
 
 def frozen(cls: Any) -> None:
-    """Require that training steps leave the parts that are not trained as they are, batch-norm statistics included."""
+    """Require that training steps leave the frozen parts of a method as they are, batch-norm statistics included."""
     model = build(cls)
     method = model.method
     parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
@@ -323,7 +343,7 @@ def _size(dataset: Dataset) -> list[int]:
 
 
 def data_metadata(dataset: Dataset) -> None:
-    """Require a name, a summary, a docstring, a number of channels and an image size."""
+    """Require that a data set has a name, a summary, a docstring, a number of channels and an image size."""
     cls = type(dataset)
     _require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
     _require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
@@ -332,7 +352,10 @@ def data_metadata(dataset: Dataset) -> None:
 
 
 def disjoint_classes(dataset: Dataset) -> None:
-    """Require disjoint training, validation and test classes, and the same development classes in every fold."""
+    """Require that training, validation and test classes are disjoint in every fold.
+
+    Training and validation classes together must be the same in all folds.
+    """
     test, development = set(dataset.test().class_names), None
     for fold in range(FOLDS):
         split = dataset.train_val(fold, FOLDS)
@@ -349,7 +372,11 @@ def disjoint_classes(dataset: Dataset) -> None:
 
 
 def trainable_and_testable(dataset: Dataset) -> None:
-    """Require enough training classes for a batch of the recipe, and in every split a query with a positive to find."""
+    """Require that a data set has enough training classes for a batch, and queries that have something to find.
+
+    The size of a batch comes from its recipe (its training settings). In training, validation and test images, at least
+    one query must have another image of its class in the gallery.
+    """
     from .errors import TooFewClasses
     from .protocols.recipes import recipe_of
 
@@ -369,7 +396,7 @@ def trainable_and_testable(dataset: Dataset) -> None:
 
 
 def class_labels(dataset: Dataset) -> None:
-    """Require labels 0..C-1, with one distinct name per class."""
+    """Require that the labels of C classes are 0..C-1, with one distinct name per class."""
     for part, images in _parts(dataset):
         labels = images.labels.unique().tolist()
         _require(labels == list(range(images.num_classes)), f"{part}: labels must be 0..C-1, one per class name")
@@ -377,13 +404,13 @@ def class_labels(dataset: Dataset) -> None:
 
 
 def unique_ids(dataset: Dataset) -> None:
-    """Require that image identities are unique."""
+    """Require that every image has an identity (id) of its own, across training, validation and test images."""
     ids = [identity for _, images in _parts(dataset) for identity in images.ids]
     _require(len(set(ids)) == len(ids), "identities repeat; every image needs one of its own, in all parts")
 
 
 def evaluation(dataset: Dataset) -> None:
-    """Require finite float32 evaluation images of the declared size, the same every time and in any batch."""
+    """Require that evaluation images are finite float32 of the declared size, the same every time and in any batch."""
     declared = _size(dataset)
     for part, images in _parts(dataset):
         index = _sample(images)
@@ -397,7 +424,10 @@ def evaluation(dataset: Dataset) -> None:
 
 
 def training_batches(dataset: Dataset) -> None:
-    """Require finite float32 training images of the declared size, determined by the random generator alone."""
+    """Require that augmented training images are finite float32 of the declared size.
+
+    They must be determined by the random generator alone.
+    """
     images = dataset.train_val(0, FOLDS).train
     index, settings = _sample(images), dataset.augmentation_type()
     first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
@@ -409,7 +439,10 @@ def training_batches(dataset: Dataset) -> None:
 
 
 def crops(dataset: Dataset) -> None:
-    """Require that the crop of fraction 1 is the largest centred square, and that a smaller one has the same size."""
+    """Require that the crop of fraction 1 is the largest centred square, and that smaller crops have the same size.
+
+    The fraction is the side of a crop relative to the image's side; crops are resized to the size of evaluation images.
+    """
     for part, images in _parts(dataset):
         index = _sample(images)
         whole = images.cropped(index, torch.ones(len(index)))
@@ -441,7 +474,10 @@ def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
 
 
 def subsets(dataset: Dataset) -> None:
-    """Require that selected images keep the order asked for and their classes, and that no class is left empty."""
+    """Require that selecting images of a data set keeps the given order, their classes and their pixels.
+
+    Classes without a selected image must be dropped.
+    """
     for part, images in _parts(dataset):
         index = _sample(images).flip(0)
         chosen = images.select(index)
@@ -455,7 +491,7 @@ def subsets(dataset: Dataset) -> None:
 
 
 def manifests(dataset: Dataset) -> None:
-    """Require that the hash of the content of a split is reproducible, whatever the order of its images."""
+    """Require that the hash of a split's content is reproducible and does not depend on the order of its images."""
     for (part, images), (_, again) in zip(_parts(dataset), _parts(dataset)):
         manifest = images.manifest_sha256()
         _require(manifest == again.manifest_sha256(), f"{part}: built twice, the content differs")
@@ -524,7 +560,7 @@ def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
-    """Require a docstring, the name of a group, and names of metrics that are not taken."""
+    """Require that a test of embeddings has a docstring, the name of a group, and metrics whose names no other has."""
     from .protocols.metrics import known_metrics
 
     _require(bool(test.run.__doc__), "a test needs a docstring")
@@ -533,7 +569,10 @@ def metadata_of_test(test: EmbeddingTest) -> None:
 
 
 def rows_of_test(test: EmbeddingTest) -> None:
-    """Require rows for clean or corrupted embeddings, none of them repeated."""
+    """Require that a test of embeddings gives rows, one metric value each, for clean or for corrupted images.
+
+    No two rows may agree in everything but their value.
+    """
     per_split = [_rows(test, clean) for clean in (True, False)]
     _require(any(per_split), "it gives no rows; do the embeddings have what `needs` names?")
     for rows in per_split:
@@ -543,7 +582,10 @@ def rows_of_test(test: EmbeddingTest) -> None:
 
 
 def declared_rows(test: EmbeddingTest) -> None:
-    """Require a declared metric in every row, and a value within its range."""
+    """Require that every row that a test of embeddings gives has a declared metric and a value within its range.
+
+    A row must name a confidence if its metric is about confidences, and only then.
+    """
     from .protocols.metrics import find_metric
 
     outside: dict[str, str] = {}
@@ -561,7 +603,7 @@ def declared_rows(test: EmbeddingTest) -> None:
 
 
 def any_order(test: EmbeddingTest) -> None:
-    """Require values that do not depend on the order of the images and are the same when the test runs again."""
+    """Require that the values of a test of embeddings depend neither on the order of the images nor on the run."""
     for clean in (True, False):
         first = {_key(row): row["value"] for row in _rows(test, clean)}
         order = torch.randperm(len(_view(clean).ids), generator=torch.Generator().manual_seed(1))
@@ -602,7 +644,7 @@ def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tenso
 
 
 def metadata_of_corruption(corruption: Corruption) -> None:
-    """Require a name, a summary, and a valid range of usual severities within [0, 1]."""
+    """Require that a corruption has a name, a summary, and a valid range of default severities within [0, 1]."""
     from .datasets.corruptions.severity import check_range
 
     _require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
@@ -610,7 +652,7 @@ def metadata_of_corruption(corruption: Corruption) -> None:
 
 
 def corrupted_pixels(corruption: Corruption) -> None:
-    """Require that corrupted images keep shape and type uint8, and that the image given is not changed in place."""
+    """Require that a corruption keeps the shape and the type uint8, and does not change the given image in place."""
     for shape in ((1, 20, 20), (3, 24, 20), (3, 31, 40)):
         images = _pictures(shape)
         before = images.clone()
@@ -620,7 +662,7 @@ def corrupted_pixels(corruption: Corruption) -> None:
 
 
 def corruption_grows(corruption: Corruption) -> None:
-    """Require that severity 0 changes nothing and that the mean change of a pixel grows with the severity."""
+    """Require that a corruption changes nothing at severity 0, and its mean change of a pixel grows with severity."""
     images = _pictures()
     change = [
         float((_corrupted(corruption, severity, images).double() - images.double()).abs().mean())
@@ -640,7 +682,10 @@ def _global_generators() -> tuple[bytes, str, object]:
 
 
 def corruption_draws(corruption: Corruption) -> None:
-    """Require equal pixels for equal image and severity: all random numbers come from ``draw``."""
+    """Require that a corruption gives equal pixels for equal image and severity, and uses no global random generator.
+
+    It takes its random numbers from ``draw``, a function that depends on the image and that it is called with.
+    """
     images, found = _pictures(), []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -663,13 +708,13 @@ CORRUPTION_CHECKS: dict[str, Callable[[Corruption], None]] = {
 
 
 def check(name: str, cls: Any) -> None:
-    """Run one check of a method.
+    """Run one check of a method; returns nothing if it passes.
 
     Args:
         name: Name of the check, a key of :data:`CHECKS`.
         cls: Class of the method.
 
     Raises:
-        ConformanceError: With what is wrong.
+        ConformanceError: If the method fails; the message says what is wrong.
     """
     CHECKS[name](cls)

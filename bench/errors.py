@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that does not exist; the message has the nearest one that does.
+    """A name that does not exist; the message suggests the nearest known name.
 
     Args:
         what: Kind of name, such as ``method``.
@@ -37,12 +37,12 @@ class UnknownName(UserError):
 
 
 class TooFewClasses(UserError):
-    """A batch is to have more classes than there are to train on.
+    """A batch needs more classes than the data set has for training.
 
     Args:
         dataset: Name of the data set.
-        wanted: Classes of a batch.
-        classes: Training classes.
+        wanted: Number of classes in a batch.
+        classes: Number of training classes.
     """
 
     def __init__(self, dataset: str, wanted: int, classes: int) -> None:
@@ -61,7 +61,7 @@ class UnitFailed(Exception):
 
     Args:
         reason: Why there is no result.
-        what: What failed, if the catcher cannot know better.
+        what: Name of what failed; may be empty if whoever catches the error knows it.
     """
 
     def __init__(self, reason: str, what: str = "") -> None:
@@ -81,15 +81,15 @@ def first_line(error: BaseException, limit: int = LINE) -> str:
 
 
 def shortened(text: str, limit: int = LINE) -> str:
-    """A text on one line, of at most ``limit`` characters."""
+    """A text on one line, cut to at most ``limit`` characters with an ellipsis."""
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error arose, such as ``mine.py:12``.
+    """File and line where an error arose, such as ``mine.py:12``; empty if the error has no traceback.
 
-    If the traceback passes through a plug-in, this is the last line of the plug-in.
+    If the traceback passes through a plug-in file of the user, this is the last line in it.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
@@ -99,7 +99,7 @@ def place_of(error: BaseException) -> str:
 
 
 def from_plugin(error: BaseException) -> bool:
-    """Check if the traceback of an error passes through a plug-in."""
+    """Check if the traceback of an error passes through a plug-in file of the user."""
     return any(_of_plugin(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

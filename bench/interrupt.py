@@ -15,20 +15,20 @@ _cancel: list[Callable[[], object]] = []
 
 
 def install() -> None:
-    """Handle Ctrl-C, SIGTERM and SIGHUP, except those that the shell has set to be ignored (``nohup``)."""
+    """Make Ctrl-C, SIGTERM and SIGHUP end the program at once, except those that the shell ignores (``nohup``)."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
 
 
 def exit_code() -> int:
-    """128 + number of the first signal received (130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP)."""
+    """128 + number of the first signal received (130 for Ctrl-C or none, 143 for SIGTERM, 129 for SIGHUP)."""
     return 128 + (_received[0] if _received else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
-    """Within this context, call a function when a signal comes, so that work under way can end in an orderly way."""
+    """Context in which Ctrl-C, SIGTERM or SIGHUP calls ``cancel`` instead of ending the program at once."""
     _cancel.append(cancel)
     try:
         yield

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Bars per (data set, method), counted in epochs, with the best value so far and the time left.
+    """Progress bars of a run, one per (data set, method), in epochs, with the best value so far and the time left.
 
     Args:
         console: Standard error, so that standard output stays clean for ``--json`` and tables.
@@ -62,23 +62,26 @@ class Display:
         self._progress.stop()
 
     def add(self, cell: Cell, epochs: int) -> None:
-        """Announce epochs that a cell will take at most, in addition to those announced before."""
+        """Add epochs, the most that a cell (protocol, data set, method) can take, to the length of its bar."""
         if cell in self._tasks:
             self.skip(cell, -epochs)
             return
         self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell by epochs that were trained."""
+        """Advance the bar of a cell (protocol, data set, method) by epochs that were trained."""
         self._progress.advance(self._tasks[cell], epochs)
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell by epochs that need no training: they are on disk, or their trial failed."""
+        """Shorten the bar of a cell (protocol, data set, method) by epochs that need no training.
+
+        They are done already, or their tuning trial failed.
+        """
         task = self._progress.tasks[list(self._tasks).index(cell)]
         self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
 
     def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to a cell, such as its best value so far."""
+        """Show a short note next to the bar of a cell (protocol, data set, method), such as its best value so far."""
         if self._notes.get(cell) == text:
             return
         self._notes[cell] = text
@@ -87,7 +90,10 @@ class Display:
             self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """Report that a seed of a cell is trained and tested; with several settings of a cell, once for each."""
+        """Report that one seed of a cell (protocol, data set, method) is trained and tested.
+
+        With several settings of a cell, it is called once for each.
+        """
         seeds = self._seeds[cell] = self._seeds.get(cell, 0) + 1
         tuning = self._notes.get(cell, "").split("; ")[0]
         self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
@@ -102,7 +108,8 @@ class Display:
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar while images are processed, and remove it at the end.
 
-    Yields a function that takes what is done, how many images are ready, and how many there are.
+    Yields:
+        A function to call with the name of the work, the number of images done and the number of all images.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Where there is no terminal a bar would leave an empty line.

@@ -34,7 +34,19 @@ NOUNS = {"methods": "method", "datasets": "data set"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One method or data set that can be named; its class is imported only on :meth:`load`."""
+    """A method or data set that can be named; its class is imported only by :meth:`load`.
+
+    Attributes:
+        kind: ``methods`` or ``datasets``.
+        name: Name on the command line.
+        summary: Description on one line.
+        origin: Module, entry point or file that it comes from, for messages.
+        class_name: Name of its class in the file.
+        path: Its file; None for an entry point.
+        entry_point: Entry point of an installed package that names the class, if it comes from one.
+        broken: Why it cannot be used; empty if no error is known.
+        plugin: Whether it comes from a plug-in file.
+    """
 
     kind: str
     name: str
@@ -47,7 +59,7 @@ class Entry:
     plugin: bool = False
 
     def load(self) -> Any:
-        """Import the class.
+        """Import the class and return it.
 
         Raises:
             UserError: If its file does not import, with the reason.
@@ -68,7 +80,10 @@ class Entry:
 
     @property
     def code(self) -> str | Path:
-        """Module or file of this entry, as :func:`~bench.code_id.code_id` takes it."""
+        """Dotted name of the module that defines the entry, or the file of a plug-in.
+
+        Its code is hashed into the ids of results.
+        """
         if self.plugin:
             assert self.path is not None
             return self.path
@@ -76,7 +91,7 @@ class Entry:
 
 
 class Registry:
-    """All methods or data sets that can be named.
+    """All methods or all data sets that can be named: of this package, other installed packages and plug-ins.
 
     Args:
         kind: ``methods`` or ``datasets``.
@@ -142,7 +157,7 @@ class Registry:
         """Entry by name.
 
         Raises:
-            UserError: If there is none, with the nearest name.
+            UserError: If there is none, with the nearest known name; or if it is known to be broken, with the reason.
         """
         if name not in self.entries:
             for entry in self.broken:
@@ -182,7 +197,14 @@ class Registry:
 
 
 class Registered(NamedTuple):
-    """A registered class as its syntax tree describes it; the kind is empty if the tree does not tell."""
+    """A registered method or data set class, as read from the syntax tree of its file, without importing it.
+
+    Attributes:
+        kind: ``methods`` or ``datasets``; empty if the tree does not tell.
+        class_name: Name of the class.
+        name: Name on the command line.
+        summary: Description on one line.
+    """
 
     kind: str
     class_name: str
@@ -252,7 +274,10 @@ PLUGIN_MODULES = "bench.plugins"
 
 
 def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Import plug-in files and the modules of installed packages, which register what they define.
+    """Import plug-ins, which register what they define: plug-in files, and modules of installed packages.
+
+    The modules are those that entry points of the group ``bench.plugins`` name; one that does not import is only noted
+    on standard error.
 
     Args:
         paths: Plug-in files.
@@ -296,7 +321,13 @@ def _reason(error: BaseException) -> str:
 
 
 def described(module: str, call: str) -> dict[str, str]:
-    """Descriptions, by name, of what a module declares by calls ``call(name, description, ..)``, without importing it.
+    """Descriptions, by name, of the objects that a module makes by calls ``call(name, description, ..)``.
+
+    The module is read without importing it.
+
+    Args:
+        module: Dotted name of the module.
+        call: Name of the function or class that is called, such as ``Corruption``.
 
     Example:
         >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]
@@ -339,7 +370,10 @@ def _last_name(node: ast.expr) -> str:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a plug-in file as a module of a synthetic package, in which ``from .sibling import x`` works."""
+    """Import a plug-in file (Python code of the user) as a module of a package made for its folder.
+
+    There ``from .sibling import x`` works.
+    """
     name = plugin_name(path)
     if name in sys.modules:
         return sys.modules[name]

@@ -8,7 +8,10 @@ from .errors import UserError
 
 
 def pick_device(device: str) -> str:
-    """Device to compute on, ``cpu`` or ``cuda``, for what was asked for.
+    """Device to compute on, ``cpu`` or ``cuda``.
+
+    Args:
+        device: ``cpu``, ``cuda``, or ``auto`` for ``cuda`` if there is a GPU.
 
     Raises:
         UserError: If ``cuda`` is asked for and not there.
@@ -23,8 +26,12 @@ def pick_device(device: str) -> str:
 def worker_count(asked: int | None, device: str) -> int:
     """Number of worker processes: what was asked for, else one per core, or a single one on a GPU.
 
+    Args:
+        asked: The number that was asked for, if any.
+        device: ``cpu`` or ``cuda``.
+
     Raises:
-        UserError: If far more are asked for than there are cores.
+        UserError: If more than four per core are asked for.
     """
     if asked is None:
         return 1 if device == "cuda" else cores()

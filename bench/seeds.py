@@ -22,6 +22,6 @@ def content_id(value: Any) -> str:
 
 
 def seed_for(*axes: str | int) -> int:
-    """Seed in [0, 2**63) from named axes; two different lists of axes give unrelated seeds."""
+    """Seed in [0, 2**63) made of names and numbers that a draw depends on; different lists give unrelated seeds."""
     digest = hashlib.blake2b(canonical_json(list(axes)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -63,7 +63,7 @@ class Site(BaseModel):
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:
-        """Groups of tests that the plug-ins define.
+        """Names of the groups of tests that the plug-ins define.
 
         Reading it imports the plug-ins, which registers their tests, scorers, corruptions and distributions.
 
@@ -75,12 +75,19 @@ class Site(BaseModel):
         return groups_of_modules(load_plugins(map(Path, self.plugins)))
 
     def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
-        """A method with its parameters, in the form ``fidelity`` if it has that one, else in the corrected form."""
+        """Method with its parameters, in a given form.
+
+        Args:
+            name: Name of the method.
+            params: Its parameters; those left out have their defaults.
+            fidelity: ``corrected``, or a released form (what a public code computes). A method that lacks that form is
+                corrected.
+        """
         cls = self.methods.method(name)
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
     def recipe(self, dataset: str) -> Recipe:
-        """Training recipe of a data set.
+        """Recipe of a data set: the training settings that all methods share on it.
 
         Raises:
             UserError: If there is no such data set or recipe, or the recipe is not for its kind of images.
@@ -107,7 +114,7 @@ class Site(BaseModel):
 
     @cached_property
     def opened(self) -> dict[tuple[str, str], Dataset]:
-        """Data sets that were built already, by name and view."""
+        """Data sets that were built already in this process, by name and by text of how photographs are read."""
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:

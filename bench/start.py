@@ -33,7 +33,7 @@ def _forgiving(stream: TextIO | None, always_flush: bool) -> TextIO | None:
 
 
 def entry() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line of ``bench`` and exit with its code."""
     interrupt.install()
     sys.stdout = _forgiving(sys.stdout, always_flush=False)
     sys.stderr = _forgiving(sys.stderr, always_flush=True)

@@ -43,7 +43,15 @@ CHECK_HELP = (
 
 
 class ListRow(TypedDict):
-    """One entry of a list."""
+    """Entry that ``bench list`` prints: a method, a data set, a protocol or another thing with a name.
+
+    Attributes:
+        name: Name on the command line.
+        summary: Description on one line.
+        presets: Names of the presets (variants) of a protocol.
+        origin: Module, entry point or file that defines a method or data set.
+        error: Why a method or data set cannot be used; empty if no error is known.
+    """
 
     name: str
     summary: str
@@ -86,7 +94,10 @@ def show(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Show a method (paper, equations, parameters, ranges, deviations), a data set (recipe) or a protocol (presets).
+    """Show a method, a data set or a protocol.
+
+    A method is shown with its paper, equations, parameters, search ranges and deviations from the paper, a data set
+    with its recipe (default training settings), a protocol with its presets (variants).
 
     \b
     bench show dul_cls
@@ -100,7 +111,16 @@ def show(
 
 
 def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
-    """Entries of one kind for ``bench list``; with ``check``, each is imported and failures are reported."""
+    """Entries of one kind, as ``bench list`` prints them.
+
+    Args:
+        kind: Kind of the entries.
+        plugins: Plug-in files, whose entries are added.
+        check: Whether to import every entry. A method or data set that fails has the reason in ``error``.
+
+    Raises:
+        UserError: If a plug-in file cannot be read or imported.
+    """
     if kind is Listed.protocols:
         from ..protocols import PROTOCOLS, get_protocol
 
@@ -190,10 +210,14 @@ def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[Li
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
-    """Describe an entry for ``bench show``, both as a value for JSON and as text.
+    """Describe a method, data set or protocol for ``bench show``, both as a value for JSON and as text.
+
+    Args:
+        name: Name of the method, data set or protocol.
+        plugins: Plug-in files, whose methods and data sets are known too.
 
     Raises:
-        UserError: If there is nothing of that name.
+        UserError: If nothing has that name.
     """
     from ..protocols import PROTOCOLS
 

@@ -39,7 +39,16 @@ AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an i
 
 
 class DataRow(TypedDict):
-    """A data set, what it needs and where its owners publish it."""
+    """A data set as ``bench data list`` prints it.
+
+    Attributes:
+        name: Name on the command line.
+        summary: Description on one line.
+        embedded: Whether the data come with the installation; others must be downloaded.
+        official: Name of the published release; empty for embedded data.
+        needs: Names of the files by which the release is recognised; empty for embedded data.
+        source: Address at which its owners publish it; empty for embedded data.
+    """
 
     name: str
     summary: str
@@ -86,7 +95,7 @@ def verify(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Count, decode every image, and print what a run would use; exit code 1 if images are damaged.
+    """Decode every image of a data set and print the counts of its splits; exit code 1 if images are damaged.
 
     \b
     bench data verify cub200 --data-root data
@@ -142,7 +151,7 @@ def import_data(
     allow_partial: AllowPartial = False,
     plugin: Plugins = None,
 ) -> None:
-    """Unpack or copy a download below the data root and check that it is the release it should be.
+    """Unpack or copy a downloaded data set into the data root, and check that it is the expected release.
 
     \b
     bench data import cub200 CUB_200_2011.tgz --data-root data
@@ -182,10 +191,20 @@ def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
 
 
 def import_release(name: str, source: Path, root: Path, allow_partial: bool, plugins: tuple[Path, ...] = ()) -> str:
-    """Unpack or copy a downloaded data set, then check it; returns a description of what was found.
+    """Unpack or copy a downloaded data set to ``root / name``, and check that it is the expected release.
+
+    Args:
+        name: Name of the data set.
+        source: Downloaded archive or folder.
+        root: Folder of downloaded data sets.
+        allow_partial: Whether to accept an incomplete release.
+        plugins: Plug-in files, whose data sets are known too.
+
+    Returns:
+        Description of what was found, for the user.
 
     Raises:
-        UserError: If the source is no archive, or not the release that was expected.
+        UserError: If the source cannot be unpacked, is not the expected release, or the target exists.
     """
     import shutil
     import tempfile

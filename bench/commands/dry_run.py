@@ -14,7 +14,14 @@ from ..site import Site
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: int | None) -> None:
-    """Print what would be run, with estimates of its time and disk space."""
+    """Print what a run would do, with estimates of its time and disk space.
+
+    Args:
+        plans: Plans of the run, each for one method on one data set at one setting.
+        site: Data root, weights and device of this machine.
+        results: Results folder, as it is printed.
+        workers: Number of processes; None for the default of the device.
+    """
     for plan in plans:
         print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
@@ -26,7 +33,7 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: i
 
 
 def print_plan(plan: Plan) -> None:
-    """Print what a plan would do, and its setting or what it tunes."""
+    """Print the plan of a method on a data set: numbers of trials and seeds, setting, and search ranges if tuned."""
     role = "" if plan.requested else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
@@ -65,10 +72,10 @@ def _of_unit(plan: Plan) -> dict[str, object]:
 
 
 def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | None) -> None:
-    """Print time and disk, from a few timed steps on this machine.
+    """Print estimates of the run time and disk space of some plans, from a few steps that are timed on this machine.
 
     Args:
-        plans: What would be run.
+        plans: What would be run, each for one method on one data set at one setting.
         site: Paths and device.
         asked_workers: Number of processes; None for the default of the device.
     """

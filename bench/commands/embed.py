@@ -68,8 +68,9 @@ def embed(
 ) -> None:
     """Embed a folder of images into a file that `bench score` reads.
 
-    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added.
-    Variance or concentration come from the network if it has them, and the confidence its method is quoted with.
+    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added. The
+    variance or concentration of every embedding is added if the network gives one. So is the default confidence of its
+    method, unless it follows from these.
 
     \b
     bench embed --run 3f2a --images photos --out photos.npz
@@ -100,7 +101,15 @@ def embed(
 
 
 def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str:
-    """Embed a folder of images; returns what to tell the user.
+    """Embed a folder of images and write the embeddings to a file.
+
+    Args:
+        folder: Folder of images; a folder per class below it gives labels.
+        encoder: Function that makes the network; called once the images are listed.
+        out: File to write: .npz, .safetensors or .parquet.
+
+    Returns:
+        Message for the user: what was written, and what to do next.
 
     Raises:
         UserError: If the network or the images cannot be used; damaged images are named before anything is embedded.

@@ -34,7 +34,8 @@ def new(
 ) -> None:
     """Write a plug-in file to start from; its first lines say how to try it.
 
-    All kinds pass the checks and run as they are, except photo-dataset, which needs images, and weights to be trained.
+    All kinds pass the checks and run as they are, except photo-dataset: it needs images, and weights of a backbone
+    before anything can be trained on it.
 
     \b
     bench new method mine
@@ -47,6 +48,11 @@ def new(
 
 def write_template(kind: PluginKind, name: str, path: Path) -> None:
     """Write the commented template of a plug-in.
+
+    Args:
+        kind: What the plug-in defines.
+        name: Name of the method, data set or other entry in it: lower-case letters, digits and underscores.
+        path: File to write.
 
     Raises:
         UserError: If the name is not valid, or the file exists.

@@ -14,7 +14,7 @@ DEFAULT_RESULTS = Path("results/runs")
 
 
 class Device(StrEnum):
-    """Devices that networks run on."""
+    """Devices that networks run on; ``auto`` is ``cuda`` if there is a GPU, else ``cpu``."""
 
     auto = "auto"
     cpu = "cpu"
@@ -39,7 +39,7 @@ def print_json(value: object) -> None:
 
 
 def names(values: list[str] | None, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Collect names from option values, which may be repeated and comma-separated.
+    """Collect names from option values, which may be repeated and comma-separated; ``default`` if there are none.
 
     Example:
         >>> names(["a, b", "c"]), names(None, ("x",))

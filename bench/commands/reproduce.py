@@ -64,9 +64,9 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run what a table or figure of a paper shows, and print ours next to the published numbers.
+    """Train and test what a table or figure of a paper shows, and print our numbers next to the published ones.
 
-    The same command again resumes where the last one stopped. What differs from the paper is listed below the table.
+    The same command again resumes where the last one stopped. Differences from the paper are listed below the table.
 
     \b
     bench reproduce list

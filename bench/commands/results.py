@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 
 class StatusRow(TypedDict):
-    """Numbers of trials, trained and tested seeds of one (protocol, data set, method), and what is running of it."""
+    """Work that a results folder has of one (protocol, data set, method).
+
+    Attributes:
+        protocol: Name of the protocol.
+        dataset: Name of the data set.
+        method: Name of the method.
+        trials: Number of finished tuning trials, failed ones included.
+        failed_trials: Number of failed trials.
+        trained: Number of finished trainings that belong to no trial.
+        tested: Number of finished tests.
+        unfinished: Number of trainings that have a checkpoint and no result yet.
+        running: Trainings and tests that a process is working on now.
+    """
 
     protocol: str
     dataset: str
@@ -34,7 +46,13 @@ class StatusRow(TypedDict):
 
 
 class RunningUnit(TypedDict):
-    """A training or test (unit) in progress, and the process that has claimed it."""
+    """A training or test in progress, and the process that is working on it.
+
+    Attributes:
+        unit: Kind and id, such as ``train`` and 16 hexadecimal digits.
+        host: Machine of the process.
+        pid: Id of the process.
+    """
 
     unit: str
     host: str
@@ -58,9 +76,10 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Count what a results folder contains: trials, trained and tested seeds of every cell; and who is at work there.
+    """Count the trials, trained and tested seeds in a results folder, and name the processes at work in it.
 
-    Only what is whole is counted. The command that made a damaged file makes it again.
+    There is one line per protocol, data set and method. Damaged files are not counted; the command that made such a
+    file makes it again.
 
     \b
     bench status --results results/runs
@@ -101,10 +120,12 @@ def _check(results: Path, as_json: bool) -> int:
 
 
 def repair_results(results: Path) -> None:
-    """Move the damaged files of a results folder aside, and write its marker file again.
+    """Move the damaged files of a results folder to its folder ``.damaged``, and write its marker again.
+
+    The marker is the file ``store.json``, which has the versions of the records and protocols.
 
     Raises:
-        UserError: If the folder has no whole record, or another process writes to it.
+        UserError: If the folder has no undamaged record (result file), or another process writes to it.
     """
     from ..store.check import damages
     from ..store.claims import Claims
@@ -197,14 +218,15 @@ def report(
 
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str, as_json: bool) -> None:
-    """Draw figures by name; say in one line each what cannot be drawn.
+    """Draw figures by name and print the paths of their files, or one line that says why a figure cannot be drawn.
 
     Args:
-        chosen: Names, or ``all``.
+        chosen: Names of figures, as for ``bench report --figures``, or ``all``.
         site: The results folder, plug-ins and folder of data sets.
         out: Folder for the files; RESULTS/report if None.
-        reference: Method by whose right and wrong answers the norms of other models are split; empty for the default.
-        as_json: Whether to print the paths of the files as JSON.
+        reference: For the figure ``norms``: the method by whose right and wrong answers the embedding norms of all
+            others are split. If empty, it is the most accurate deterministic one.
+        as_json: Whether to print the paths as JSON.
 
     Raises:
         UserError: If a name is unknown, a results folder is needed but missing, or nothing could be drawn.
@@ -237,10 +259,10 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
 
     Args:
         results: Path of the folder.
-        damaged_marker: Whether to accept a folder whose marker is missing or damaged, if it has records.
+        damaged_marker: Whether to accept a folder whose marker ``store.json`` is missing or damaged, if it has records.
 
     Raises:
-        UserError: If it is no results folder, or has results of another version.
+        UserError: If it is no results folder, or its records or protocols have another version than this program.
     """
     from ..protocols import PROTOCOLS, get_protocol
     from ..store.folder import Store
@@ -253,7 +275,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
 
 
 def status_rows(store: Store) -> list[StatusRow]:
-    """Count trials, trained and tested seeds of a results folder, one row per (protocol, data set, method)."""
+    """Count trials, trained and tested seeds in a results folder, one row per (protocol, data set, method)."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
     from ..store.specs import Cell
@@ -289,7 +311,13 @@ def status_rows(store: Store) -> list[StatusRow]:
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
-    """Print the number of older results, and the damaged ones, that the tables leave out."""
+    """Print which test results the tables leave out.
+
+    Args:
+        damaged: Damaged files that were found.
+        older: Number of tests that a later one of the same setting replaces.
+        console: Where to print.
+    """
     if older:
         console.print(
             f"{older} older {'result' if older == 1 else 'results'} of the same setting (other code or other tests)"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OnExisting(StrEnum):
-    """Treatment of existing results."""
+    """Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
 
     skip = "skip"
     rerun = "rerun"
@@ -38,7 +38,7 @@ class OnExisting(StrEnum):
 
 
 class Sampler(StrEnum):
-    """Optuna samplers."""
+    """Optuna samplers for tuning: Gaussian process (``gp``) or tree-structured Parzen estimator (``tpe``)."""
 
     gp = "gp"
     tpe = "tpe"
@@ -184,7 +184,7 @@ def run(
 ) -> None:
     """Tune, train and test methods on data sets; write tables and figures.
 
-    The same command again resumes where the last one stopped: finished units are never done twice.
+    The same command again resumes where the last one stopped: finished trainings and tests are never done twice.
 
     \b
     bench run --method dul_cls --dataset ndigit --seeds 5
@@ -234,16 +234,19 @@ def run_request(
     on_existing: OnExisting,
     dry_run: bool,
 ) -> int:
-    """Carry out a request, or print its plan; returns the exit code.
+    """Carry out a request of ``bench run``, or print its plan.
 
     Args:
         request: Everything that decides about results, such as methods, data sets and protocol.
         site: Paths and plug-ins.
-        results: Results folder as the user typed it.
-        workers: Processes; None for the default of the device.
+        results: Results folder as the user typed it, for messages.
+        workers: Number of processes; None for the default of the device.
         device: ``auto``, ``cpu`` or ``cuda``.
-        on_existing: What to do about results that exist.
+        on_existing: Treatment of results that exist.
         dry_run: Whether to print the plan and stop.
+
+    Returns:
+        Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
     """
     from rich.console import Console
 
@@ -285,17 +288,17 @@ def carry_out(
     """Train and test everything that is planned, one batch after the other in the same worker processes.
 
     Args:
-        batches: Plans of one request each; all of one protocol.
+        batches: Each has the plans of one request; all plans are of one protocol.
         site: Paths and plug-ins.
-        results: Results folder as the user typed it.
-        workers: Processes; None for the default of the device.
+        results: Results folder as the user typed it, for messages.
+        workers: Number of processes; None for the default of the device.
         device: ``cpu`` or ``cuda``.
-        on_existing: What to do about results that exist.
+        on_existing: Treatment of results that exist.
         console: Where progress goes.
         write_tables: Called with the outcome while no other process writes tables of the folder.
 
     Returns:
-        Outcome of the run; None if it was interrupted.
+        Failures, and counts of trainings that were done or reused; None if the run was interrupted.
     """
     import asyncio
 

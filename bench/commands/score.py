@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Draw(StrEnum):
-    """What a bootstrap resamples: queries or whole classes."""
+    """Unit that a bootstrap resamples: single queries or whole classes."""
 
     queries = "queries"
     classes = "classes"
@@ -69,8 +69,9 @@ def score(
     """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
 
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
-    confident), variance [N] or [N, D], concentration [N], quality [N], is_query [N], is_gallery [N], ids [N]. With
-    several files of the same images, the others are compared with the first.
+    confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
+    is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
+    first.
 
     \b
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
@@ -109,9 +110,9 @@ def compare(
 ) -> None:
     """Compare methods of a results folder seed by seed, or files of embeddings query by query.
 
-    The first is compared with each of the others; without names, every two methods are. Methods: mean difference over
-    the seeds that both have, with its 95 % t-interval. Files: what `bench score FILE FILE2` prints; the options but
-    --results are for them.
+    The first is compared with each of the others; without names, every two methods are compared. For methods, the
+    result is the mean difference over the seeds that both have, with its 95 % t-interval. For files, it is what `bench
+    score FILE FILE2` prints; --scorers, --metrics, --normalize and --bootstrap are for files only.
 
     \b
     bench compare cosface pfe dul_cls --results results/runs
@@ -130,7 +131,16 @@ def compare(
 
 
 def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> None:
-    """Compare methods of a results folder: the first with each of the others; without names, every two."""
+    """Print the differences between methods of a results folder, paired by seed, with 95 % t-intervals.
+
+    Args:
+        store: The results folder.
+        methods: The first is compared with each of the others; if empty, every two methods are compared.
+        as_json: Whether to print JSON instead of tables.
+
+    Raises:
+        UserError: If there is no finished test, a method has no results, or no two methods have a common seed.
+    """
     from rich.console import Console
 
     from ..report.frame import collect, plain_rows

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 
 class ScoredFile(TypedDict):
-    """A scored file."""
+    """File of embeddings that was scored.
+
+    Attributes:
+        file: Path of the file.
+        name: Its name in the tables.
+        images: Number of images.
+        classes: Number of classes.
+        dim: Embedding size.
+        queries: Number of queries.
+        gallery: Number of images that are searched.
+    """
 
     file: str
     name: str
@@ -31,7 +41,14 @@ class ScoredFile(TypedDict):
 
 
 class ScoredFiles(TypedDict):
-    """Output of ``bench score --json``: the files, the tidy table, worths of confidences, and differences."""
+    """Output of ``bench score --json``.
+
+    Attributes:
+        files: The scored files.
+        rows: Rows of the tidy table, one value of one metric each.
+        confidences: How much each confidence of each file improves retrieval, one row per file, scorer and confidence.
+        comparison: Differences of the other files from the first, one row per file, scorer and metric.
+    """
 
     files: list[ScoredFile]
     rows: list[dict[str, object]]
@@ -50,20 +67,23 @@ def score_files(
     quiet: bool,
     device: str = "cpu",
 ) -> ScoredFiles:
-    """Score files, compare the others with the first, print unless quiet, write if asked to.
+    """Score files of embeddings, compare the others with the first, and print and write the results.
 
     Args:
-        files: Files of the same images if there are several.
-        scorers: Names of scorers.
-        metrics: Names of groups or metrics.
-        normalize: Whether to L2-normalise; None does what each file says, and normalises where it says nothing.
-        by: What the bootstrap resamples, ``queries`` or ``classes``.
-        out: Folder for tables and figures.
+        files: One file, or several of the same images.
+        scorers: Names of scorers, the similarities to rank with.
+        metrics: Names of metrics or of groups of metrics.
+        normalize: Whether to L2-normalise; None does what each file says, and normalises if it says nothing.
+        by: Unit that the bootstrap of the comparison resamples, ``queries`` or ``classes``.
+        out: Folder for tables and figures; None writes none.
         quiet: Whether to print nothing on standard output.
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Returns:
-        What ``--json`` prints.
+        The value that ``bench score --json`` prints.
+
+    Raises:
+        BadInput: If a file cannot be scored, or a name is unknown.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")

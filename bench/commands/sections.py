@@ -18,7 +18,7 @@ class SectionedCommand(TyperCommand):
     """Names of parameters by the title of their section; parameters without a section come last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of every section, in the order of the table."""
+        """Write the options of every section, in the order of :attr:`sections`, and then all other options."""
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
         for title, names in self.sections.items():
             with formatter.section(title):

@@ -18,7 +18,15 @@ Checks = Mapping[str, Callable[[Any], None]]
 
 
 class CheckResult(TypedDict):
-    """One check of one method, data set, test or corruption."""
+    """Result of one check of one method, data set, test of embeddings or corruption.
+
+    Attributes:
+        kind: ``method``, ``dataset``, ``test`` or ``corruption``.
+        name: Name of the entry that was checked.
+        check: Name of the check.
+        passed: Whether it passed.
+        reason: Why it failed; empty if it passed.
+    """
 
     kind: str
     name: str
@@ -68,7 +76,7 @@ def check_entries(
 
     Methods: shapes, gradients, confidence, state, frozen parts. Data sets: disjoint classes, labels, identities,
     images, crops, manifests. Tests: declared metrics in their range, the same in any order of the images. Corruptions:
-    8-bit images of the same shape, stronger with severity, no chance but that of the image.
+    8-bit images of the same shape, a change that grows with severity, random numbers that depend on the image alone.
 
     \b
     bench test --method mine --plugin mine.py

@@ -25,14 +25,18 @@ from .networks import embed, load_model
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """Embeddings and confidences of one trained model on every split.
+    """Embeddings and confidences of one trained model on every split of the images that the tests need.
+
+    The splits are the clean test images (``test``), the test images under a corruption (``test_`` and its name) and the
+    validation images (``val``).
 
     Attributes:
         method: The method, with its parameters.
         embeddings: Embeddings as distributions, by split, batch shape ``[N]``.
-        confidence: Confidences by split and name, each ``[N]``.
-        options: Trained parameters of its scorer.
-        trained: Record of the training unit.
+        confidence: Confidences by split and name, each ``[N]``, higher = more confident.
+        options: Trained parameters of the method's scorer, by name, such as the scale and bias of hedged instance
+            embeddings.
+        trained: Record (specification and results) of the training.
         validation: The images of the split ``val``.
         device: Where matrices of scores are computed.
     """
@@ -49,11 +53,11 @@ class EmbeddedModel:
     def of(
         cls, unit: str, cell: Cell, site: Site, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
     ) -> EmbeddedModel:
-        """Embed the test images, clean and corrupted, and the validation images of a trained unit.
+        """Embed the test images, clean and corrupted, and the validation images with a trained model.
 
         Args:
-            unit: Id of the training unit.
-            cell: Its folder.
+            unit: Id of the training.
+            cell: Protocol, data set and method of the training.
             site: Paths and device.
             quality: 1 - severity of each test image (for the crop, the fraction of the side that is kept), ``[N]``, by
                 name of the corruption.
@@ -82,19 +86,24 @@ class EmbeddedModel:
 
     @property
     def validation_split(self) -> Literal["val", "train"]:
-        """Name of the split of :attr:`validation`: ``val``, or ``train`` if no development class was held out."""
+        """Split under which results list the validation images: ``val``, or ``train`` if they were trained on."""
         return "train" if self.trained.spec.folds == 1 else "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer of a name for pairs of images of a split, with its trained parameters."""
+        """Scorer that compares the images of a split with each other, with the trained parameters of the model.
+
+        Args:
+            name: Name of the scorer, such as ``cosine``.
+            split: Name of the split, such as ``test`` or ``val``.
+        """
         return DistributionScorer(name, self.embeddings[split], self.options, self.device)
 
     def modes(self, split: str) -> Scorer:
-        """Scorer that compares images of a split by the modes of their distributions."""
+        """Scorer of the negative squared distance between the distributions' modes, for a split such as ``test``."""
         return mode_scorer(self.embeddings[split], self.device)
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
+        """Means of the embeddings of a split such as ``test``, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
@@ -108,9 +117,12 @@ class ConcatenatedModels:
     """Several models taken together as one: the product of their distributions.
 
     The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
-    does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood
-    the log of a product is a sum. The confidence is the mean too. Every development class was trained on by all
-    models but one, so there is no validation split.
+    does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood the
+    log of a product is a sum. The confidence is the mean too. Every development class was trained on by all models but
+    one, so there is no validation split.
+
+    Args:
+        members: Models of the folds of a cross-validation, each embedded on the same test images.
     """
 
     def __init__(self, members: Sequence[EmbeddedModel]) -> None:
@@ -127,15 +139,20 @@ class ConcatenatedModels:
 
     @property
     def validation_split(self) -> Literal["val"]:
-        """The constant ``val``; several models taken together have no images of that split."""
+        """Constant ``val``, as for a single model; it has no images, since each model has other validation classes."""
         return "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer of a name for pairs of images of a split: the mean of the scores of the models."""
+        """Scorer that compares the images of a split with each other: the mean of the models' scores.
+
+        Args:
+            name: Name of the scorer, such as ``cosine``.
+            split: Name of the split, such as ``test``.
+        """
         return MeanScorer([member.scorer(name, split) for member in self.members])
 
     def modes(self, split: str) -> Scorer:
-        """Scorer that compares images of a split by the modes of their distributions: the mean over the models."""
+        """Scorer of the negative squared distance between the modes of the distributions, averaged over the models."""
         return MeanScorer([member.modes(split) for member in self.members])
 
     def unit_vectors(self, split: str) -> Tensor:

@@ -33,10 +33,10 @@ class Encoder:
 
     Attributes:
         view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
-        run: Embeds images. Takes ``load``, which maps row numbers to normalised images, and the number of images;
+        run: Embeds images. Takes a function from row numbers ``[B]`` to normalised images, and the number of images;
             returns the arrays of an embedding file by name.
-        small: Converts a decoded photograph to the input of a network that was trained on small images held in
-            memory; None for a network that takes photographs.
+        small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
+            None for a network that takes photographs.
     """
 
     view: View
@@ -45,10 +45,14 @@ class Encoder:
 
 
 def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training unit, found by its id, by the id of a test of it, or by the start of either.
+    """Folder of a training in a results folder.
+
+    Args:
+        results: The results folder.
+        unit: Id of the training or of a test of it, or the start of either id.
 
     Raises:
-        UserError: If there is no such unit, or several.
+        UserError: If no training fits, or several do.
     """
     matching: dict[Path, None] = {}
     prefix = "".join(c for c in unit if c in "0123456789abcdef")
@@ -69,10 +73,10 @@ def unit_folder(results: Path, unit: str) -> Path:
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Folder of the training unit that a file of weights belongs to.
+    """Folder of the training that a file of trained weights belongs to.
 
     Raises:
-        UserError: If the file is not the weights of a training unit.
+        UserError: If the file is missing, or is not the weights of a training with its record next to it.
     """
     if not checkpoint.is_file():
         raise UserError(f"--checkpoint {checkpoint}: no such file")
@@ -85,7 +89,11 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder with the network of a finished training.
+    """Encoder of images: the network of a finished training, and how it takes images.
+
+    Args:
+        folder: Folder of the training in a results folder.
+        site: Paths and device.
 
     Raises:
         UserError: If the folder is not a finished training with its weights.
@@ -138,7 +146,13 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
 
 
 def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
-    """Encoder with a backbone alone, whose pooled features are the embeddings.
+    """Encoder of images: a backbone alone, whose pooled features are the embeddings.
+
+    Args:
+        name: Name of the backbone.
+        weights: File of its weights, ``none`` for random ones, or None for those cached on this machine.
+        image_size: Side of its input in pixels; the backbone's own if None.
+        device: Where to embed.
 
     Raises:
         UserError: If the backbone is unknown or the weights do not fit.

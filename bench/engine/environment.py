@@ -14,7 +14,12 @@ from ..store.records import Environment
 
 
 def environment(site: Site, started: float) -> Environment:
-    """Machine, software and run time of a unit that began at ``started``, a value of ``time.perf_counter()``."""
+    """Record of the machine, the software and the run time of a training or test.
+
+    Args:
+        site: Its device is recorded.
+        started: Value of ``time.perf_counter()`` at the start.
+    """
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
         bench=__version__,

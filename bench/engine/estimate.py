@@ -26,16 +26,20 @@ from .training import steps_per_epoch
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated run time and disk use of one plan, as upper bounds: early stopping and shared bases only lower them.
+    """Estimated run time and disk use of a plan, which has all trainings and tests of a method on a data set.
+
+    The values are upper bounds: early stopping, and bases (first-stage models) that several methods share, only lower
+    them.
 
     Attributes:
         step: Seconds of one training step.
         embed: Seconds per embedded image.
         training: Seconds of one training, validation included.
-        features: Seconds to compute what a head on a frozen backbone is trained on, once for each base.
+        features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
+            each base.
         test: Seconds of one test.
-        decode: Seconds to decode what is not in the cache yet.
-        cache_bytes: Disk for decoded images that are not in the cache yet.
+        decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
+        cache_bytes: Disk space that these take in the cache.
     """
 
     step: float
@@ -47,9 +51,10 @@ class Estimate:
     cache_bytes: int
 
     def total(self, plan: Plan) -> float:
-        """Seconds that one process needs for a plan, without decoding.
+        """Seconds that one process needs for all trainings and tests of a plan, without decoding of images.
 
-        Features of a frozen backbone are computed for the base of every seed and for the one that all trials share.
+        Features of a frozen backbone are computed for the base (first-stage model) of every seed and for the one that
+        all trials share.
         """
         bases = plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
@@ -69,7 +74,7 @@ def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def estimate(plan: Plan, site: Site) -> Estimate:
-    """Time a few steps of a plan on this machine, with one thread as in a worker.
+    """Estimate the run time and disk use of a plan, from a few steps timed on this machine with one thread.
 
     Args:
         plan: What would be run; nothing is written, and no image is kept.

@@ -23,31 +23,47 @@ from .networks import backbone_features, embed
 
 
 def generator(*axes: str | int) -> torch.Generator:
-    """Random generator whose seed depends on some named things alone, such as the data set and the split."""
+    """Random generator on the CPU, seeded by the given names and numbers alone, such as data set and seed."""
     return torch.Generator().manual_seed(seed_for(*axes))
 
 
 class Inputs(Protocol):
-    """What one stage of training feeds to the network, for training and for validation."""
+    """Interface of the inputs of one stage of training: images, or cached features of a frozen backbone."""
 
     ahead: bool
     """Whether the next batch is made while one is trained on."""
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Inputs of some training rows ``[B]``, drawn from ``gen``."""
+        """Randomly augmented inputs of a training batch.
+
+        Args:
+            rows: Indices of training images, ``[B]``.
+            gen: Generator of the random numbers.
+        """
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of a batch of inputs, as distributions."""
+        """Embed a batch of inputs: raw embeddings ``[B, D]`` and their distributions."""
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embeddings of the validation images."""
+        """Embed the validation images; returns distributions of batch shape ``[N]``."""
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """The stage's loss on validation classes, if it is defined."""
+        """Mean loss of the stage on the validation images; None if the loss is defined for training classes only.
+
+        Args:
+            model: The network.
+            labels: Classes of the validation images, ``[N]``.
+        """
 
 
 class AugmentedImages:
-    """Inputs of an end-to-end stage: augmented images."""
+    """Inputs of a stage that trains the backbone: augmented images.
+
+    Args:
+        data: Training and validation images.
+        augmentation: Settings of the augmentation.
+        device: Where the model is.
+    """
 
     def __init__(self, data: TrainVal, augmentation: object, device: str) -> None:
         self.data = data
@@ -58,7 +74,12 @@ class AugmentedImages:
         self._last: Tensor | None = None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Augmented, normalised training images at some rows, ``[B, C, H, W]``."""
+        """Augmented, normalised training images, ``[B, C, H, W]``.
+
+        Args:
+            rows: Indices of training images, ``[B]``.
+            gen: Generator of the augmentation's random numbers.
+        """
         self._last = self.data.train.training(rows, self.augmentation, gen, self._last)  # type: ignore[arg-type]
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now
@@ -66,12 +87,12 @@ class AugmentedImages:
         return moved
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of a batch of images."""
+        """Embed a batch of images: raw embeddings ``[B, D]`` and their distributions."""
         embedding: Embedding = model(inputs)
         return embedding
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embeddings of the validation images."""
+        """Embed the validation images; returns distributions of batch shape ``[N]``."""
         return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
@@ -81,6 +102,8 @@ class AugmentedImages:
 
 class CachedFeatures:
     """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once per base.
+
+    A base is the trained model that a two-stage method starts from.
 
     Args:
         data: Training and validation images.
@@ -112,24 +135,34 @@ class CachedFeatures:
         self.features = {name: value.to(device) for name, value in load_file(path).items()}
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Backbone features of some training rows, each of a random one of the V views, ``[B, F]``."""
+        """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``.
+
+        Args:
+            rows: Indices of training images, ``[B]``.
+            gen: Generator that chooses the views.
+        """
         views = self.features["train"].shape[0]
         view = torch.randint(views, (len(rows),), generator=gen)
         chosen: Tensor = self.features["train"][view, rows]
         return chosen
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embeddings of a batch of backbone features."""
+        """Embed a batch of backbone features ``[B, F]``: raw embeddings ``[B, D]`` and their distributions."""
         return model.embed_features(inputs)
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embeddings of the validation images."""
+        """Embed the validation images; returns distributions of batch shape ``[N]``."""
         features = self.features["evaluation"]
         return embed(model, lambda rows: features[rows], len(features), self.device, features=True)[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """The stage's loss on validation classes, on the same views in every epoch, trial and method."""
+        """Mean loss of the stage on the validation images, over the same augmented views in every epoch and trial.
+
+        Args:
+            model: The network.
+            labels: Classes of the validation images, ``[N]``.
+        """
         model.eval()
         # An objective with weights of the training classes says itself what its loss on other classes is.
         loss = getattr(model.objective, "validation_loss", model.objective)
@@ -166,9 +199,14 @@ def _augmented_features(
 
 
 def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Training rows and inputs of each batch, in the order of ``batches``.
+    """Row indices and inputs of each training batch, in the order of ``batches``.
 
     If ``inputs.ahead`` is set, a thread prepares the next batch while the present one is trained on.
+
+    Args:
+        inputs: Makes the inputs of a batch.
+        batches: Indices of the training images of each batch, ``[B]``.
+        gen: Generator of the augmentation's random numbers.
     """
     if not inputs.ahead:
         for rows in batches:

@@ -20,14 +20,15 @@ class _Message(BaseModel):
 
 
 class ProposeJob(_Message):
-    """Job: propose the parameters of some trials of a tuning study.
+    """Job for a worker process: propose the parameters of some trials of a tuning study.
 
     Attributes:
-        axes: What the random draws depend on, in addition to the number of the trial.
+        axes: Names that seed the random draws, in addition to the number of the trial: protocol, data set, method,
+            base.
         space: Ranges of the tuned parameters, by name.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
         numbers: Numbers of the trials.
-        told: Finished trials of earlier batches.
+        told: Finished trials of earlier batches, with their values.
         fixed: Parameters of trials that are known already, by number.
     """
 
@@ -41,7 +42,7 @@ class ProposeJob(_Message):
 
 
 class TrainJob(_Message):
-    """Job: train one model and write its record."""
+    """Job for a worker process: train one model, and write its weights and a record of the result."""
 
     job: Literal["train"] = "train"
     spec: TrainSpec
@@ -49,12 +50,12 @@ class TrainJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell (protocol, data set, method), kind and id of the training unit."""
+        """Cell (protocol, data set, method), kind (``train``) and id of the training, which name its folder."""
         return self.spec.cell, "train", self.spec.id
 
 
 class TestJob(_Message):
-    """Job: test the trained models of one replicate and write the records."""
+    """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -65,7 +66,7 @@ class TestJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell (protocol, data set, method), kind and id of the first test unit of the job."""
+        """Cell (protocol, data set, method), kind (``test``) and id of the job's first test; they name its folder."""
         return self.cell, "test", self.specs[0].id
 
 
@@ -73,27 +74,33 @@ Job = ProposeJob | TrainJob | TestJob
 
 
 class EpochDone(_Message):
-    """Event: a training has finished this many epochs."""
+    """Event that a worker reports: a training has finished this many epochs."""
 
     event: Literal["epoch"] = "epoch"
     epoch: int
 
 
 class Done(_Message):
-    """Event: a job is done; what it wrote is in the results folder, what it proposed is here."""
+    """Event that a worker reports: a job is done.
+
+    Records are in the results folder.
+
+    Attributes:
+        points: Parameters of the proposed trials; empty for a training or test.
+    """
 
     event: Literal["done"] = "done"
     points: tuple[Point, ...] = ()
 
 
 class Failed(_Message):
-    """Event: a job ended with an error.
+    """Event that a worker reports: a job ended with an error.
 
     Attributes:
-        error: Class of the error.
+        error: Name of the class of the error.
         reason: Why, on one line.
-        place: File and line where it arose.
-        log: File with the whole traceback, if it could be written.
+        place: File and line where it arose; empty if the reason says it all.
+        log: File with the whole traceback; empty if it was not written.
     """
 
     event: Literal["failed"] = "failed"

@@ -24,9 +24,16 @@ differently in a product of another size, and a benchmark's values must not depe
 
 
 def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) -> EmbeddingModel:
-    """Network of a training unit at its initial weights, each part seeded on its own.
+    """Network of a training at its initial weights.
 
-    Parts that two methods share (backbone, mean head) start equal for equal data set and replicate.
+    Each part has a seed of its own. Parts that two methods share (backbone, mean head) start equal for equal data set
+    and replicate (seed number).
+
+    Args:
+        spec: Specification of the training.
+        site: Device and starting weights of the backbone.
+        num_classes: Number of training classes.
+        channels: Channels of the images.
     """
     method = site.method(spec.method, spec.params, spec.fidelity)
 
@@ -46,7 +53,15 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:
-    """Start a two-stage model from its trained base: backbone, mean head and objective."""
+    """Copy the weights of a trained base (first stage) into a two-stage model: backbone, mean head and objective.
+
+    Args:
+        model: The two-stage model, changed in place.
+        weights: File of the base's weights (.safetensors).
+
+    Raises:
+        ValueError: If the weights do not fit.
+    """
     state = load_file(weights)
     wanted = {}
     for key, value in state.items():
@@ -62,7 +77,13 @@ def load_base(model: EmbeddingModel, weights: Path) -> None:
 
 
 def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
-    """Trained network of a finished training, in evaluation mode, with the weights of a file."""
+    """Network of a finished training, in evaluation mode.
+
+    Args:
+        record: Record of the training.
+        weights: File of its weights (.safetensors).
+        site: Device and plug-ins.
+    """
     # The starting weights of the backbone are overwritten: --weights may be gone by now.
     bare = site.model_copy(update={"weights": "none"})
     model = build_model(record.spec, bare, record.num_classes, record.channels)
@@ -71,10 +92,15 @@ def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
 
 
 def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
-    """Trained network of a finished training unit, in evaluation mode, with the unit's record.
+    """Network of a finished training in evaluation mode, and the record of the training.
+
+    Args:
+        cell: Protocol, data set and method of the training.
+        unit: Id of the training.
+        site: The results folder, the device and plug-ins.
 
     Raises:
-        FileNotFoundError: If the unit has no record.
+        FileNotFoundError: If the training has no record.
         DamagedFile: If its weights are missing or damaged.
     """
     record = site.store.trained(cell, unit)

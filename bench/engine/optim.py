@@ -25,11 +25,17 @@ OPTIMIZERS: Mapping[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
 
 
 def build_optimizer(model: nn.Module, objective: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """Optimiser with two learning rates: ``lr_objective`` for the objective's own parameters, ``lr`` for the rest.
+    """Optimiser with a learning rate ``lr_objective`` for the objective's own parameters and ``lr`` for all others.
 
-    An objective may have a ``learning_rates`` mapping from prefixes of its parameter names to ``(rate, factor)``, the
-    rate being ``lr`` or ``lr_objective``: those parameters learn at factor times that rate and without weight decay,
-    which would pull a logarithm or a flow towards nothing in particular.
+    The rate of the heads is ``lr`` times ``heads_factor``. An objective may have a mapping ``learning_rates`` from
+    prefixes of its parameter names to ``(rate, factor)``, where rate is ``"lr"`` or ``"lr_objective"``. These
+    parameters learn at factor times that rate and without weight decay, which makes no sense for a logarithm or a
+    normalising flow.
+
+    Args:
+        model: The network, objective included.
+        objective: The loss module, which holds class weights or proxies.
+        optim: Settings of the optimiser.
 
     Raises:
         UnitFailed: If nothing is trainable.
@@ -94,9 +100,9 @@ SCHEDULES: Mapping[Schedule, Callable[[int, int, Optim], float]] = {
 def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
     """Share of the peak learning rate at a step: a pure function, so that a resumed run needs no scheduler state.
 
-    ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps
-    and falls as half a cosine to 0; ``cosine`` only falls; ``step`` is ``gamma`` to the number of ``step_epochs``
-    passed, ``multistep`` to the number of ``milestones`` passed.
+    ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps and
+    falls as half a cosine to 0; ``cosine`` only falls; ``step`` is ``gamma`` to the number of ``step_epochs`` passed,
+    ``multistep`` to the number of ``milestones`` passed; ``constant`` is 1.
 
     Args:
         step: Steps done.
@@ -116,8 +122,8 @@ class Optimisation:
 
     Args:
         model: The network; parts that are frozen have no gradients.
-        optim: Its settings.
-        device: Where it trains.
+        optim: Settings of the optimiser.
+        device: Where the model trains.
 
     Raises:
         UnitFailed: If nothing is trainable.
@@ -130,13 +136,18 @@ class Optimisation:
         self._trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def set_rate(self, step: int, steps: int) -> None:
-        """Set the learning rates for a step of a training with ``steps`` steps per epoch."""
+        """Set the learning rates by the schedule.
+
+        Args:
+            step: Steps done since the start of the training.
+            steps: Steps of an epoch.
+        """
         factor = learning_rate_factor(step, steps, self.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = group["max_lr"] * factor
 
     def step(self, loss: Tensor, *, heads_only: bool = False) -> None:
-        """Take one optimiser step on a loss.
+        """Backpropagate a loss and take one optimiser step.
 
         Args:
             loss: The loss, a scalar.

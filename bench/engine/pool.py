@@ -18,12 +18,12 @@ _LINE_LIMIT = 1 << 26
 
 
 class JobFailed(UnitFailed):
-    """A job ended with an error.
+    """A job (training, test or proposal of trials) of a worker process ended with an error.
 
     Args:
-        reason: One line.
+        reason: Why, on one line.
         place: File and line where the error arose; empty if the reason says it all.
-        log: File with the traceback.
+        log: File with the traceback; empty if there is none.
     """
 
     def __init__(self, reason: str, place: str = "", log: str = "") -> None:
@@ -32,7 +32,7 @@ class JobFailed(UnitFailed):
 
 
 class SettingFailed(JobFailed):
-    """A job failed because of its setting, for example because its loss is not finite."""
+    """A job failed because of its setting (hyper-parameters), for example because its loss is not finite."""
 
 
 class WorkerDied(JobFailed):
@@ -40,7 +40,7 @@ class WorkerDied(JobFailed):
 
 
 class JobCrashed(JobFailed):
-    """A job ended with an error that says nothing about its setting: a bug, a missing file, no memory."""
+    """A job ended with an error that its setting (hyper-parameters) is not to blame for: a bug, a missing file."""
 
 
 SETTING_ERRORS = {"UnitFailed", "FloatingPointError", "OverflowError", "ZeroDivisionError", "LinAlgError"}
@@ -111,9 +111,12 @@ class _Worker:
 
 
 class Pool:
-    """Up to ``size`` jobs at a time, over workers that are reused.
+    """Pool of worker processes, which are reused from job to job.
 
     Jobs that wait are served by priority, then in the order they came.
+
+    Args:
+        size: Number of workers, each with one job at a time.
     """
 
     def __init__(self, size: int) -> None:
@@ -124,7 +127,7 @@ class Pool:
         self._stopping = False
 
     async def start(self) -> None:
-        """Start every worker, so that their imports overlap with planning."""
+        """Start every worker, so that their imports go on while the caller plans the work."""
         await asyncio.gather(*(worker.start() for worker in self._all))
 
     async def run(
@@ -134,19 +137,21 @@ class Pool:
         priority: tuple[int, ...] = (),
         begin: Callable[[], bool] = lambda: True,
     ) -> Done | None:
-        """Run a job in a worker.
+        """Run a job in a worker as soon as one is free.
+
+        A job whose worker dies is tried once more.
 
         Args:
             job: The job.
             on_epoch: Called with the number of finished epochs after each.
             priority: Of the jobs that wait, the smallest is served first.
-            begin: Asked when a worker is free; if it says no, the job is not run.
+            begin: Called when a worker is free; if it returns False, the job is not run.
 
         Returns:
-            None if the job was not run.
+            The result of the job; None if it was not run.
 
         Raises:
-            SettingFailed: If the job failed because of its setting, with its reason.
+            SettingFailed: If the job failed because of its hyper-parameters, with its reason.
             JobCrashed: If it failed for any other reason.
             WorkerDied: If its worker died twice.
         """
@@ -182,6 +187,6 @@ class Pool:
             self._idle.append(worker)
 
     async def stop(self) -> None:
-        """End every worker at once; whatever they were doing resumes from its last epoch."""
+        """Kill every worker at once; an interrupted training can resume from its last epoch."""
         self._stopping = True
         await asyncio.gather(*(worker.stop() for worker in self._all))

@@ -45,23 +45,33 @@ class Workers(Protocol):
         priority: tuple[int, ...] = ...,
         begin: Callable[[], bool] = ...,
     ) -> Done | None:
-        """Run a job in a worker, unless ``begin`` says no when one is free."""
+        """Run a job in a worker as soon as one is free.
+
+        Args:
+            job: A training, a test or a proposal of trials.
+            on_epoch: Called with the number of finished epochs after each.
+            priority: Of the jobs that wait, the smallest is served first.
+            begin: Called when a worker is free; if it returns False, the job is not run.
+
+        Returns:
+            The result of the job; None if it was not run.
+        """
 
 
 class Display(Protocol):
-    """The interface of a progress display; cells are identified by their names."""
+    """Interface of a progress display with one bar per cell (protocol, data set, method)."""
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell by epochs that were trained."""
+        """Advance the bar of a cell (protocol, data set, method) by epochs that were trained."""
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell by epochs that need no training."""
+        """Shorten the bar of a cell (protocol, data set, method) by epochs that need no training."""
 
     def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to a cell, such as its best value so far."""
+        """Show a short note next to the bar of a cell (protocol, data set, method), such as its best value so far."""
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """Report that a seed of a cell is trained and tested."""
+        """Report that one seed of a cell (protocol, data set, method) is trained and tested."""
 
     def log(self, text: str) -> None:
         """Print one line above the progress bars."""
@@ -73,10 +83,10 @@ class Failure:
 
     Attributes:
         what: Method, data set and seed that failed.
-        unit: Kind and id of the unit; empty if no single unit failed.
+        unit: ``train`` or ``test``, and the id; empty if no single training or test failed.
         reason: Why, on one line.
-        place: File and line of the error, if that helps.
-        log: File with the traceback.
+        place: File and line of the error; empty if the reason says it all.
+        log: File with the traceback; empty if there is none.
     """
 
     what: str
@@ -110,7 +120,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Best:
-    """The setting a study chose, its value, and the trainings of its best trial (none if nothing was tuned)."""
+    """Result of a tuning study.
+
+    Attributes:
+        point: Tuned values of the best trial, by name; empty if nothing was tuned.
+        value: Mean over the trial's models of the value that selects, higher = better.
+        specs: Specifications of the trial's trainings, by the fold that validates; empty if nothing was tuned.
+    """
 
     point: Point
     value: float = 0.0
@@ -135,14 +151,18 @@ class _Tasks:
 
 
 class Scheduler:
-    """One execution of some plans.
+    """Carries out some plans: runs their tuning trials, trainings and tests in worker processes.
+
+    Results that exist are reused.
 
     Args:
-        plans: The plans, one per cell and setting, those of the bases of two-stage methods included.
+        plans: The plans, one per cell (protocol, data set, method) and setting; those of the bases of two-stage methods
+            included.
         site: Paths and device.
         workers: Where jobs run.
         display: Where progress goes.
-        rerun: Whether to repeat, once, the trainings and tests of the requested cells that are done already.
+        rerun: Whether to repeat, once, the trainings and tests that are done already, but not those of bases that were
+            not asked for by name.
     """
 
     def __init__(
@@ -171,7 +191,7 @@ class Scheduler:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
 
     async def execute(self) -> Outcome:
-        """Run everything; failures are collected, not raised."""
+        """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
         try:
             return await self._execute()
         finally:

@@ -36,7 +36,7 @@ Model = EmbeddedModel | ConcatenatedModels
 
 @dataclass(frozen=True)
 class TestImages:
-    """Test images on which all models of one replicate are tested, clean and corrupted.
+    """Test images on which all models of one replicate (one seed, all folds) are tested, clean and corrupted.
 
     Attributes:
         images: The clean images.
@@ -44,7 +44,7 @@ class TestImages:
         quality: 1 - severity of each image, ``[N]``, by name of the corruption.
         seeds: Seed of the random draws, by name of the corruption.
         noise: Random numbers that serve as the control confidence ``random``, ``[N]``.
-        view: What every split of the images has in common.
+        view: Labels, ids, queries, gallery and options of the tests, which clean and corrupted images have in common.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -58,7 +58,13 @@ class TestImages:
 
     @classmethod
     def of(cls, train: TrainSpec, tests: Tests, site: Site) -> TestImages:
-        """Test images of a training's data set, with the corruptions that a plan of tests asks for."""
+        """Test images of a data set, with the corruptions that are tested.
+
+        Args:
+            train: Specification of a training on that data set.
+            tests: Settings of the tests, with the range of severities of each corruption.
+            site: Paths and device.
+        """
         name = train.dataset
         images: ImageSet = site.dataset(name, train.view).test()
         severity = tests.corruptions
@@ -82,21 +88,31 @@ class TestImages:
         return cls(images, severity, quality, seeds, noise, view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
-        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``."""
+        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``.
+
+        Args:
+            model: The model.
+            split: ``test`` for clean images, ``test_`` and the name of a corruption for others.
+        """
         return {**model.confidence[split], "random": self.noise}
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
-    """Seed of a random draw in the tests; for each purpose it depends on the data set alone, not on the model."""
+    """Seed of a random draw in the tests, such as the order of ties.
+
+    Args:
+        dataset: Name of the data set.
+        purpose: Name of what is drawn; with the data set, it determines the seed.
+    """
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
 def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
-    """Test the trained models of a replicate on clean and on corrupted images; write the records.
+    """Test the trained models of a replicate (one seed, all folds) on clean and corrupted images; write the records.
 
     Args:
-        specs: Test units of the same models.
-        cell: Their folder.
+        specs: Specifications of tests of the same models, such as separately and with their embeddings concatenated.
+        cell: Protocol, data set and method.
         site: Paths and device.
     """
     started = time.perf_counter()
@@ -131,10 +147,16 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All values of one model: MAP@R on its validation classes, and all tests on every split of the test images.
+    """All test results of one model, as rows with one metric value each.
 
-    The splits are the clean images (``test``) and those under each corruption (``test_`` and its name). If every
-    development class was trained on, the validation images are some of the training images; their split is ``train``.
+    They are MAP@R on its validation classes, and all tests on every split of the test images. The splits are the clean
+    images (``test``) and those under each corruption (``test_`` and its name). If every development class was trained
+    on, the validation images are some of the training images; their split is ``train``.
+
+    Args:
+        model: The embedded images of the model.
+        images: Labels, severities and options that all models have in common.
+        spec: Specification of the test.
     """
     tests = load_tests(spec.tests.groups)
     rows: list[SplitRow] = []
@@ -195,7 +217,7 @@ def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validatio
 
 
 def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
-    """Mean of the rows of several models, row by row; a value missing in one of them is missing in the mean.
+    """Mean of the result rows of several models, row by row; a value missing in one of them is missing in the mean.
 
     Example:
         >>> one, other = ({"split": "test", **row("map_at_r", value)} for value in (0.5, 1.0))

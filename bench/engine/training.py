@@ -36,10 +36,10 @@ EpochDone = Callable[[int], None]
 
 
 def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
-    """Train a unit, or go on from its last checkpoint, and write its record.
+    """Train a model, or go on from its last checkpoint, and write its weights and record.
 
     Args:
-        spec: What determines the result.
+        spec: Everything that the result depends on.
         site: Paths and device.
         done: Called with the number of finished epochs after each.
 
@@ -57,7 +57,19 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
 
 @dataclass
 class Progress:
-    """Progress of a training: epochs done, and the best epoch so far."""
+    """Progress of a training: the epochs done, and the best one so far.
+
+    Attributes:
+        epoch: Number of epochs done.
+        history: Measurements of each epoch.
+        best_value: Largest value by which epochs are selected; None before the first epoch.
+        best_epoch: Epoch with that value, counted from 1.
+        best_state: State dict of the network after that epoch.
+        improved_value: Value at the last improvement that counts for early stopping.
+        improved_epoch: Epoch of that improvement.
+        stopped: Whether training stops early.
+        note: Remark for the record, such as a damaged checkpoint; empty if there is none.
+    """
 
     epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -70,7 +82,7 @@ class Progress:
     note: str = ""
 
     def book(self, row: Epoch, value: float, state: dict[str, Tensor], patience: int, min_improvement: float) -> None:
-        """Keep an epoch if it is the best (ties go to the later); stop when patience is used up.
+        """Add a finished epoch: keep its weights if it is the best (ties go to the later), stop if patience is used up.
 
         Args:
             row: Measurements of the epoch.
@@ -93,7 +105,7 @@ class Trainer:
     """One training: the network, its inputs, its optimiser and how far it is.
 
     Args:
-        spec: What determines the result.
+        spec: Everything that the result depends on.
         site: Paths and device.
     """
 
@@ -165,12 +177,15 @@ class Trainer:
         return in_turn(self.inputs, batches, augment)
 
     def remaining_epochs(self) -> Iterator[int]:
-        """Epochs that are still to be trained, until patience is used up."""
+        """Numbers, from 0, of the epochs that are still to be trained, until patience is used up."""
         while self.progress.epoch < self.spec.optim.epochs and not self.progress.stopped:
             yield self.progress.epoch
 
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch; returns the mean loss.
+
+        Args:
+            epoch: Number of the epoch, from 0.
 
         Raises:
             UnitFailed: If a loss is not finite.
@@ -199,7 +214,11 @@ class Trainer:
         return loss
 
     def validate(self, epoch: int, loss: float) -> Epoch:
-        """Measure an epoch on the validation classes: MAP@R, and the loss if the stage has one there.
+        """Measure an epoch on the validation classes: MAP@R, and the loss if it is defined for classes not trained on.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            loss: Mean training loss of the epoch.
 
         Raises:
             UnitFailed: If the embeddings cannot be ranked.
@@ -220,10 +239,10 @@ class Trainer:
         return Epoch(epoch=epoch + 1, loss=loss, val_map_at_r=val, val_loss=val_loss)
 
     def book(self, row: Epoch) -> None:
-        """Keep an epoch if it is the best by the selection criterion.
+        """Add a finished epoch: keep its weights if it is the best by the value that the specification selects by.
 
         Raises:
-            UnitFailed: If the value of that criterion is not finite, or the stage has no validation loss to select by.
+            UnitFailed: If that value is not finite, or if it is the validation loss and there is none.
         """
         selection = self.spec.selection
         value = row.val_map_at_r
@@ -238,7 +257,7 @@ class Trainer:
         self.progress.book(row, value, self.model.state_dict(), selection.patience, selection.min_improvement)
 
     def save_checkpoint(self) -> None:
-        """Replace the checkpoint by the present state."""
+        """Save the progress, the network and the optimiser in the checkpoint file, in place of the former one."""
         # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
         progress = {item: getattr(self.progress, item) for item in self.progress.__dataclass_fields__}
         states = {"model": self.model.state_dict(), **self.optimisation.state_dict()}
@@ -259,7 +278,7 @@ class Trainer:
         self.progress = Progress(**state["progress"])
 
     def finish(self) -> TrainRecord:
-        """Write the best weights and the record."""
+        """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
         progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
         assert progress.best_value is not None
         weights = save({key: value.contiguous() for key, value in progress.best_state.items()})
@@ -285,6 +304,11 @@ class Trainer:
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:
-    """Number of batches per epoch over some training images, at least one."""
+    """Number of batches per epoch, at least one.
+
+    Args:
+        spec: Specification of the training, with the size of a batch.
+        images: Number of training images.
+    """
     sizes = spec.batches
     return max(1, int(sizes.epoch_repeats * images) // (sizes.classes_per_batch * sizes.images_per_class))

@@ -13,7 +13,12 @@ from ..store.specs import Point
 
 
 class Told(BaseModel):
-    """A finished trial of an earlier batch; its value is None if it failed."""
+    """A finished trial of an earlier batch, as it is told to the tuner.
+
+    Attributes:
+        params: Tuned values by name.
+        value: Value to be maximised; None if the trial failed.
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -40,11 +40,11 @@ def _become_silent(out: TextIO) -> None:
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
-    """Do one job: propose trials, train or test.
+    """Do one job in this process: propose trials, train or test.
 
     Args:
         job: The job.
-        emit: Receives the events of a training, one after each epoch.
+        emit: Called with the events of a training, one after each epoch.
     """
     import torch
 
@@ -76,7 +76,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
 
 
 def failed(job: Job, error: BaseException) -> Failed:
-    """Message for a job that ended with an error; the full traceback is written to the folder of the unit."""
+    """Message for a job that ended with an error; the traceback is written to the folder of the training or test."""
     log = ""
     if not isinstance(job, ProposeJob):
         path = job.site.store.unit_dir(*job.unit) / LOG
@@ -91,7 +91,7 @@ def failed(job: Job, error: BaseException) -> Failed:
 
 
 def main() -> None:
-    """Serve jobs until standard input closes."""
+    """Run jobs read from standard input, as JSON by line, until it closes; events go to standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.register_at_fork(after_in_child=partial(_become_silent, out))

@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CellSetting:
-    """A cell with its setting.
+    """Complete and checked setting of one cell (protocol, data set, method).
 
     Attributes:
-        request: The cell, its recipe and its base.
+        request: The cell, the recipe (default training settings) of its data set, and its base.
         method: Class of the method.
         fidelity: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
         params: Parameters of the method, defaults filled in.
-        setting: Everything else that can be set.
-        space: Ranges of the tuned values, by name.
-        pinned: Settings pinned by the user.
-        select_by: Scorer that selects epochs and trials, if it was asked for; a base that only serves has its own.
-        checked: What the checks found.
+        setting: All values that can be set, by group.
+        space: Ranges of the tuned values, by name; empty if nothing is tuned.
+        pinned: Values fixed by the user, which are not tuned.
+        select_by: Scorer whose validation MAP@R selects epochs and trials, if the user named one; None for the method's
+            own. A base that was not asked for by name always has its own.
+        checked: Facts about data, weights and scorers that the checks found.
         differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method.
+        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
+            empty.
     """
 
     request: Request
@@ -52,6 +54,15 @@ class CellSetting:
 
 def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSetting:
     """Setting of a cell (protocol, data set, method), merged from all sources and checked.
+
+    The sources are the recipe (default training settings of the data set), the preset (variant of the protocol), the
+    fidelity (method as corrected, or as in its public code), published settings, a file of settings, and the values
+    that the user has pinned (fixed).
+
+    Args:
+        experiment: Everything that was asked for.
+        request: The cell.
+        site: Paths, plug-ins and device.
 
     Raises:
         NothingPublished: If published settings are asked for and there is none.

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What the checks of a setting found out about its data, weights and scorers.
+    """Facts about data, weights and scorers of a setting, found when it was checked.
 
     Attributes:
-        partial: What is missing from the files of the data set, if incomplete data are allowed.
-        files: Identity of its image files; empty for data sets that come with the installation.
-        soft_labels: SHA-256 of people's label distributions of its test images, if there are some.
+        partial: Description of the files that the data set lacks, if incomplete data are allowed; else empty.
+        files: Hash of the content of its image files; empty for data sets that come with the installation.
+        soft_labels: SHA-256 of the label distributions that human annotators gave its test images; empty if there are
+            none.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
     """
@@ -43,6 +44,13 @@ class Checked:
 
 def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
     """Check names, values, data and weights, so that errors show before any training starts.
+
+    Args:
+        experiment: Everything that was asked for.
+        request: The cell (protocol, data set, method) that the setting is for.
+        setting: All values that can be set.
+        method: The method with its parameters.
+        site: Paths, plug-ins and device.
 
     Raises:
         UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.

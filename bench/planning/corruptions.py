@@ -13,14 +13,14 @@ def corruption_ranges(
     """Corruptions to test, with their ranges of severity.
 
     Args:
-        asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (levels 1 to 5 are fifths) or
-            ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point); ``all`` is every kind that is
-            not named. Kinds must be known.
+        asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (level k of 1 to 5 is severity k / 5) or
+            ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point). ``all`` adds every corruption
+            that is not named. Names must be known.
         preset: Smallest and largest severity of the corruptions that are tested if nothing is asked for, by name.
 
     Returns:
         Smallest and largest severity of each corruption to test, by name; and, as text, the corruptions whose
-        severities are not the usual ones.
+        severities are not the default ones.
 
     Raises:
         UserError: If a corruption is named twice, or a range is not valid.

@@ -11,7 +11,11 @@ from .plan import Plan
 
 
 def check_none(plans: Iterable[Plan], store: Store) -> None:
-    """Refuse plans whose cell (protocol, data set, method) has results at the same setting; ``--on-existing error``.
+    """Refuse plans that have results at the same setting already, as ``--on-existing error`` asks.
+
+    Args:
+        plans: Plans, each for one cell (protocol, data set, method) at one setting.
+        store: The results folder.
 
     Raises:
         UserError: If a plan has such results.

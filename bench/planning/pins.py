@@ -20,14 +20,14 @@ COMMAND_LINE = {"params": "method", "optim": "optim", "batches": "data", "view":
 
 @dataclass(frozen=True)
 class Pin:
-    """A setting pinned by the user: ``--set key=text``, with ``key`` such as ``method.margin``."""
+    """A setting pinned (fixed) by the user: ``--set key=text``, with ``key`` such as ``method.margin``."""
 
     key: str
     text: str
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        """Read ``KEY=VALUE``.
+        """Pin from a text ``KEY=VALUE``.
 
         Raises:
             UserError: If there is no equals sign.
@@ -39,12 +39,12 @@ class Pin:
 
     @property
     def shared(self) -> bool:
-        """Whether the pin is about the data or the augmentation, which a method shares with its base."""
+        """True if the pin is about data or augmentation, which a method shares with its base (first stage)."""
         return self.key.split(".")[0] in ("data", "augment")
 
 
 def parse_pins(texts: tuple[str, ...]) -> tuple[Pin, ...]:
-    """Read every ``KEY=VALUE``.
+    """Pins (settings fixed by the user) from texts ``KEY=VALUE``.
 
     Raises:
         UserError: If there is no equals sign, or a key is given twice.
@@ -59,7 +59,7 @@ def parse_pins(texts: tuple[str, ...]) -> tuple[Pin, ...]:
 
 @dataclass(frozen=True)
 class Pinned:
-    """Values pinned by the user, of those settings that one method and one data set have.
+    """Values pinned (fixed) by the user that apply to one method on one data set.
 
     Attributes:
         layer: The values, by group of settings.
@@ -79,7 +79,12 @@ class Pinned:
 
 
 def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pinned:
-    """Values pinned by the user, of those settings that one method and one data set have; other pins are left out.
+    """Values pinned (fixed) by the user that apply to one method on one data set; other pins are left out.
+
+    Args:
+        pins: All pins of a run.
+        method: Class of the method.
+        recipe: Recipe (default training settings) of the data set.
 
     Raises:
         UserError: If a value does not fit.
@@ -103,7 +108,7 @@ def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pi
 
 
 def convert(text: str, default: Any, where: str) -> Any:
-    """Text converted to a value of the type of a default.
+    """Convert a typed text to the type of a default value.
 
     Args:
         text: The value as typed.

@@ -43,13 +43,14 @@ ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if n
 
 @dataclass(frozen=True, kw_only=True)
 class TestPlan:
-    """Tests of a plan, and the id of their code.
+    """Tests that every trained model of a plan gets.
 
     Attributes:
-        code: Id of the code of the tests.
-        tests: What the preset measures.
-        scorers: Scorers in addition to the method's own and the cosine.
-        soft_labels: SHA-256 of people's label distributions, if there are some.
+        code: Hash of the code that computes the tests.
+        tests: Settings of the tests.
+        scorers: Scorers to rank with, in addition to the method's own and the cosine.
+        soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
+            none.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -65,23 +66,25 @@ class Plan:
     """Everything to be run for one cell (protocol, data set, method) at one setting.
 
     Attributes:
-        template: Training at the default setting on the first block that validates, as a trial and without a base
-            unit.
-        validate_folds: The blocks of classes that validate; a replicate is one model for each.
+        template: Specification of a training at the default setting, from which those of all trials and seeds are made.
+            It validates on the first of ``validate_folds`` and has no base.
+        validate_folds: Indices of the blocks of development classes that validate; a replicate (one seed) is one model
+            for each.
         space: Ranges of the tuned values, by name.
         trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
-        sampler: Optuna sampler.
+        sampler: Optuna sampler, ``gp`` or ``tpe``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
-        base: Plan of the base method, for two-stage methods.
-        testing: What the tests measure.
-        preset: Name of the protocol's preset.
-        pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
-        pins_used: Keys of the pinned values that this plan has, its base's included.
+        base: Plan of the base (first stage), for two-stage methods.
+        testing: The tests.
+        preset: Name of the preset, a variant of the protocol.
+        pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
+        pins_used: Keys of the pinned values that apply to this plan's method and data set.
         requested: Whether the method was asked for by name, rather than as a base.
         differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method.
+        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
+            empty.
     """
 
     template: TrainSpec
@@ -103,12 +106,15 @@ class Plan:
 
     @property
     def key(self) -> PlanKey:
-        """Tuple that identifies this plan among those of a request; several of them may have the same cell."""
+        """Tuple that identifies this plan among those of a request.
+
+        Several plans may have the same protocol, data set and method, at different settings.
+        """
         return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
 
     @property
     def cell(self) -> Cell:
-        """Protocol, data set and method, which also name the folder of the results."""
+        """Protocol, data set and method of the plan, which also name the folder of its results."""
         return self.template.cell
 
     @property
@@ -118,7 +124,7 @@ class Plan:
 
     @property
     def sampler_axes(self) -> tuple[str, ...]:
-        """Axes that seed the tuner's draws, in addition to the number of the trial."""
+        """Names that seed the tuner's draws, with the trial's number: protocol, data set, method, base (or empty)."""
         return (*self.cell, self.base.cell.method if self.base else "")
 
     def defaults(self) -> Point:
@@ -129,26 +135,29 @@ class Plan:
 
     @property
     def models(self) -> int:
-        """Number of models of one replicate, that is of trainings for each trial or seed."""
+        """Number of models of one seed or trial: one for each fold that validates."""
         return len(self.validate_folds)
 
     @property
     def trainings(self) -> int:
-        """Number of trainings for all trials and all seeds."""
+        """Number of trainings for all trials and all seeds, without those of the base."""
         return (self.trials + self.seeds) * self.models
 
     @property
     def tuning_trainings(self) -> int:
-        """Number of trainings spent on tuning the setting, including those of the base."""
+        """Number of trainings spent on tuning the setting, including those spent on tuning the base."""
         return (self.trials + (self.base.trials if self.base else 0)) * self.models
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
-        """Specifications of the trainings of one replicate.
+        """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
 
         Args:
-            point: Tuned values.
-            replicate: Seed number, or :data:`~bench.store.specs.TUNING`.
-            bases: Specifications of the trained bases, for two-stage methods.
+            point: Tuned values by name, such as ``method.margin``.
+            replicate: Seed number, or :data:`~bench.store.specs.TUNING` for a trial.
+            bases: Specifications of the trained bases by fold, for two-stage methods.
+
+        Returns:
+            One specification for each fold that validates, by the index of the fold.
         """
         params, optim = dict(self.template.params), asdict(self.template.optim)
         for name, value in point.items():
@@ -161,7 +170,11 @@ class Plan:
         return specs
 
     def study_spec(self, bases: Specs | None) -> StudySpec:
-        """Specification of the study on some trained bases."""
+        """Specification of this plan's tuning study.
+
+        Args:
+            bases: Specifications of the trained bases by fold, for two-stage methods.
+        """
         return StudySpec(
             template=self.template,
             validate_folds=self.validate_folds,
@@ -172,7 +185,14 @@ class Plan:
         )
 
     def test_specs(self, trained: Specs) -> list[TestSpec]:
-        """Specifications of the tests of one replicate: of its one model, or of its models taken together."""
+        """Specifications of the tests of one replicate (one seed, all folds).
+
+        A replicate of one model has one test. One of several models has two: the mean of their results, and the result
+        of their concatenated embeddings.
+
+        Args:
+            trained: Specifications of the replicate's trainings, by fold.
+        """
         return [
             TestSpec(
                 code=self.testing.code,
@@ -194,12 +214,12 @@ class Plan:
 
 
 def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
-    """Plan of a cell (protocol, data set, method).
+    """Make the plan of a cell (protocol, data set, method): all its trials, trainings and tests.
 
     Args:
-        experiment: What was asked for.
+        experiment: Everything that was asked for.
         cell: The cell with its setting.
-        base: Plan of its base, for a two-stage method.
+        base: Plan of its base (first stage), for a two-stage method.
         site: Paths, plug-ins and device.
     """
     preset = experiment.preset

@@ -24,7 +24,8 @@ class Plans:
 
     Attributes:
         plans: The plans, each once, a base before the methods that are built on it.
-        left_out: A line for every cell that is left out, since it has no published setting while others have one.
+        left_out: A line for every method and data set that is left out, since it has no published setting while others
+            have one.
         differences: A line for every run at a published setting that differs from what its paper did.
     """
 
@@ -35,6 +36,10 @@ class Plans:
 
 def build_plans(request: RunRequest, site: Site) -> Plans:
     """Plan every requested cell (protocol, data set, method); with a sweep, at each of its values.
+
+    Args:
+        request: The options of ``bench run`` that decide about results.
+        site: Paths, plug-ins and device.
 
     Raises:
         UserError: If a name or a value is not known, with what to do.

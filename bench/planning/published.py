@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 
 class NothingPublished(UserError):
-    """A method has no published setting for a data set and network."""
+    """Error: a method has no published setting for a data set and network."""
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """Protocol and data that a publication ran its settings with; a run with others does not replay it.
+    """Protocol and data with which the authors of published settings ran them.
+
+    A run with other ones does not replay the publication.
 
     Attributes:
         protocol: Protocol of this benchmark that tests as the publication did.
-        preset: Preset of that protocol.
-        fidelities: Forms of a method that compute what the code of the publication does.
-        datasets: Data sets that are read otherwise than in the publication, each with the name of the data set that
-            is read as there.
+        preset: Preset (variant) of that protocol.
+        fidelities: Names of the forms of a method that compute what the code of the publication does.
+        datasets: Data sets of this benchmark that differ from the one of the publication, each with the name of the one
+            that agrees with it, such as ``inshop_merged`` for ``inshop``.
     """
 
     protocol: str
@@ -40,7 +42,7 @@ class PublishedRun:
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """Differences of a run from that of the publication, one line each; empty if there are none."""
+        """Differences of a run with this protocol, preset and data set from the publication's, one text each."""
         said = []
         if protocol != self.protocol:
             said.append(f"protocol {protocol} instead of {self.protocol}")
@@ -60,18 +62,19 @@ class Published:
     """A published setting of a method, translated to the names of this benchmark.
 
     Attributes:
-        source: Whose code it comes with.
+        source: Name of the public code that it comes from.
         variant: Name of the configuration in that code.
         network: Backbone and embedding size it is for, such as ``bn_inception/128``.
         values: The values as published, by their published names.
         params: Parameters of the method.
         optim: Optimiser and schedule.
-        run: The rest of the set-up that the values are for.
-        data: Batches and backbone, where they differ from the recipe's.
+        run: Protocol and data that the values are for.
+        data: Batches, pooling and other settings of the backbone, if they differ from the defaults of the data set.
         kind: Parameters that a run must have for the setting to apply to it.
-        released_only: Whether the setting makes sense only for the released form of the method, which computes what
-            the public code of its paper does.
-        stage1: Published parameters of the base, as published; empty for methods of one stage.
+        released_only: Whether the setting makes sense only for the released form of the method, which computes what the
+            public code of its paper does.
+        stage1: Published parameters of the base (first stage), by their published names; empty for methods of one
+            stage.
     """
 
     source: str
@@ -88,7 +91,7 @@ class Published:
 
     @property
     def layer(self) -> Setting:
-        """The setting as a layer that can be merged with others."""
+        """The setting as a layer: some values by group, which are merged with those of other sources."""
         return Setting(params=self.params, optim=self.optim, batches=self.data)
 
 
@@ -102,7 +105,7 @@ def published_settings(method: type[Method], dataset: str, base: str) -> list[Pu
     Args:
         method: Class of the method.
         dataset: Name of the data set.
-        base: Base method of two-stage methods.
+        base: Name of the method of the first stage; it matters for two-stage methods only.
     """
     settings: list[Published] = []
     for source in method.published:
@@ -230,11 +233,11 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
 def stage_one(head: Published, base: type[Method]) -> Published:
     """Published setting of the base (first stage) of a two-stage method.
 
-    The configurations of PER ("Probabilistic Embeddings Revisited") give the classifier of the first stage
-    values of its own (``stages.0``); learning rates, their decay and the epochs are the same in both stages.
+    The configurations of "Probabilistic Embeddings Revisited" give the classifier of the first stage values of its own
+    (``stages.0``); learning rates, their decay and the epochs are the same in both stages.
 
     Args:
-        head: Published setting of the head.
+        head: Published setting of the two-stage method.
         base: Class of its base.
     """
     params = {name: value for name, value in head.stage1.items() if name in base.Params.model_fields}
@@ -243,11 +246,11 @@ def stage_one(head: Published, base: type[Method]) -> Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a published setting has to fit: network, form and parameters of a method.
+    """Requirements on a published setting: network, form and parameters of a method.
 
     Attributes:
-        network: ``backbone`` and ``dim``.
-        fidelity: Form of the method.
+        network: ``backbone`` and ``dim`` by name.
+        fidelity: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
         params: All parameters of the method as pinned or by default; they may choose among several settings.
         pooling: Pooling of the setting that is taken if two differ in it alone.
     """
@@ -258,11 +261,11 @@ class Wanted:
     pooling: str = "avg"
 
     def fits(self, item: Published) -> bool:
-        """Whether the parameters are those that a published setting is for."""
+        """Check if these parameters include those that a published setting is for."""
         return all(self.params.get(name) == value for name, value in item.kind.items())
 
     def rank(self, item: Published) -> tuple[int, bool]:
-        """Sort key of settings for a network: more specific ones rank higher, then those with the wanted pooling."""
+        """Sort key of published settings: more required parameters rank higher, then the wanted pooling."""
         return len(item.kind), item.data["pooling"] == self.pooling
 
 
@@ -272,8 +275,8 @@ def find_published(method: type[Method], dataset: str, base: str, wanted: Wanted
     Args:
         method: Class of the method.
         dataset: Name of the data set.
-        base: Base method of two-stage methods.
-        wanted: What the setting has to fit.
+        base: Name of the method of the first stage; it matters for two-stage methods only.
+        wanted: Requirements on the setting.
 
     Raises:
         NothingPublished: If none fits; the message says for which data sets or networks there are some.

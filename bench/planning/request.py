@@ -30,7 +30,30 @@ _RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
 
 
 class RunRequest(BaseModel):
-    """The options of ``bench run`` that decide about values; None leaves one to the preset or the recipe."""
+    """The options of ``bench run`` that decide about results, as the user gave them.
+
+    If an option is None, the preset of the protocol or the recipe (default training settings) of the data set decides.
+
+    Attributes:
+        methods: Names of methods, each text a comma-separated list; or ``all``.
+        datasets: Names of data sets, likewise.
+        protocol: Name of the protocol.
+        preset: Name of a variant of the protocol.
+        fidelity: ``corrected``, or ``released`` (``released_per``, ``released_el``) for what public code computes.
+        seeds: Number of replicates (seeds) at the best setting.
+        trials: Number of tuning trials.
+        sampler: Optuna sampler.
+        folds: Number of blocks of development classes that validate, with one model each.
+        hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
+        base: Method whose trained model two-stage methods start from.
+        backbone: Name of the backbone.
+        dim: Embedding size.
+        scorers: Scorers to test with in addition to a method's own and the cosine.
+        select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
+        corruptions: Corruptions of the test images, with their severities.
+        pins: Settings fixed by the user, each ``KEY=VALUE``.
+        sweeps: Settings that are run at several values, each ``KEY=A,B,C``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +82,8 @@ class Place(NamedTuple):
 
     Attributes:
         cell: Protocol, data set and method.
-        head: Two-stage method whose first stage this is, if that stage has a setting of its own; else empty.
+        head: Name of the two-stage method whose first stage this is, if that stage has a setting of its own; else
+            empty.
     """
 
     cell: Cell
@@ -68,11 +92,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One cell (protocol, data set, method) of an experiment, with the settings pinned for it.
+    """One cell (protocol, data set, method) of an experiment, with the settings pinned (fixed by the user) for it.
 
     Attributes:
-        place: The cell, and the head that it serves alone, if any.
-        recipe: Recipe of the data set.
+        place: The cell, and the two-stage method whose first stage it is, if it serves that one alone.
+        recipe: Recipe (default training settings) of the data set.
         base: Place of its base in the experiment, for two-stage methods.
         requested: Whether the method was asked for by name, rather than as a base.
         pins: Settings pinned by the user. What is pinned for a method is not pinned for a base that only serves it,
@@ -87,7 +111,7 @@ class Request:
 
     @property
     def cell(self) -> Cell:
-        """Protocol, data set and method."""
+        """Protocol, data set and method of the request."""
         return self.place.cell
 
 
@@ -99,22 +123,24 @@ class Experiment:
         requests: Every cell (protocol, data set, method), each base before the methods that use it.
         protocol: The protocol.
         preset_name: Name of its preset.
-        preset: The preset, with the folds and corruptions that were asked for.
+        preset: The preset (variant of the protocol), with the folds and corruptions that were asked for.
         methods: Methods that were asked for by name.
         datasets: Data sets that were asked for.
-        fidelity: One of :data:`FIDELITIES`; what it means for a method, :func:`resolve_fidelity` says.
-        seeds: Number of replicates.
+        fidelity: The fidelity asked for, one of :data:`FIDELITIES`: ``corrected``, or ``released`` (``released_per``,
+            ``released_el``) for what public code computes. :func:`resolve_fidelity` finds the form of each method.
+        seeds: Number of replicates (seeds).
         trials: Number of tuning trials; 0 if nothing is tuned.
         sampler: ``gp`` or ``tpe``.
         hparams: ``tuned``, ``default``, ``published``, or the label of ``file``.
         file: Settings from a file.
-        backbone: Backbone, if it is not the recipe's.
-        dim: Embedding size, if it is not the recipe's.
-        scorers: Scorers to test with in addition to the usual ones.
-        select_by: Scorer of the validation MAP@R that selects epochs and trials, if it is not a method's own.
-        pins: Settings pinned by the user.
-        unusual_folds: Number of blocks of classes that validate in turn, if it is not that of the preset; else None.
-        unusual_corruptions: Corruptions at severities that are not the usual ones, as text.
+        backbone: Backbone; None for that of the recipe (default training settings of a data set).
+        dim: Embedding size; None for the recipe's.
+        scorers: Scorers to test with in addition to a method's own and the cosine.
+        select_by: Scorer of the validation MAP@R that selects epochs and trials; None for each method's own.
+        pins: Settings pinned (fixed) by the user.
+        unusual_folds: Number of blocks of development classes that validate in turn, if it is not the preset's; else
+            None.
+        unusual_corruptions: Corruptions asked for at severities that are not the default ones, as text.
     """
 
     requests: tuple[Request, ...]
@@ -139,7 +165,11 @@ class Experiment:
 
 
 def resolve(request: RunRequest, site: Site) -> Experiment:
-    """Look up everything that a request names.
+    """Look up all that a request names, read its file of settings, and list its cells (protocol, data set, method).
+
+    Args:
+        request: The options of ``bench run`` that decide about results.
+        site: Paths, plug-ins and device.
 
     Raises:
         UserError: If a name or a value is not known, with what to do.
@@ -244,15 +274,17 @@ def _check_names(request: RunRequest) -> None:
 
 
 def split_names(asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Names from comma-separated lists."""
+    """Single names from comma-separated lists, without blanks and empty parts."""
     return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
 
 
 def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    """Names from comma-separated lists; ``all`` is every known one.
+    """Names from comma-separated lists, each once; ``all`` stands for every known name.
+
+    Names that are not known are kept.
 
     Raises:
-        UserError: If none is named.
+        UserError: If the lists are empty.
 
     Example:
         >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
@@ -275,11 +307,12 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
 
 
 def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
-    """The form of a method that a fidelity stands for, as stored in results and shown in tables.
+    """The form of a method that a fidelity means, as stored in results and shown in tables.
 
-    ``released`` is what the public code of the paper computes; where two repositories differ, the protocol chooses.
-    ``released_per`` and ``released_el`` name the repository, whether or not the other has a form too. A method without
-    the form that is asked for is used in its corrected form.
+    ``corrected`` follows the paper's equations, ``released`` the public code of the paper; if two repositories differ,
+    the protocol chooses. ``released_per`` and ``released_el`` name the repository ("Probabilistic Embeddings
+    Revisited", or EL-nivMF and NIR), whether or not the other has a form too. A method without the form that is asked
+    for is used in its corrected form.
 
     Args:
         method: Class of the method.

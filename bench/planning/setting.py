@@ -20,13 +20,15 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Values of a training that can be set, by group; a layer has some of them, a merged setting has all.
+    """Values of a training that can be set, by group.
+
+    A complete setting has all values. A layer, which comes from one source such as a preset, has some of them.
 
     Attributes:
         network: ``backbone`` and ``dim``.
         params: Parameters of the method (``method.*``).
         optim: Optimiser and schedule (``optim.*``).
-        batches: How training images are served (``data.*``).
+        batches: Composition of training batches, and how the backbone reads them (``data.*``).
         view: How photographs are read (``data.*`` too).
         augmentation: Arguments of the augmentation (``augment.*``).
     """
@@ -43,7 +45,7 @@ GROUPS = tuple(item.name for item in fields(Setting))
 
 
 def merge(*layers: Setting) -> Setting:
-    """One setting from layers; a later layer wins.
+    """Merge settings value by value; a later one wins.
 
     Example:
         >>> merge(Setting(optim={"lr": 1.0, "epochs": 9}), Setting(optim={"lr": 2.0})).optim
@@ -57,7 +59,7 @@ def merge(*layers: Setting) -> Setting:
 
 
 def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameters:
-    """All parameters of a method, checked and with defaults filled in.
+    """All parameters of a method by name, checked and with defaults filled in.
 
     Raises:
         UserError: If one is unknown or does not fit.

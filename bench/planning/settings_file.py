@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """Settings of a JSON or TOML file.
+    """Settings of a JSON or TOML file that the user gave.
 
     Attributes:
         path: Path of the file.
-        label: Name of the file with a hash of its content, so that edited content gets another label.
+        label: Name of the file with a hash of its content, so that edited content gets another label in results.
         shared: Values for all methods, by key such as ``optim.lr``.
         by_method: Values by method and key, which override the shared ones.
     """
@@ -61,6 +61,10 @@ class SettingsFile:
 
 def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both.
+
+    Args:
+        name: Path of a JSON or TOML file.
+        methods: Names of all known methods.
 
     Raises:
         UserError: If the file cannot be read, or names an unknown method.

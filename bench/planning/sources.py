@@ -17,17 +17,28 @@ OPTIM_KEYS = tuple(item.name for item in fields(Optim))
 
 
 def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
-    """Parameters of a method whose usual values here replace its own defaults.
+    """Values that replace a method's own default parameters here, by name.
 
     They come from its released form (what the public code of its paper computes), the recipe of the data set and the
     preset of the protocol; the later of these wins.
+
+    Args:
+        recipe: Default training settings of the data set.
+        preset: Variant of the protocol.
+        method: Class of the method.
+        fidelity: Form of the method, ``corrected`` or a released one.
     """
     name = method.name
     return {**method.defaults(fidelity), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
 
 
 def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
-    """Default setting of the data set of a recipe, for one stage of training."""
+    """Default setting of a data set for one stage of training.
+
+    Args:
+        recipe: Default training settings of the data set.
+        stage: Optimisation of the stage: with the backbone trained, or frozen.
+    """
     return Setting(
         network={"backbone": recipe.backbone, "dim": recipe.dim},
         optim=stage.values(),
@@ -38,7 +49,13 @@ def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
-    """Values that a preset sets for data sets of photographs in place of those of the recipe; empty for others."""
+    """Values that a preset sets in place of the recipe's for data sets of photographs; empty for other data sets.
+
+    Args:
+        preset: Variant of the protocol.
+        recipe: Default training settings of the data set.
+        stage: Optimisation of the stage, which is replaced only if the stage trains the backbone.
+    """
     if not recipe.view:
         return Setting()
     instead = preset.photographs
@@ -53,9 +70,14 @@ def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_fidelity(fidelity: str, recipe: Recipe) -> Setting:
-    """Values that a form of the methods sets for data sets of photographs.
+    """Values that a fidelity sets for data sets of photographs; empty for other data sets.
 
-    Features are rescaled in the corrected form only, since no public code does it.
+    Only under ``corrected`` are features divided by a constant before training (``data.calibrate``), since no public
+    code does it.
+
+    Args:
+        fidelity: The fidelity asked for, ``corrected`` or a released one.
+        recipe: Default training settings of the data set.
     """
     return Setting(batches={"calibrate": False} if recipe.view and fidelity != "corrected" else {})
 
@@ -69,18 +91,18 @@ def search_ranges(
     setting: Setting,
     base: Method | None,
 ) -> dict[str, Range]:
-    """Search ranges of a study, by name.
+    """Search ranges of a tuning study, by name.
 
     They cover the values of the method and of the optimiser that have a range, have an effect and are not pinned.
 
     Args:
-        preset: Preset of the protocol.
-        recipe: Recipe of the data set.
+        preset: Variant of the protocol.
+        recipe: Default training settings of the data set.
         method: The method with its parameters.
-        stage: The stage of the recipe that applies.
-        pinned: Settings pinned by the user.
+        stage: Default optimisation of the stage of training, with its search ranges.
+        pinned: Values fixed by the user.
         setting: The whole setting.
-        base: Base of a two-stage method.
+        base: First-stage method of a two-stage method.
     """
     space = {}
     for key, field in method.Params.model_fields.items():
@@ -100,11 +122,13 @@ def search_ranges(
 
 
 def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
-    """Check whether any trained parameter of a method's objective learns at ``lr_objective``.
+    """Check if a trained parameter of a method's objective learns at ``lr_objective``.
+
+    This is the learning rate of class weights and proxies.
 
     Args:
         method: The method with its parameters.
-        base: Base of a two-stage method.
+        base: First-stage method of a two-stage method.
     """
     if "objective" not in method.trained_parts:
         return False
@@ -121,7 +145,12 @@ def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
 
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
-    """Keys that ``--set`` accepts for some methods and data sets."""
+    """Keys that ``--set`` accepts for some methods and data sets, such as ``method.margin``.
+
+    Args:
+        methods: Classes of the methods.
+        recipes: Default training settings of the data sets.
+    """
     known = {f"optim.{key}" for key in OPTIM_KEYS}
     for recipe in recipes:
         known |= {f"augment.{key}" for key in recipe.augmentation}

@@ -15,9 +15,12 @@ def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def scorers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the retrieval and verification metrics of every contender (method at one setting) under every scorer.
+    """Table of retrieval and verification metrics by contender (method at one setting) and scorer (similarity).
 
     A row has the mean, SD and number of seeds of one metric.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
     """
     rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
@@ -27,6 +30,9 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the metrics that judge a confidence, for every confidence of every contender (method at one setting).
 
     A row has the mean, SD and number of seeds of one metric.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
     """
     rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
@@ -35,8 +41,12 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
 def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Table of MAP@R and of the quality of the confidence, a row per contender (method at one setting) and corruption.
 
-    Values are those of the method's own scorer and of the confidence that is quoted for it. Clean images have a row
-    too, without a correlation: their severity is constant. The table is empty if the crop is the only corruption.
+    Values are those of the method's own scorer and default confidence. Clean images have a row too, without a rank
+    correlation of confidence and severity. The table is empty if the crop is the only corruption.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
     if not set(names) - {"crop"}:

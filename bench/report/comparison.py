@@ -19,10 +19,10 @@ _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
 @dataclass(frozen=True)
 class Mark:
-    """Emphasis of a value in the comparison.
+    """Emphasis of one value in the comparison table of methods: bold if best, underlined if better than deterministic.
 
     Attributes:
-        best: Whether no mean in its column is better.
+        best: Whether the value is the best mean of its column.
         beats_deterministic: Whether the value is of a probabilistic method and better than that of every deterministic
             method.
     """
@@ -33,14 +33,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of the comparison.
+    """A row of the comparison table: one contender (method at one setting) with its values over seeds.
 
     Attributes:
         contender: The method at one setting.
         seeds: Number of seeds.
-        trainings: Trainings that tuning has cost, including those of the base.
-        confidence: Name of the confidence that is quoted for the method.
-        values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`.
+        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
+        confidence: Name of the method's default confidence, which columns about confidence show.
+        values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`, such as MAP@R.
         marks: Emphasis of each of the values.
     """
 
@@ -53,12 +53,12 @@ class ComparisonRow:
 
     @property
     def label(self) -> str:
-        """Name of the method, with its base if it has two stages."""
+        """Name of the method; of a two-stage method, with the base model that its head is trained on in parentheses."""
         return self.contender.label
 
     @property
     def labels(self) -> list[str]:
-        """Texts of the leading columns, one per heading in :data:`HEAD`."""
+        """Texts of the columns before the values: method, network, source of the settings, fixed settings and so on."""
         contender = self.contender
         return [
             contender.label,
@@ -76,10 +76,14 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 
 
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
-    """Rows of the comparison by data set, sorted by mean MAP@R, highest first.
+    """Rows of the comparison of contenders (methods at one setting) by data set, highest mean MAP@R first.
 
     The best mean of each column is marked. A value of a probabilistic method is also marked if its mean beats that of
     every deterministic method; in columns about confidence, it has to beat every confidence of a deterministic method.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
     """
     merged = frame.merge(roles, on="unit")
     return {str(dataset): _compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
@@ -138,7 +142,13 @@ def _order(row: ComparisonRow) -> tuple[float, str]:
 
 
 def comparison_frame(rows: Comparison) -> pd.DataFrame:
-    """The comparison as a table of numbers: mean, SD and number of defined seeds of every column."""
+    """Table of the comparison as numbers, one row per data set and contender (method at one setting).
+
+    Each compared column becomes three: its mean, its SD and the number of seeds that have a value.
+
+    Args:
+        rows: Rows of the comparison by data set, as :func:`comparison` makes them.
+    """
     return pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
 
 

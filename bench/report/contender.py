@@ -9,7 +9,23 @@ import pandas as pd
 
 
 class Contender(NamedTuple):
-    """A method at one setting: the columns of :class:`~bench.store.records.Columns` that all its seeds share."""
+    """A method at one setting, as it competes in tables: everything that its results share except the seed.
+
+    Attributes:
+        protocol: Name of the protocol.
+        preset: Name of the preset, a bundle of the protocol's settings.
+        dataset: Name of the data set.
+        method: Name of the method.
+        base: Method of the model that a head is trained on; empty for a one-stage method.
+        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
+        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
+        trials: Number of tuning trials; 0 if nothing was tuned.
+        pinned: Settings that the user fixed, as text ``key=value; key=value``.
+        backbone: Name of the backbone.
+        dim: Embedding size.
+        ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
+            side by side); empty for one model.
+    """
 
     protocol: str
     preset: str
@@ -26,24 +42,31 @@ class Contender(NamedTuple):
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
-        """Read the contender from the first of some rows of the tidy table."""
+        """Read a contender from rows of the tidy table (one measured value per row) that all belong to it."""
         return cls(*rows[list(cls._fields)].iloc[0])
 
     @property
     def label(self) -> str:
-        """Name of the method, with its base in parentheses and any fidelity but ``corrected`` in brackets."""
+        """Name of the method, such as ``METHOD (BASE) [FIDELITY]``.
+
+        The base, the model that a head is trained on, is left out for one-stage methods. The fidelity, the form of the
+        method, is left out if it is ``corrected``.
+        """
         label = f"{self.method} ({self.base})" if self.base else self.method
         return label if self.fidelity == "corrected" else f"{label} [{self.fidelity}]"
 
     @property
     def network(self) -> str:
-        """Text ``BACKBONE/DIM``, followed by how several models are combined if there are several."""
+        """Text ``BACKBONE/DIM``, followed by ``sep.`` or ``conc.`` if several models are separated or concatenated."""
         suffix = {"separated": " sep.", "concatenated": " conc."}.get(self.ensemble, "")
         return f"{self.backbone}/{self.dim}{suffix}"
 
     @property
     def tuning(self) -> str:
-        """Text that says where the hyper-parameters come from; it names any but the default protocol and preset."""
+        """Source of the hyper-parameters as text, such as ``tuned, 50 trials``.
+
+        The protocol and its preset follow in brackets unless they are the default ones.
+        """
         source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
         if (self.protocol, self.preset) != ("reality_check", "strict"):
             source += f" [{self.protocol}, {self.preset}]"
@@ -55,13 +78,24 @@ CONTENDER_KEYS = Contender._fields
 
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
-    """Yield the rows of each contender, in the sorted order of the columns that tell contenders apart."""
+    """Yield the rows of each contender (method at one setting) of a table, sorted by the columns that tell them apart.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        columns: Columns that tell contenders apart.
+    """
     for _, rows in frame.groupby(list(columns), sort=True, dropna=False):
         yield rows
 
 
 def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:
-    """Split pinned values (settings fixed by hand) into those that all rows share and those that only some rows have.
+    """Split pinned values (settings that the user fixed) into those that all rows share and those of single rows.
+
+    Args:
+        pinned: Pinned values of each row, as text ``key=value; key=value``.
+
+    Returns:
+        The shared values, and for each row its other values.
 
     Example:
         >>> split_pinned(["a=1; b=2", "a=1"])

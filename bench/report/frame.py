@@ -23,8 +23,9 @@ class Results:
     Attributes:
         tests: The records that count, in the order of their paths.
         superseded: Number of records that do not, because there is a later one of the same setting.
-        frame: The tidy table, in a fixed order.
-        roles: One row per test unit: its id and its :class:`~bench.store.records.Role`.
+        frame: Tidy table: one measured value per row, sorted.
+        roles: Table of the id and the :class:`~bench.store.records.Role` (own scorer, default confidence and so on) of
+            each test.
     """
 
     tests: tuple[TestRecord, ...]
@@ -34,12 +35,17 @@ class Results:
 
     @classmethod
     def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0) -> Results:
-        """Build the tidy table and the table of roles from test records."""
+        """Tabulate test records: one table with one measured value per row, one with the role of each test.
+
+        Args:
+            tests: The records.
+            superseded: Number of older records of the same settings that were left out.
+        """
         return cls(tests, superseded, _tidy(tests), _roles(tests))
 
 
 def collect(store: Store) -> Results:
-    """Read the records of all finished tests of a results folder."""
+    """Read the records of all finished tests of a results folder and tabulate them; of a setting, the latest counts."""
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
     for record in store.tests():
@@ -75,7 +81,7 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def write_metrics(results: Results, root: Path) -> Path | None:
-    """Write the tidy table as ``metrics.csv`` to the folder ``root``.
+    """Write the tidy table (one measured value per row) as ``metrics.csv`` to the folder ``root``.
 
     Returns:
         The file, or None if no test is finished.

@@ -30,9 +30,12 @@ def latex_text(text: str) -> str:
 
 
 def to_markdown(rows: Comparison) -> str:
-    """Render the comparison as Markdown, one table per data set.
+    """Render the comparison of methods as Markdown, one table per data set.
 
     The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
+
+    Args:
+        rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
     """
     out = [
         "# Comparison",
@@ -58,7 +61,13 @@ def _markdown_values(row: ComparisonRow) -> list[str]:
 
 
 def to_latex(rows: Comparison) -> str:
-    """Render the comparison as LaTeX tables (booktabs), one per data set, with the same emphasis as in Markdown."""
+    """Render the comparison of methods as LaTeX tables (booktabs), one per data set.
+
+    The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
+
+    Args:
+        rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
+    """
     out = ["% needs \\usepackage{booktabs}"]
     titles = [*HEAD, *(column.title.replace(">", "$>$") for column in COMPARED)]
     for dataset, group in rows.items():

@@ -22,7 +22,18 @@ SIDES = ("first", "first_tuning", "other", "other_tuning")
 
 
 class PairedDifference(TypedDict):
-    """Mean difference of a metric over the seeds that both sides have, with its 95 % t-interval."""
+    """Mean difference of a metric between two methods over the seeds that both have, with its 95 % t-interval.
+
+    Attributes:
+        metric: Name of the metric.
+        split: Test images that it is measured on, such as ``test`` or ``test_crop``.
+        variant: Variant of the metric, such as the source of a threshold; mostly empty.
+        difference_mean: Mean of the differences.
+        difference_sd: Standard deviation of the differences.
+        ci95_low: Lower end of the interval.
+        ci95_high: Upper end of the interval.
+        seeds: Number of seeds that both have.
+    """
 
     metric: str
     split: str
@@ -54,11 +65,13 @@ def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDi
 
 
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of differences ``other - first`` between pairs of contenders of one protocol, preset and data set.
+    """Table of paired differences ``other - first`` over seeds, between contenders (methods at one setting).
+
+    Contenders are compared within one protocol, preset and data set. A row has one pair and one metric.
 
     Args:
-        frame: Tidy table.
-        roles: Roles of its tests, such as their own scorer and quoted confidence.
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
         names: Methods to compare; the first is compared with each of the others. If empty, every two are compared.
     """
     lines: list[dict[str, object]] = []
@@ -82,7 +95,14 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
 
 
 def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
-    """Table of differences, two-stage method minus the base networks that its heads were trained on."""
+    """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on.
+
+    A row has one contender (method at one setting) and one metric.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+    """
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []
     for rows in by_contender(merged[merged["base"] != ""]):

@@ -28,10 +28,21 @@ COVERAGES = np.linspace(0.01, 1.0, 100)
 class Worth(TypedDict):
     """Worth of a confidence: how much MAP@R rises when the least confident queries are removed.
 
-    ``gain`` is the mean height of the filter-out curve of MAP@R (queries removed, gallery whole) above that of a random
-    order: MAP@R won on average over the removed share. The mean curve of random orders is the flat line at MAP@R
-    itself; the row ``random`` is one draw, which shows the noise. ``share`` is the gain divided by that of the oracle.
-    ``half_removed`` is MAP@R without the least confident half of the queries. Values that do not exist are nan.
+    Values that do not exist are nan.
+
+    Attributes:
+        method: Name of the scored file.
+        scorer: Similarity that ranks.
+        confidence: Name of the confidence. ``random`` is one random draw, which shows the noise; ``oracle`` is the best
+            possible order.
+        gain: Mean height of the filter-out curve of MAP@R (queries removed, gallery whole) above MAP@R of all queries,
+            the mean of random orders.
+        share: Gain divided by that of the oracle.
+        half_removed: MAP@R without the least confident half of the queries.
+        aurc: Area under the risk-coverage curve, with the error of Recall@1 as risk.
+        e_aurc: Excess of that area over the oracle's.
+        confidence_auroc: AUROC of the confidence for queries whose nearest neighbour is right.
+        spearman: Rank correlation with the known quality of the images.
     """
 
     method: str
@@ -47,7 +58,11 @@ class Worth(TypedDict):
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence."""
+    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence.
+
+    Args:
+        frame: Tidy table of scored files: one measured value per row.
+    """
     curves = frame[(frame["metric"] == "filter_out_map_at_r") & (frame["variant"] == "query_only")]
     return pd.DataFrame(
         [
@@ -88,11 +103,11 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print the metrics and the worth of each confidence; metrics that are shares in percent.
+    """Print the metrics of scored files and the worth of each confidence; metrics that are shares in percent.
 
     Args:
-        scored: Scored files by name.
-        frame: Tidy table of all files.
+        scored: Results by name of the file.
+        frame: Tidy table of all files: one measured value per row.
         comparison: Differences of the other files from the first one; empty for a single file.
         console: Where to print.
     """
@@ -240,8 +255,12 @@ def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
 def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     """Table of filter-out curves and risk-coverage curves.
 
-    Its column ``x`` is the removed share for filter-out curves, and the coverage for risk-coverage curves, which have
-    at most 100 points.
+    Filter-out curves show a metric as the least confident images are removed; their column ``x`` is the removed share.
+    For risk-coverage curves, which have at most 100 points, it is the coverage.
+
+    Args:
+        scored: Results by name of the file.
+        frame: Tidy table of all files: one measured value per row.
     """
     columns = ["method", "scorer", "confidence", "metric", "variant", "fraction", "value"]
     filter_out = frame[frame["fraction"].notna()][columns]
@@ -282,7 +301,17 @@ def _risk(order: np.ndarray, risk: np.ndarray) -> np.ndarray:
 
 
 def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, out: Path) -> list[Path]:
-    """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` and the figures; returns the files."""
+    """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` (empty ones are left out) and figures as PNG and SVG.
+
+    Args:
+        scored: Results by name of the scored file.
+        frame: Tidy table of all files: one measured value per row.
+        comparison: Differences of the other files from the first one; empty for a single file.
+        out: Folder for the files.
+
+    Returns:
+        Paths of the files.
+    """
     from .figures.filter_out import filter_out_figure
     from .figures.style import figure_style, save_figure
 

@@ -16,13 +16,16 @@ from .contender import Contender, by_contender
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """A column of the comparison. The metric determines its heading, its unit and whether higher is better.
+    """A column of the comparison table of methods: a metric on some test images.
+
+    The metric determines the heading, the unit and whether higher is better.
 
     Attributes:
-        metric: Metric of the tidy table.
+        metric: Name of the metric.
         split: Test images that it is measured on: ``test`` or a corruption, such as ``test_crop``.
-        variant: Variant of the metric.
-        reranked: Whether the variant ``reranked`` is shown instead for tests that have it, those of ``--preset per``.
+        variant: Variant of the metric, such as ``threshold_val`` for a threshold chosen on validation classes.
+        reranked: Whether a value that is re-ranked as in the public code of "Probabilistic Embeddings Revisited" (PER)
+            is shown instead, for tests that have one (those of ``--preset per``).
         brief: Whether a terminal shows the column; the files show every column.
         wide: Whether the terminal has to be 100 characters wide to show it.
     """
@@ -36,10 +39,10 @@ class ComparedColumn:
 
     @property
     def declared(self) -> Metric:
-        """Entry of the metric in the table of metrics.
+        """Declaration of the metric: its title, unit and direction.
 
         Raises:
-            LookupError: If there is none.
+            LookupError: If there is no metric of this name.
         """
         metric = find_metric(self.metric)
         if metric is None:
@@ -54,7 +57,7 @@ class ComparedColumn:
 
     @property
     def of_confidence(self) -> bool:
-        """True if the metric judges a confidence; the column then shows the one that is quoted for the method."""
+        """True if the metric judges a confidence; the column then shows the method's default confidence."""
         return self.declared.of == "confidence"
 
     @property
@@ -64,7 +67,7 @@ class ComparedColumn:
 
     @property
     def percent(self) -> bool:
-        """True if the column is printed in percent."""
+        """True if the metric is a share, which is printed in percent."""
         return self.declared.unit == "share"
 
 
@@ -99,7 +102,7 @@ class SeedStatistics:
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> Self:
-        """Compute the statistics of values by seed; nan counts as no value."""
+        """Compute mean and SD of values by seed; nan counts as no value."""
         defined = defined_values(values)
         if not defined:
             return cls(float("nan"), float("nan"), 0, len(values))
@@ -112,7 +115,12 @@ class SeedStatistics:
         return 0 < self.defined == self.seeds
 
     def text(self, percent: bool, brief: bool = False) -> str:
-        """Format as ``mean ± SD``, in percent on request, with ``[defined/seeds]`` if some seeds have no value."""
+        """Format as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if none has.
+
+        Args:
+            percent: Whether to multiply by 100 and show two decimals instead of three.
+            brief: Whether to show one decimal less and no spaces.
+        """
         if self.mean != self.mean:
             return "-"
         factor, digits = (100.0, 2) if percent else (1.0, 3)
@@ -124,21 +132,22 @@ class SeedStatistics:
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:
-    """The values that are not nan."""
+    """Select the values that are not nan, by seed."""
     return {seed: value for seed, value in values.items() if value == value}
 
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """All seeds of a contender (method at one setting), and its role in comparisons.
+    """Results of all seeds of a contender (method at one setting), with what tables need to know about the method.
 
     Attributes:
         contender: The method at one setting.
-        rows: Its rows of the tidy table, joined with the roles of their units.
-        scorer: The method's own scorer.
-        confidence: Name of the confidence that is quoted for the method.
+        rows: Its rows of the tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`.
+        scorer: Name of the method's own scorer, the similarity that it ranks by.
+        confidence: Name of the method's default confidence.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Trainings that tuning has cost, including those of the base.
+        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
     """
 
     contender: Contender
@@ -150,7 +159,12 @@ class SeedGroup:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
-        """Make a group of rows that share a setting and a role."""
+        """Make a group of the rows of one contender (method at one setting).
+
+        Args:
+            rows: Rows of the tidy table (one measured value per row), joined with the columns of
+                :class:`~bench.store.records.Role`.
+        """
         first = rows.iloc[0]
         return cls(
             Contender.of(rows),
@@ -167,7 +181,14 @@ class SeedGroup:
         return int(self.rows["seed"].nunique())
 
     def per_seed(self, metric: str, split: str = "test", variant: str = "", confidence: str = "") -> dict[int, float]:
-        """Values of a metric by seed, with the method's own scorer if the metric depends on a scorer."""
+        """Values of a metric by seed, under the method's own scorer if the metric depends on a scorer.
+
+        Args:
+            metric: Name of the metric.
+            split: Test images, such as ``test`` or ``test_crop``.
+            variant: Variant of the metric; empty for the plain one.
+            confidence: Name of the confidence that the metric judges; empty for other metrics.
+        """
         rows = self.rows
         chosen = rows[
             (rows["metric"] == metric)
@@ -185,16 +206,25 @@ class SeedGroup:
 
         Args:
             column: The column.
-            confidence: Confidence to use if the column is about one; the method's default confidence if None.
+            confidence: Name of the confidence, if the column is about one; None for the method's default confidence.
         """
         name = (confidence or self.confidence) if column.of_confidence else ""
         return self.per_seed(column.metric, column.split, self.variant(column), name)
 
     def variant(self, column: ComparedColumn) -> str:
-        """Variant of the metric that a column shows for this contender: re-ranked where the column prefers it."""
+        """Variant of the metric that a column of the comparison table shows for this method.
+
+        It is ``reranked`` (as in the public code of "Probabilistic Embeddings Revisited") if the column prefers that
+        and the tests have it.
+        """
         return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
-    """Group the tidy table, joined with the roles, by contender (method at one setting), in sorted order."""
+    """Group results by contender (method at one setting), in sorted order.
+
+    Args:
+        merged: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+    """
     return [SeedGroup.of(rows) for rows in by_contender(merged)]

@@ -21,18 +21,29 @@ NARROW = 100
 
 
 def new_table(title: str | Text) -> Table:
-    """An empty table in the style of all others."""
+    """Make an empty table for the terminal in the style that all tables share."""
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the tables of a run or report: the comparison, and the scorers if more were asked for."""
+    """Print the comparison of methods, and MAP@R by scorer if more scorers than usual were tested.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        console: Where to print.
+    """
     print_comparison(comparison(frame, roles), console)
     print_scorers(frame, roles, console)
 
 
 def print_comparison(rows: Comparison, console: Console) -> None:
-    """Print the main columns of the comparison, a table per data set."""
+    """Print the main columns of the comparison of methods, a table per data set.
+
+    Args:
+        rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
+        console: Where to print.
+    """
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
     for dataset, group in rows.items():
         console.print(_comparison_table(dataset, group, columns))
@@ -73,7 +84,13 @@ def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Ite
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print MAP@R by scorer for data sets tested with more scorers than the methods' own and the cosine."""
+    """Print MAP@R by scorer for data sets tested with more scorers than the methods' own and the cosine.
+
+    Args:
+        frame: Tidy table of results: one measured value per row.
+        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        console: Where to print.
+    """
     rows = frame[
         (frame["metric"] == "map_at_r")
         & (frame["split"] == "test")
@@ -103,7 +120,12 @@ def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
-    """Print the differences of :func:`~bench.report.pairing.paired_methods`, a table per data set."""
+    """Print paired differences between methods over seeds, with 95 % t-intervals, a table per data set.
+
+    Args:
+        differences: Rows of :func:`~bench.report.pairing.paired_methods`.
+        console: Where to print.
+    """
     columns = [column for column in COMPARED if column.brief and not column.wide]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)

@@ -22,7 +22,15 @@ Cells = dict[tuple[str, str], BySeed]
 
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
-    """Read the measured cells of every row that was run, by seed, in the unit of the paper."""
+    """Read our measured values of a paper's table, in the unit of the paper.
+
+    Args:
+        planned: The table or figure on one data set, with the plans of its runs.
+        results: Finished tests of the results folder.
+
+    Returns:
+        Values by seed, by title of the row and of the column; rows that were not tested are absent.
+    """
     merged = results.frame.merge(results.roles, on="unit")
     cells: Cells = {}
     for each in planned.rows:
@@ -49,7 +57,12 @@ def _group(merged: pd.DataFrame, planned: PlannedRow) -> SeedGroup | None:
 
 
 def read(group: SeedGroup, reads: Reads) -> BySeed:
-    """Values by seed that a cell reads from the tidy table; empty if nothing of it was measured."""
+    """Values by seed of one cell of a paper's table, read from the tests of its row; empty if nothing was measured.
+
+    Args:
+        group: Results of all seeds of the run behind the row.
+        reads: Selection of metric, scorer, confidence and so on.
+    """
     rows = group.rows
     confidence = group.confidence if reads.confidence == "own" else reads.confidence
     chosen = rows[
@@ -70,7 +83,13 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
 
 
 def derived(cells: Cells, rows: tuple[Row, ...], columns: tuple[Column, ...]) -> Cells:
-    """Add the cells that are computed from others, such as differences: first those of columns, then those of rows."""
+    """Add the cells of a table that are computed from others, such as differences: first by column, then by row.
+
+    Args:
+        cells: Values by seed, by title of the row and of the column.
+        rows: Rows of the table.
+        columns: Columns of the table.
+    """
     known = dict(cells)
     first = rows[0].title if rows else ""
     for column in columns:

@@ -60,7 +60,15 @@ _KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": 
 
 
 def draw_table(table: Table, out: Path) -> list[Path]:
-    """Write the figure of a table as PNG and SVG; returns the files, none if it is not drawn from the table."""
+    """Write a figure of a paper that shows the values of its reproduced table, as PNG and SVG.
+
+    Args:
+        table: The reproduced table on one data set.
+        out: Folder for the files, which have the name of the data set.
+
+    Returns:
+        Paths of the files; empty if the paper has no such figure.
+    """
     draw = _KINDS.get(table.named.item.figure)
     if draw is None:
         return []
@@ -73,13 +81,16 @@ def draw_table(table: Table, out: Path) -> list[Path]:
 
 
 def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
-    """Write the figure of a paper that is drawn from test records, and return the files; none if it has no such figure.
+    """Write a figure of a paper that is drawn from the tests themselves, such as one of norms, as PNG, SVG and CSV.
 
     Args:
-        planned: The table or figure of the paper, planned on some data sets; all its runs are tested.
+        planned: The figure of the paper, planned on some data sets; all its runs are tested.
         site: The results folder and the data.
         out: Folder for the files.
         note: Called with one line for everything that cannot be drawn.
+
+    Returns:
+        Paths of the files; empty if the paper has no such figure.
     """
     kind = FIGURES.get(planned[0].named.item.figure)
     if kind is None:
@@ -92,6 +103,14 @@ def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: No
 
 
 def draw_theory(named: Named, out: Path) -> list[Path]:
-    """Write a figure that needs neither data nor results, such as one of densities; returns the files."""
+    """Write a figure of a paper that needs neither data nor results, such as one of densities.
+
+    Args:
+        named: The figure, with its paper.
+        out: Folder for the files.
+
+    Returns:
+        Paths of the files (PNG, SVG, CSV).
+    """
     source = Source(Site(results=str(out)), Results.of(()))
     return write_kinds([FIGURES[named.item.figure]], source, out, lambda line: None)

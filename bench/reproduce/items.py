@@ -28,14 +28,14 @@ class _Entry(BaseModel):
 
 
 class Reads(_Entry):
-    """Selection of rows of the tidy table; a cell is the mean of their values over seeds.
+    """Selection of the measured values that make up a cell of a paper's table, one value per seed.
 
     Attributes:
         metric: Name of the metric.
         split: Test images, such as ``test`` or ``test_crop``.
         variant: Variants of the metric; the first that was measured counts.
-        scorer: Scorer; ``own`` is that of the method, or none if the metric depends on no scorer.
-        confidence: Confidence that is judged; ``own`` is the one that is quoted for the method.
+        scorer: Similarity that ranks; ``own`` is that of the method, or none if the metric depends on no scorer.
+        confidence: Confidence that is judged; ``own`` is the method's default one.
         fraction: Share of images removed, for a point of a filter-out curve.
     """
 
@@ -52,10 +52,10 @@ class Column(_Entry):
 
     Attributes:
         title: Heading, by which other columns refer to it.
-        reads: What is read from the tidy table; None if the column is computed from others.
+        reads: Selection of the measured values; None if the column is computed from others.
         of: Titles of the columns it is computed from.
-        how: How it is computed from them.
-        where: Values by which the published numbers of this column are found in their file.
+        how: Formula by which it is computed from them, such as ``difference``; empty for measured values.
+        where: Columns and values that its published numbers have in the CSV file of published numbers.
         factor: Factor from our unit to the paper's.
         digits: Digits after the decimal point; None for the default.
         not_on: Data sets for which the paper has no such column.
@@ -83,20 +83,21 @@ class Row(_Entry):
 
     Attributes:
         title: Name in the paper, by which other rows refer to it.
-        method: Name of our method; ``$base`` is the base of two-stage methods that the data set's recipe names.
-        set: Values to pin (settings fixed by hand), as for ``--set``.
-        set_photographs: Values to pin on photographs only.
-        set_on: Values to pin on single data sets, by name of the data set.
-        select_by: Scorer whose validation MAP@R selects the model; the method's own if empty.
+        method: Name of our method; empty for a row without a run. ``$base`` is the first-stage method of two-stage
+            methods, which the settings of the data set name.
+        set: Settings to fix, ``KEY=VALUE``, as for ``bench run --set``.
+        set_photographs: Settings to fix on data sets of photographs only.
+        set_on: Settings to fix on single data sets, by name of the data set.
+        select_by: Scorer (similarity) whose validation MAP@R selects the model; the method's own if empty.
         network: ``BACKBONE/DIM``; that of the table or figure if empty.
-        reads: What the cells of this row read differently from their columns: ``scorer``, ``confidence``.
+        reads: Replacements in the selection of measured values that a column makes, such as another ``scorer``.
         of: Titles of the rows it is computed from.
-        how: How it is computed from them.
+        how: Formula by which it is computed from them, such as ``difference``.
         columns: Titles of the columns it has a value in; all if empty.
-        where: Values by which its published numbers are found in their file; None if there are none.
-        quoted: Numbers of the paper's text, by data set and title of the column.
-        differs: What differs from the paper in this row.
-        x: Position on the horizontal axis, if the table is drawn as a sweep.
+        where: Columns and values that its published numbers have in their CSV file; None if it has none there.
+        quoted: Numbers from the text of the paper, by data set and title of the column.
+        differs: Difference of our run from the paper's, as a remark; may be empty.
+        x: Position on the horizontal axis, if the table is drawn as a sweep of a setting.
     """
 
     title: str
@@ -117,7 +118,7 @@ class Row(_Entry):
 
 
 class Item(_Entry):
-    """A table or figure of a paper: what is run for it and how it is laid out.
+    """A table or figure of a paper: its runs and its layout.
 
     Attributes:
         key: Name within the paper, such as ``table5``.
@@ -125,14 +126,14 @@ class Item(_Entry):
         asks: The question it answers.
         kind: ``runs`` trains and tests; ``timings`` times steps; ``drawing`` needs no data.
         datasets: Our names of its data sets.
-        where: Values by which its published numbers are found in their file.
+        where: Columns and values that its published numbers have in their CSV file.
         network: ``BACKBONE/DIM`` on photographs; that of the paper if empty.
-        rows_of: Name of a list of the paper's shared rows, which come before ``row``.
-        columns_of: Name of a list of the paper's shared columns, which come before ``column``.
+        rows_of: Name of a list of rows that tables of the paper share; they come before ``row``.
+        columns_of: Name of a list of columns that tables of the paper share; they come before ``column``.
         row: Its own rows.
         column: Its own columns.
-        scorers: Scorers to test with.
-        set_photographs: Values to pin in every row, on photographs only.
+        scorers: Scorers (similarities) to test with, in addition to each method's own.
+        set_photographs: Settings to fix in every row on data sets of photographs, ``KEY=VALUE``.
         figure: Kind of figure to draw; none if empty.
         differences: Reasons not to compare ours directly with the paper, in addition to those of the whole paper.
     """
@@ -160,11 +161,11 @@ class Paper(_Entry):
     Attributes:
         key: Short name, the first part of the names of its tables and figures.
         title: Full name.
-        published: File of its published numbers.
-        where: Values by which these are found in the file.
+        published: Name of the CSV file of its published numbers.
+        where: Columns and values that all of them have in that file.
         protocol: Name of our protocol.
-        preset: Name of the preset of that protocol.
-        fidelity: Form of methods that have several, such as ``corrected``.
+        preset: Name of the preset, a bundle of that protocol's settings.
+        fidelity: Form of methods that have several: ``corrected``, or that of the papers' released code.
         network: ``BACKBONE/DIM`` on photographs.
         seeds: Number of seeds.
         differences: Reasons not to compare any of our numbers directly with the paper's.
@@ -191,7 +192,7 @@ class Paper(_Entry):
 
 
 class Named(_Entry):
-    """A table or figure together with its paper, which gives it a name and defaults.
+    """A table or figure together with its paper, which completes its name and gives defaults.
 
     Attributes:
         paper: The paper.
@@ -212,18 +213,18 @@ class Named(_Entry):
         return (*self.paper.rows.get(self.item.rows_of, ()), *self.item.row)
 
     def columns(self, dataset: str) -> tuple[Column, ...]:
-        """Columns that the paper has for a data set."""
+        """Columns of the table for a data set, without those that the paper does not have for it."""
         every = (*self.paper.columns.get(self.item.columns_of, ()), *self.item.column)
         return tuple(column for column in every if dataset not in column.not_on)
 
     def network(self, row: Row) -> tuple[str, int]:
-        """Backbone and embedding size of a row, on photographs."""
+        """Backbone and embedding size of a row on photographs; other data sets have a network of their own."""
         backbone, _, dim = (row.network or self.item.network or self.paper.network).partition("/")
         return backbone, int(dim)
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Reasons not to compare ours directly with the paper: of the whole paper, of this table, of single rows."""
+        """Reasons not to compare ours directly with the paper: those of the whole paper, this table, single rows."""
         of_rows: dict[str, list[str]] = {}
         for row in self.rows:
             if row.differs:
@@ -234,14 +235,14 @@ class Named(_Entry):
 
 @cache
 def papers() -> tuple[Paper, ...]:
-    """Read every paper with its tables and figures, sorted by the names of their files."""
+    """Read the definitions of all papers with their tables and figures, sorted by file name."""
     folder = files("bench.results.published").joinpath("reproduce")
     found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return tuple(Paper.model_validate(tomllib.loads(file.read_text())) for file in found)
 
 
 def every_item() -> dict[str, Named]:
-    """Every table and figure by name."""
+    """Every table and figure of every paper by name, such as ``per/table5``."""
     named = (Named(paper=paper, item=item) for paper in papers() for item in paper.item)
     return {each.name: each for each in named}
 

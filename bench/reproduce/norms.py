@@ -20,7 +20,15 @@ Norms = Callable[[TestRecord, Site], Tensor]
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:
-    """Norms of the embeddings of the clean test images, ``[N]``: their vMF concentrations; empty if there are none."""
+    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; in EL-nivMF the norms of the embeddings.
+
+    Args:
+        record: Record of a test.
+        site: The results folder that has its embeddings.
+
+    Returns:
+        Empty if the embeddings have no concentration.
+    """
     path = site.store.unit_dir(record.cell, "test", record.unit) / min(record.files)
     with safe_open(path, "pt") as file:
         if "clean.concentration" not in set(file.keys()):
@@ -30,7 +38,15 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
 
 
 def proxy_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the proxies, ``[C]`` or ``[C, D]``; empty if the proxies are not distributions."""
+    """Concentrations of the proxies of a tested model, ``[C]`` or ``[C, D]`` for C classes.
+
+    Args:
+        record: Record of a test.
+        site: The results folder that has the model.
+
+    Returns:
+        Empty if the proxies are not distributions.
+    """
     model, _ = load_model(record.cell, record.spec.train[0], site)
     if not isinstance(model.objective, DistributionProxies):
         return torch.empty(0)
@@ -42,7 +58,16 @@ NORMS: Mapping[str, Norms] = {"norm": image_norms, "proxy_norm": proxy_norms}
 
 
 def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
-    """Cells of the columns that show the smallest or largest norm of images or proxies, by seed."""
+    """Cells of a paper's table that show the smallest or largest norm of images or proxies.
+
+    Args:
+        planned: The table on one data set, with the plans of its runs.
+        results: Finished tests of the results folder.
+        site: The results folder that has the embeddings and models.
+
+    Returns:
+        Values by seed, by title of the row and of the column.
+    """
     columns = [c for c in planned.named.columns(planned.dataset) if c.reads and c.reads.metric in NORMS]
     cells: Cells = {}
     for each in planned.rows if columns else ():

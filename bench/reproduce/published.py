@@ -13,10 +13,10 @@ from .items import Column, Named, Row, Where
 
 @dataclass(frozen=True)
 class Published:
-    """A published number.
+    """A published number, one line of a CSV file.
 
     Attributes:
-        number: Its line in the file, counted from 0.
+        number: Number of its line in the file, from 0.
         mean: Mean, in the paper's unit.
         sd: Standard deviation; nan if there is none.
         note: Remark on how to read the number; may be empty.
@@ -31,18 +31,26 @@ class Published:
 
     @property
     def text(self) -> str:
-        """``mean ± SD`` with the digits of the paper."""
+        """Text ``mean ± SD`` with the digits of the paper; the mean alone if there is no SD."""
         sd = self.columns["std"]
         return f"{self.columns['mean']} ± {sd}" if sd else self.columns["mean"]
 
     def fits(self, where: Where) -> bool:
-        """Check that the columns of its line have the wanted values."""
+        """Check that the columns of its line have the wanted values.
+
+        Args:
+            where: Wanted values by name of the column.
+        """
         return all(self.columns[key] == value for key, value in where.items())
 
 
 @cache
 def numbers(name: str) -> tuple[Published, ...]:
-    """Read every published number of a file, in the order of its lines."""
+    """Read the numbers that a paper published, in the order of the lines.
+
+    Args:
+        name: Name of the CSV file among those of the installation.
+    """
     text = files("bench.results.published").joinpath(name).read_text()
     return tuple(
         Published(
@@ -57,7 +65,13 @@ def numbers(name: str) -> tuple[Published, ...]:
 
 
 def published_value(named: Named, row: Row, column: Column, dataset: str) -> Published | None:
-    """The published number that belongs to a cell of a table; None if there is none.
+    """Published number that belongs to a cell of a paper's table; None if there is none.
+
+    Args:
+        named: The table, with its paper.
+        row: Row of the cell.
+        column: Column of the cell.
+        dataset: Our name of the data set.
 
     Raises:
         ValueError: If several published numbers match the cell.
@@ -77,9 +91,13 @@ def published_value(named: Named, row: Row, column: Column, dataset: str) -> Pub
 
 
 def quoted_rows(named: Named, dataset: str) -> dict[str, dict[str, Published]]:
-    """Published numbers of a table that belong to none of our rows, by title of the row and of the column.
+    """Published numbers of a paper's table for which no run of ours exists, by title of the row and of the column.
 
-    These are the numbers that a paper quotes from the literature.
+    These are the numbers that the paper quotes from the literature.
+
+    Args:
+        named: The table, with its paper.
+        dataset: Our name of the data set.
     """
     paper, item = named.paper, named.item
     if dataset not in item.datasets:

@@ -25,12 +25,12 @@ BASE = "$base"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asks for instead of what the paper did; None leaves it to the paper.
+    """Choices of the user that replace those of the paper in a reproduction; None keeps the paper's.
 
     Attributes:
         seeds: Number of seeds.
-        hparams: ``published``, ``default``, ``tuned`` or a file; None is ``published`` on the paper's data sets and
-            ``default`` on others.
+        hparams: Source of the hyper-parameters: ``published``, ``default``, ``tuned`` or a file; None is ``published``
+            on the paper's data sets and ``default`` on others.
         trials: Number of tuning trials, if ``hparams`` is ``tuned``.
         backbone: Name of the backbone.
         dim: Embedding size.
@@ -47,13 +47,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """A row of a table that is a run of ours, with its plans.
+    """A row of a paper's table that is a run of ours, with its plans (trainings and tests to do).
 
     Attributes:
         row: Definition of the row.
         request: The equivalent request to ``bench run``.
-        plans: Plans of its base, if it has one, followed by that of the run itself.
-        fallback: Why it uses the recipe's settings although published ones were asked for; empty if it does not.
+        plans: Plan of the base model if the method has two stages, followed by that of the method itself.
+        fallback: Reason for using the data set's default settings although published ones were asked for; empty if
+            published ones are used.
     """
 
     row: Row
@@ -63,12 +64,12 @@ class PlannedRow:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the method itself."""
+        """Plan of the row's method itself, rather than of the base model of a two-stage method."""
         return next(plan for plan in self.plans if plan.requested)
 
     @property
     def contender(self) -> Contender:
-        """The method at its setting: the values of columns that identify this row's tests in the tidy table."""
+        """The row's method at its setting, as it is identified in the results."""
         plan = self.plan
         template = plan.template
         return Contender(
@@ -95,12 +96,12 @@ class PlannedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedItem:
-    """A table or figure on one data set, with the plans of its runs.
+    """A table or figure of a paper on one data set, with the plans of its runs.
 
     Attributes:
         named: The table or figure, with its paper.
         dataset: Name of the data set.
-        options: What the user asked for.
+        options: Choices of the user that replace those of the paper.
         rows: Rows that are runs.
         left_out: Reasons for rows that are not run, by title.
     """
@@ -113,7 +114,15 @@ class PlannedItem:
 
 
 def plan_item(named: Named, dataset: str, options: Options, site: Site) -> PlannedItem:
-    """Plan every row of a table or figure on a data set.
+    """Plan the runs of every row of a paper's table or figure on a data set.
+
+    Rows that cannot be planned, or repeat a run of the table, are left out with the reason.
+
+    Args:
+        named: The table or figure, with its paper.
+        dataset: Our name of the data set; it may be one that the paper does not have.
+        options: Choices of the user that replace those of the paper.
+        site: Plug-ins, folder of data sets and weights of this machine.
 
     Raises:
         UserError: If no row can be planned; the message is the reason for the first.
@@ -144,8 +153,11 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
 def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
     """Distribute the plans of all rows over batches, with at most one plan per (protocol, data set, method) in each.
 
-    Rows share a batch where their plans agree. A base that several of them need is planned once; if it is a row of its
-    own, the plan of that row is used.
+    Rows share a batch if their plans agree. A base model that several two-stage methods need is planned once; if it is
+    a row of its own, the plan of that row is used.
+
+    Args:
+        planned: Tables or figures, each on one data set.
     """
     batches: list[dict[Cell, Plan]] = []
     for row in (row for item in planned for row in item.rows):
@@ -169,7 +181,15 @@ def _same(first: Plan, second: Plan) -> bool:
 
 
 def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
-    """The request to ``bench run`` that is equivalent to a row on a data set."""
+    """Request to ``bench run`` that is equivalent to a row of a paper's table on a data set.
+
+    Args:
+        named: The table or figure, with its paper.
+        row: The row; it has a method.
+        dataset: Our name of the data set.
+        options: Choices of the user that replace those of the paper.
+        site: Plug-ins, folder of data sets and weights of this machine.
+    """
     paper, item, recipe = named.paper, named.item, site.recipe(dataset)
     method = recipe.base if row.method == BASE else row.method
     cls = site.methods.method(method)

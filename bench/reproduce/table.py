@@ -17,7 +17,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Quoted:
-    """A published number as a cell shows it.
+    """A published number as a cell of a reproduced table shows it.
 
     Attributes:
         mean: Mean, in the unit of the paper.
@@ -33,7 +33,7 @@ class Quoted:
 
     @classmethod
     def of(cls, number: Published) -> Self:
-        """Take over a number from a file of published numbers."""
+        """Convert a number from a CSV file of published numbers."""
         return cls(number.mean, number.text, number.sd, number.note)
 
 
@@ -83,9 +83,10 @@ class Line:
 
     @property
     def ours(self) -> str:
-        """Name of our method, with its base, its form unless ``corrected``, and the source of its settings.
+        """Name of our method and source of its hyper-parameters, such as ``METHOD (BASE) [FIDELITY], published``.
 
-        It is empty for a line without a run.
+        The base model of a two-stage method and the fidelity (form of the method) are left out for a one-stage method
+        and for the form ``corrected``. The text is empty for a line without a run.
         """
         if self.run is None:
             return ""
@@ -131,7 +132,12 @@ class Table:
 
 
 def build_table(planned: PlannedItem, cells: Cells) -> Table:
-    """Build the table of a planned table or figure from its measured cells."""
+    """Build a reproduced table: our values next to the published ones.
+
+    Args:
+        planned: The table or figure on one data set, with the plans of its runs.
+        cells: Measured values by seed, by title of the row and of the column.
+    """
     named, dataset = planned.named, planned.dataset
     columns = named.columns(dataset)
     runs = {each.row.title: each for each in planned.rows}
@@ -165,7 +171,11 @@ def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:
 
 
 def what_differs(planned: PlannedItem) -> str:
-    """Describe on one line what was done differently from the paper."""
+    """Describe on one line how the planned runs differ from the paper's: data set, network, settings and seeds.
+
+    Args:
+        planned: The table or figure on one data set, with the plans of its runs.
+    """
     parts = list(_differences(planned))
     if not parts:
         return "data set, network, settings and seeds are the paper's"

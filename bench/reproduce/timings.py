@@ -11,7 +11,16 @@ from .rows import PlannedItem
 
 
 def timed(planned: PlannedItem, site: Site) -> Cells:
-    """Milliseconds per image of one training step (``step``) and of inference (``embed``), with one thread.
+    """Measure the cells of a paper's table of run times: milliseconds per image, with one thread.
+
+    Columns read the metric ``step`` (one training step) or ``embed`` (inference).
+
+    Args:
+        planned: The table on one data set, with the plans of its runs.
+        site: Plug-ins, folder of data sets and weights of this machine.
+
+    Returns:
+        One value, as that of seed 0, by title of the row and of the column.
 
     Raises:
         UserError: If the data set cannot be read.

@@ -15,7 +15,15 @@ from .table import NOTHING, Cell, Table
 
 
 def write_table(table: Table, out: Path) -> list[Path]:
-    """Write ``DATASET.csv``, ``.md`` and ``.tex`` to a folder; the same table gives the same files."""
+    """Write a reproduced table as ``DATASET.csv``, ``.md`` and ``.tex``; the same table gives the same files.
+
+    Args:
+        table: The table.
+        out: Folder for the files.
+
+    Returns:
+        Paths of the files.
+    """
     texts = {
         ".csv": to_frame(table).to_csv(index=False, lineterminator="\n"),
         ".md": to_markdown(table),
@@ -30,9 +38,9 @@ def write_table(table: Table, out: Path) -> list[Path]:
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """Long form of the table: one row per cell with a value of ours or a published one.
+    """Long form of a reproduced table: one row per cell with a value of ours or a published one.
 
-    A column says how our run differs from the published one.
+    Further columns describe our run; ``differs`` says how it differs from the paper's.
     """
     lines = []
     for line in table.lines:
@@ -70,7 +78,7 @@ def _text(cell: Cell, compared: bool) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Render as a Markdown page: the question, the table, and below it everything that differs."""
+    """Render a reproduced table as a Markdown page: its question, the table, and all differences from the paper."""
     named = table.named
     # A bar would end the cell.
     rows = [[line.title, *(_text(c, table.compared).replace("|", "\\|") for c in line.cells)] for line in table.lines]
@@ -89,7 +97,7 @@ def _legend(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Render as a LaTeX table (booktabs) with everything that differs as notes below it."""
+    """Render a reproduced table in LaTeX (booktabs), with all differences from the paper as notes below it."""
     named = table.named
     caption = f"{named.item.title} ({table.dataset}). {_legend(table)}"
     out = [
@@ -111,7 +119,7 @@ def to_latex(table: Table) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print the table, and below it everything that differs."""
+    """Print a reproduced table, and below it all differences from the paper."""
     named = table.named
     title = f"{named.name} on {table.dataset}: {named.item.asks}\n{_legend(table)}"
     shown = new_table(Text(title))

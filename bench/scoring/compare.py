@@ -15,7 +15,17 @@ from .view import numbered_classes
 
 
 class Difference(TypedDict):
-    """Difference of a metric between two sets, with its 95 % bootstrap interval over queries or classes."""
+    """Difference of a metric between two sets of embeddings of the same images, with its 95 % bootstrap interval.
+
+    Attributes:
+        scorer: Similarity that ranks.
+        metric: Name of the metric.
+        difference: Other set minus first set.
+        ci95_low: Lower end of the interval.
+        ci95_high: Upper end of the interval.
+        resampled: Units that were drawn with replacement: ``queries`` or ``classes``.
+        units: Number of these units.
+    """
 
     scorer: str
     metric: str
@@ -29,13 +39,16 @@ class Difference(TypedDict):
 def compare(
     first: Scored, other: Scored, metrics: Sequence[str], *, by: str = "queries", resamples: int = 2000
 ) -> list[Difference]:
-    """Compute other minus first, query by query, with 95 % paired-bootstrap intervals.
+    """Compute differences of metrics between two sets of embeddings of the same images, other minus first.
+
+    Differences are paired by query and have 95 % bootstrap intervals.
 
     Args:
         first: Scores of the first set.
-        other: Scores of a set that was aligned with it (:meth:`EmbeddingSet.aligned_with`), by the same scorers.
+        other: Scores of a set that was aligned with it (:meth:`EmbeddingSet.aligned_with`), by the same scorers
+            (similarities).
         metrics: Names of metrics or groups of metrics. Only those that are means over queries are compared.
-        by: What is drawn with replacement: ``queries`` (the classes stay as they are) or whole ``classes``.
+        by: Units that are drawn with replacement: ``queries`` (the classes stay as they are) or whole ``classes``.
         resamples: Number of bootstrap resamples.
 
     Returns:

@@ -34,8 +34,8 @@ class EmbeddingSet:
         is_query: bool ``[N]``, whether an image is a query.
         is_gallery: bool ``[N]``, whether an image is searched.
         confidence: float64 ``[N]``, higher = more confident.
-        variance: float64 ``[N]`` or ``[N, D]``, positive.
-        concentration: float64 ``[N]``, not negative.
+        variance: float64 ``[N]`` or ``[N, D]``, positive; of a normal.
+        concentration: float64 ``[N]``, not negative; of a von Mises-Fisher.
         quality: float64 ``[N]``, known quality of the images.
     """
 
@@ -52,7 +52,11 @@ class EmbeddingSet:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
-        """Make a set from numpy arrays, tensors or lists by name, and check them; None counts as not given.
+        """Make a set from numpy arrays, tensors or lists, and check them; None counts as not given.
+
+        Args:
+            arrays: Arrays by name: ``embeddings`` and ``labels``, and optionally ``ids``, ``is_query``, ``is_gallery``,
+                ``confidence``, ``variance``, ``concentration`` and ``quality``; others are ignored.
 
         Raises:
             BadInput: If an array is missing or wrong; the message is one line and says what to do.
@@ -105,10 +109,10 @@ class EmbeddingSet:
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
         """Reorder the rows to match another set of the same images, and take over its identities.
 
-        Rows are matched by identity if both sets have identities, otherwise by position.
+        Rows are matched by identity if both sets were given identities, otherwise by position.
 
         Raises:
-            BadInput: If images, labels or roles are not the same.
+            BadInput: If identities, labels, or the queries and gallery images of the sets differ.
         """
         mine = self
         if self.named and other.named:

@@ -29,13 +29,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
-    """Read the arrays of a file by name.
+    """Read the arrays of a file of embeddings by name.
 
     Args:
         path: File with the suffix ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq``.
 
     Returns:
-        The arrays that :data:`KEYS` names, and the names of its other arrays, which were not read.
+        The arrays with known names, such as ``embeddings`` and ``labels`` (:data:`KEYS`), and the names of the other
+        arrays, which were not read.
 
     Raises:
         BadInput: If the file is missing, of another format or damaged, has less data than its header says, or the name
@@ -61,10 +62,14 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
 
 
 def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays in the format that the suffix names; a failure leaves no partial file.
+    """Write arrays to a file of embeddings; a failure leaves no partial file.
+
+    Args:
+        path: File; its suffix ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq`` decides on the format.
+        arrays: Arrays by name, such as ``embeddings`` and ``labels``.
 
     Raises:
-        BadInput: If the suffix names no format.
+        BadInput: If the suffix is none of these.
     """
     _check_suffix(path)
     write_atomic(path, _WRITERS[path.suffix.lower()](arrays))

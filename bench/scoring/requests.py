@@ -16,10 +16,13 @@ from ..protocols.metrics import Metric, find_metric, known_metrics, metric_reque
 
 
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
-    """Expand names of metrics and of groups of metrics into single metrics, by name.
+    """Expand names of metrics and of groups of metrics into single metrics; ``all`` stands for those of all groups.
+
+    Returns:
+        Declarations of the metrics by name.
 
     Raises:
-        BadInput: If a name is unknown.
+        BadInput: If a name is unknown or there is none.
 
     Example:
         >>> list(wanted_metrics(["clustering", "recall_at_16"]))
@@ -51,9 +54,12 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 
 
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
-    """Names of the groups of tests that compute the wanted metrics, plus all groups that judge confidences.
+    """Names of the groups of tests (functions that compute metrics) that the wanted metrics need.
 
-    The latter have nothing to do for a set without a confidence.
+    All groups that judge confidences are added; they have nothing to do for a set without a confidence.
+
+    Args:
+        wanted: Metrics by name, from :func:`wanted_metrics`.
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
@@ -64,10 +70,14 @@ def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
 
 
 def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
-    """Refuse scorers that do not exist or are not defined for the embeddings.
+    """Check that scorers (similarities to rank by) exist and are defined for the embeddings.
+
+    Args:
+        scorers: Names of the scorers.
+        distribution: The embeddings: points, normals or vMFs.
 
     Raises:
-        BadInput: If there is such a scorer, or no scorer at all; the message suggests others.
+        BadInput: If a scorer does not exist or is not defined, or there is none; the message suggests others.
     """
     if not scorers:
         raise BadInput("no scorer asked for; name at least one, such as cosine")

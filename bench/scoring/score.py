@@ -28,11 +28,11 @@ class Scored:
     """Results of one set of embeddings.
 
     Attributes:
-        rows: Measurements, one value per row, for the tidy table.
+        rows: Measurements, one value per row, for the table of results.
         given: The set, sorted by identity; everything below is in its order.
         queries: Indices of the rows that are queries, ``[Q]``.
-        values: Metrics of every query by scorer and name, each ``[Q]``; nan for queries without a positive in the
-            gallery. There are none if there is no confidence to judge and no metric of a ranking was asked for.
+        values: Metrics of every query by scorer (similarity) and name, each ``[Q]``; nan for queries without a positive
+            in the gallery. There are none if there is no confidence to judge and no metric of a ranking was asked for.
         confidences: Confidences by name, each ``[N]``.
         primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
@@ -120,7 +120,14 @@ def score_set(
     normalize: bool = True,
     device: str = "cpu",
 ) -> Scored:
-    """Compute the wanted metrics of a set under each scorer; matrices of scores are computed on ``device``.
+    """Compute the wanted metrics of a set of embeddings under each scorer (similarity to rank by).
+
+    Args:
+        images: The set.
+        scorers: Names of the scorers, such as ``cosine``.
+        metrics: Names of metrics or groups of metrics.
+        normalize: Whether to L2-normalise embeddings first.
+        device: Device on which similarities are computed.
 
     Raises:
         BadInput: If a scorer or metric is unknown or not defined for the embeddings.
@@ -144,7 +151,12 @@ def score_set(
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
-    """Make the tidy table of the results; ``name`` is the value of its column ``method``."""
+    """Make the tidy table of results: one measured value per row, in the columns of ``bench run``'s ``metrics.csv``.
+
+    Args:
+        scored: Results of one set of embeddings.
+        name: Name of the set, the value of the column ``method``.
+    """
     constant = {
         "protocol": "score",
         "method": name,

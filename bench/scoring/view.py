@@ -29,7 +29,13 @@ precision), were normalised and then rounded: an order by their norms would be a
 
 
 def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
-    """The embeddings as a float64 batch of vMF, normal or point distributions, depending on the spread that is given.
+    """The embeddings as a float64 batch of distributions, ``[N]``.
+
+    They are vMFs if the set has concentrations, normals if it has variances, and else points.
+
+    Args:
+        images: The set of embeddings.
+        normalize: Whether to L2-normalise embeddings first.
 
     Raises:
         BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
@@ -55,8 +61,12 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of the images by name, each ``[N]``.
 
-    ``given`` is part of the set. ``method`` is computed from the variance or concentration. ``norm`` and the control
-    ``random`` are added if there is one of these, or a known quality to compare with.
+    ``given`` is part of the set. ``method`` is computed from the variance or concentration. ``norm`` (of the embeddings
+    as given) and the control ``random`` are added if there is one of these, or a known quality to compare with.
+
+    Args:
+        images: The set of embeddings.
+        distribution: Its embeddings, as :func:`distribution_of` makes them.
     """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
@@ -77,6 +87,9 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
 
 def primary_of(confidences: Mapping[str, Tensor]) -> str:
     """Name of the confidence that is judged: the given one, else the distribution's; empty if there is neither.
+
+    Args:
+        confidences: Confidences by name, from :func:`confidences_of`.
 
     Example:
         >>> primary_of({"norm": torch.ones(2), "method": torch.ones(2)})
@@ -104,14 +117,14 @@ def view_of(
     ks: tuple[int, ...] = (1,),
     device: str = "cpu",
 ) -> Embeddings:
-    """Prepare a set for the tests. If it has a confidence to judge, that is done under every scorer.
+    """Convert a set of embeddings to the object that the tests read. If it has a confidence, every scorer judges it.
 
     Args:
         images: The set, sorted by identity.
         distribution: Its embeddings, as :func:`distribution_of` makes them.
-        scorers: Names of the scorers.
+        scorers: Names of the scorers (similarities to rank by).
         ks: Values of k for Recall@k.
-        device: Where matrices of scores are computed.
+        device: Device on which similarities are computed.
     """
     loc: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
     confidences = confidences_of(images, distribution)

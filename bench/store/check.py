@@ -15,7 +15,7 @@ def damages(root: Path) -> list[Damage]:
     """Every damaged file of a results folder, in the order of their paths; nothing is changed.
 
     Every record is checked (checksum, schema, its id against its folder and its specification), every array file, cache
-    and checkpoint, and the marker of the folder.
+    and checkpoint, and the marker ``store.json``, which says what versions the folder has.
     """
     found: list[Damage] = []
     store = Store(root)

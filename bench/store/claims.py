@@ -35,14 +35,21 @@ TABLES = "tables"
 
 
 class Holder(NamedTuple):
-    """The process that holds a claim."""
+    """The process that holds a claim, the right to work on a part of a shared results folder.
+
+    Attributes:
+        host: Name of its machine.
+        pid: Its process number.
+    """
 
     host: str
     pid: int
 
 
 class Claims:
-    """The claims of this process on the parts of a results folder.
+    """Claims of this process on parts of a results folder that several processes share.
+
+    A claim is a file that keeps other processes from the same work. It is renewed while this process lives.
 
     Args:
         root: The results folder.
@@ -53,12 +60,12 @@ class Claims:
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
-        """Claim a part of the results folder for this process.
+        """Claim a part of the results folder for this process, so that no other process works on it.
 
         Args:
             path: File of the claim. To notice a dead holder on another host, the same object must ask repeatedly.
-            wait: Seconds to wait for its present holder to give it back.
-            lost: Called, by another thread, if the claim is lost while it is held.
+            wait: Seconds to wait for another process to give it back.
+            lost: Called, by another thread, if another process takes over the claim while it is held.
 
         Returns:
             False if another process holds it.
@@ -74,25 +81,25 @@ class Claims:
         return True
 
     def let_go(self, path: Path) -> None:
-        """Give a claim back, if it is held, and go on watching who has it."""
+        """Give a claim back, if it is held, to ask for it again later; what is known about other holders is kept."""
         lease = self._leases.get(path)
         if lease is not None and lease.is_locked:
             lease.release(force=True)
 
     def give_back(self, path: Path) -> None:
-        """Give a claim back, if it is held."""
+        """Give a claim back for good, if it is held; what is known about other holders is forgotten."""
         lease = self._leases.pop(path, None)
         if lease is not None:
             with contextlib.suppress(OSError):  # the folder may be gone
                 lease.release(force=True)
 
     def close(self) -> None:
-        """Give every claim back."""
+        """Give back every claim that this process holds."""
         for path in list(self._leases):
             self.give_back(path)
 
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
-        """Announce this process to the other drivers (processes that run plans) of the results folder.
+        """Announce this process to the other drivers (processes that train, tune and test) of the results folder.
 
         Args:
             alone: Whether to be the only driver: refuse if there are others, and keep others out.
@@ -117,9 +124,10 @@ class Claims:
 
     @contextlib.contextmanager
     def on_tables(self) -> Iterator[None]:
-        """Hold the right to collect results and write tables, which one process has at a time.
+        """Context in which this process collects results and writes tables, to be entered by one process at a time.
 
-        The tables that are written last then have all results.
+        It waits up to 10 :data:`LEASE` seconds for another process to leave, so that the tables written last have all
+        results.
         """
         path = self.root / DRIVERS / TABLES
         self.take(path, wait=10 * LEASE)
@@ -156,7 +164,11 @@ class Claims:
 
 
 def holder(path: Path) -> Holder | None:
-    """The process that holds a claim, or None if nobody does, for all that can be seen without trying to take it."""
+    """The process that holds a claim, as far as can be seen without trying to take it; None if nobody does.
+
+    Args:
+        path: File of the claim.
+    """
     owner = SoftFileLease(path, lease_duration=LEASE).owner
     if owner is None:
         return None

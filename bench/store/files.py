@@ -23,7 +23,7 @@ _digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 
 
 class DamagedFile(UserError):
-    """A file whose content is not what was written, or that belongs to something else."""
+    """Error for a file whose content is not what was written, or that belongs to another training or test."""
 
 
 def host() -> str:
@@ -74,7 +74,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(folder: Path, now: float) -> None:
-    """Remove the temporary files that killed processes have left in a folder and below.
+    """Remove the temporary files that killed processes have left in a folder and its subfolders.
+
+    Files younger than :data:`LEFT_FOR` seconds are kept, because a living process may be writing them.
 
     Args:
         folder: The folder.
@@ -132,8 +134,12 @@ def sealed_file(path: Path, owner: str) -> Iterator[Any]:
 
     It is not flushed to disk: a power cut may damage it, which :func:`read_sealed` notices.
 
+    Args:
+        path: File that is to be written or replaced.
+        owner: Text that the reader has to give too, such as the id of a training.
+
     Raises:
-        OSError: If it cannot be written, whatever the writer makes of that.
+        OSError: If it cannot be written, even if the caller's code turned that into another error.
     """
     with atomic_file(path, sync=False) as file:
         sealing = _Sealing(file, owner)
@@ -147,10 +153,14 @@ def sealed_file(path: Path, owner: str) -> Iterator[Any]:
 
 
 def read_sealed(path: Path, owner: str) -> bytes:
-    """Content of a file that :func:`sealed_file` has written for an owner.
+    """Content of a file that :func:`sealed_file` has written, after a check of its digest.
+
+    Args:
+        path: The file.
+        owner: Text that it was written with, such as the id of a training.
 
     Raises:
-        DamagedFile: If it is not whole, or another's.
+        DamagedFile: If it is damaged or was written with another owner.
         FileNotFoundError: If there is none.
     """
     data = path.read_bytes()

@@ -48,9 +48,9 @@ def is_whole_cache(path: Path) -> bool:
 
 
 class Store:
-    """A results folder.
+    """A results folder, with its records of finished trainings, tests and tuning trials.
 
-    What is damaged is never read: it counts as missing.
+    Damaged files are never read: they count as missing.
 
     Args:
         root: Folder, made on first write.
@@ -64,12 +64,12 @@ class Store:
         self.on_damage: Callable[[Damage], None] = lambda damage: None
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
-        """Check that the folder is ours and of this version.
+        """Check that the folder holds results of this benchmark, of the given protocol version and the present schema.
 
         Args:
             protocol: Name of a protocol.
             version: Its version.
-            create: Results are going to be written: the folder may be empty, or without its marker.
+            create: Whether results are going to be written: the folder may then be empty, or lack its marker file.
 
         Raises:
             UserError: If it holds another schema or protocol version, or something else altogether.
@@ -114,9 +114,13 @@ class Store:
         return Marker(schema_version=SCHEMA_VERSION, protocols={})
 
     def mark(self, protocol: str, version: int) -> None:
-        """Write into the marker of the folder that it has results of a protocol.
+        """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
-        A marker that is missing or damaged is made again from the records; :meth:`open` has been called.
+        A marker that is missing or damaged is made again from the records.
+
+        Args:
+            protocol: Name of the protocol.
+            version: Its version.
         """
         path = self.root / MARKER
         try:
@@ -129,14 +133,14 @@ class Store:
             write_atomic(path, found.with_protocol(protocol, version).to_json())
 
     def mark_again(self) -> None:
-        """Write the marker of the folder (``store.json``) anew from the records, if it is missing."""
+        """Write the marker file of the folder (``store.json``) anew from the records, if it is missing."""
         path = self.root / MARKER
         found = self.marker_of_records()
         if not path.exists() and found is not None:
             write_atomic(path, found.to_json())
 
     def marker_of_records(self) -> Marker | None:
-        """Content that the marker must have by the records in the folder, or None if there is no whole record.
+        """Marker (schema and protocol versions) that follows from the records in the folder; None without records.
 
         Raises:
             UserError: If the records are of several versions of a protocol.
@@ -174,7 +178,11 @@ class Store:
         return record
 
     def set_aside(self, damage: Damage) -> Path | None:
-        """Move a damaged file to where nothing reads it; returns where, or None if it is gone already."""
+        """Move a damaged file to the subfolder ``.damaged``, which nothing reads.
+
+        Returns:
+            Its new path, or None if it is gone already.
+        """
         place = self.root / SET_ASIDE / damage.path.relative_to(self.root)
         place.parent.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -187,50 +195,82 @@ class Store:
         return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
-        """Directory of a unit."""
+        """Folder of a training, test or study.
+
+        Args:
+            cell: Protocol, data set and method.
+            kind: ``train``, ``test`` or ``study``.
+            unit: Id of the training, test or study.
+        """
         return self.root.joinpath(*cell, f"{kind}-{unit}")
 
     def weights(self, cell: Cell, unit: str) -> Path:
-        """File of the weights of a training unit; weights of trials that lost are not kept."""
+        """Path of the weights of a training; they are not kept for tuning trials that lost.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the training.
+        """
         return self.unit_dir(cell, "train", unit) / WEIGHTS
 
     def write(self, record: TrainRecord | TestRecord) -> None:
-        """Write the record of a finished unit."""
+        """Write the record of a finished training or test."""
         folder = self.unit_dir(record.cell, record.kind, record.unit)
         write_atomic(folder / RECORD, record.to_json())
 
     def write_study(self, record: StudyRecord) -> None:
-        """Write the record of a study that begins, unless it is there."""
+        """Write the record of a tuning study that begins, unless it is there."""
         path = self.unit_dir(record.cell, "study", record.unit) / STUDY
         if self._read(path, StudyRecord) is None:
             write_atomic(path, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
-        """Write a finished trial into the folder of its study."""
+        """Write the record of a finished tuning trial into the folder of its study.
+
+        Args:
+            cell: Protocol, data set and method.
+            record: Record of the trial.
+        """
         folder = self.unit_dir(cell, "study", record.study)
         write_atomic(folder / f"trial-{record.number:04d}.json", record.to_json())
 
     def trained(self, cell: Cell, unit: str) -> TrainRecord | None:
-        """Record of a finished training, or None."""
+        """Record of a finished training; None if it is missing or damaged.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the training.
+        """
         return self._read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
 
     def tested(self, cell: Cell, unit: str) -> TestRecord | None:
-        """Record of a finished test, or None."""
+        """Record of a finished test; None if it is missing or damaged.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the test.
+        """
         return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
-        """Record of a finished trial, or None."""
+        """Record of a finished tuning trial; None if it is missing or damaged.
+
+        Args:
+            cell: Protocol, data set and method.
+            study: Id of the tuning study.
+            number: Number of the trial, from 0.
+        """
         return self._read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
 
     def trials(self, cell: Cell) -> Iterator[TrialRecord]:
-        """All trials of a cell, in the order of their paths."""
+        """Yield the records of all finished tuning trials of a protocol, data set and method, sorted by path."""
         for path in sorted(self.root.joinpath(*cell).glob("study-*/trial-*.json")):
             record = self._read(path, TrialRecord)
             if record is not None:
                 yield record
 
     def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
-        """Names of the array files of a unit that exist and have the SHA-256 of its record."""
+        """Names of the array files (weights, embeddings) of a training or test that have the recorded SHA-256."""
         folder = self.unit_dir(record.cell, record.kind, record.unit)
         return frozenset(name for name, digest in record.files.items() if self._is_whole(folder / name, digest))
 
@@ -248,10 +288,14 @@ class Store:
         return found == digest
 
     def whole_weights(self, cell: Cell, unit: str) -> Path:
-        """File of the weights of a finished training.
+        """Path of the weights of a finished training, after a check that they have the recorded SHA-256.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the training.
 
         Raises:
-            DamagedFile: If it is missing or damaged; the command that made it makes it again.
+            DamagedFile: If the file or its record is missing or damaged; the command that made it makes it again.
         """
         record = self.trained(cell, unit)
         if record is None or WEIGHTS not in self.whole_files(record):
@@ -259,7 +303,12 @@ class Store:
         return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, unit: str) -> None:
-        """Report the checkpoint and the cached features of a training to ``on_damage`` if they are damaged."""
+        """Report damaged files of a training, its checkpoint and its cached features, to ``on_damage``.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the training.
+        """
         folder = self.unit_dir(cell, "train", unit)
         try:
             read_sealed(folder / CHECKPOINT, unit)
@@ -272,7 +321,11 @@ class Store:
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
-        """All tests, or those of a cell, in the order of their paths."""
+        """Yield the records of all finished tests, in the order of their paths.
+
+        Args:
+            cell: Protocol, data set and method; None for all.
+        """
         for path in self._test_records(cell):
             record = self._read(path, TestRecord)
             if record is not None:
@@ -282,7 +335,11 @@ class Store:
         return sorted(self.root.glob(f"{'/'.join(cell or '***')}/test-*/{RECORD}"))
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
-        """All studies with their trials, in the order of their paths and of the trials' numbers."""
+        """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial.
+
+        Args:
+            dataset: Name of a data set; ``*`` for all.
+        """
         for path in sorted(self.root.glob(f"*/{dataset}/*/study-*/{STUDY}")):
             study = self._read(path, StudyRecord)
             if study is not None:
@@ -291,5 +348,11 @@ class Store:
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Delete the folder of a unit with everything in it."""
+        """Delete the folder of a training, test or study with everything in it.
+
+        Args:
+            cell: Protocol, data set and method.
+            kind: ``train``, ``test`` or ``study``.
+            unit: Id of the training, test or study.
+        """
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

@@ -14,10 +14,10 @@ MARKER = "store.json"
 
 
 class Marker(BaseModel):
-    """Content of the marker ``store.json`` of a results folder.
+    """Content of the marker ``store.json``, which identifies a results folder and the versions of its results.
 
     Attributes:
-        schema_version: Schema of the records.
+        schema_version: Version of the schema of the records.
         protocols: Version of each protocol that the folder has results of.
     """
 

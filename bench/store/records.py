@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 
 
 class DamagedRecord(ValueError):
-    """The file of a record is incomplete or altered, belongs to another unit, or has another type or schema."""
+    """Error for the record file of a training, test, study or trial that is damaged or of another kind or schema."""
 
 
 class _Value(BaseModel):
@@ -67,11 +67,11 @@ class _Record(_Value):
 
 
 def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
-    """Fields of a record, read from its file and checked.
+    """Read the fields of a record from the content of its file, and check its checksum and schema.
 
     Args:
-        text: Content of the file.
-        kind: Kind of record it must be.
+        text: Content of the file, a JSON object.
+        kind: Kind of record it must be: ``train``, ``test``, ``study`` or ``trial``.
 
     Raises:
         DamagedRecord: If the text is not such a record, with the reason.
@@ -116,11 +116,17 @@ class _Unit(_Record):
 
 
 class Environment(_Value):
-    """Machine and software that a unit ran on, and its run time.
+    """Machine and software that a training or test ran on, and its run time.
 
     Attributes:
-        seconds: Wall-clock time of this process on the unit.
-        peak_memory_mib: Largest resident memory of the process so far, MiB.
+        bench: Version of this benchmark.
+        torch: Version of PyTorch.
+        python: Version of Python.
+        machine: Type of processor, such as ``x86_64``.
+        device: Name of the GPU, or ``cpu``.
+        threads: Number of threads of PyTorch.
+        seconds: Wall-clock time of the last process that worked on it.
+        peak_memory_mib: Largest resident memory of that process so far, MiB.
     """
 
     bench: str
@@ -134,7 +140,14 @@ class Environment(_Value):
 
 
 class Epoch(_Value):
-    """One epoch of a training: mean loss, MAP@R on validation classes, and for a frozen backbone the stage's loss."""
+    """Values of one epoch of a training.
+
+    Attributes:
+        epoch: Number of the epoch, from 1.
+        loss: Mean training loss.
+        val_map_at_r: MAP@R on validation classes.
+        val_loss: Loss on validation classes, if the backbone is frozen; else None.
+    """
 
     epoch: int
     loss: float
@@ -146,12 +159,19 @@ class TrainRecord(_Unit):
     """Record of a finished training.
 
     Attributes:
-        files: SHA-256 of its array files by name.
+        unit: Id of the training, the hash of its specification.
+        cell: Protocol, data set and method.
+        spec: Specification: everything that the result depends on.
+        files: SHA-256 of its array files (weights) by name.
         num_classes: Number of training classes.
         channels: Channels of the images.
         manifests: SHA-256 of the content of the training (``train``) and validation (``val``) images.
-        selection_value: Value by which the epoch was chosen, higher = better.
-        note: What happened on the way; empty if nothing did.
+        history: Loss and validation of every epoch.
+        best_epoch: Number of the epoch whose weights were kept, from 1.
+        selection_value: Value by which that epoch was chosen, higher = better.
+        val_map_at_r: Validation MAP@R of that epoch.
+        note: Incident during the training, such as a damaged checkpoint; empty if there was none.
+        environment: Machine, software and run time.
     """
 
     kind: ClassVar[Kind] = "train"
@@ -170,7 +190,24 @@ class TrainRecord(_Unit):
 
 
 class Columns(_Value):
-    """Values of those columns of the results table that are the same for all rows of a test."""
+    """Columns of the table of results that are the same for all rows of a test; they identify it.
+
+    Attributes:
+        protocol: Name of the protocol.
+        preset: Name of the preset, a bundle of the protocol's settings.
+        dataset: Name of the data set.
+        method: Name of the method.
+        base: Method of the model that a head was trained on; empty for a one-stage method.
+        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
+        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
+        trials: Number of tuning trials; 0 if nothing was tuned.
+        pinned: Settings that the user fixed, as text ``key=value; key=value``.
+        backbone: Name of the backbone.
+        dim: Embedding size.
+        ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
+            side by side); empty for one model.
+        seed: Number of the seed.
+    """
 
     protocol: str
     preset: str
@@ -196,15 +233,16 @@ COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 
 
 class Role(_Value):
-    """What a comparison of methods must know about a test.
+    """Facts about a test that comparisons of methods need.
 
     Attributes:
-        primary_scorer: The method's own scorer.
-        default_confidence: Name of the confidence that reports quote.
+        primary_scorer: Name of the method's own scorer, the similarity that it ranks by.
+        default_confidence: Name of the confidence that tables show for the method.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Number of trainings spent on tuning, including those of the base.
+        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
         train: Ids of the trainings of the tested models, as one text.
-        base_train: Ids of the trainings of their bases, as one text; empty if there are none.
+        base_train: Ids of the trainings of their bases (models that heads are trained on), as one text; empty if there
+            are none.
     """
 
     primary_scorer: str
@@ -216,14 +254,25 @@ class Role(_Value):
 
 
 class Curve(_Value):
-    """Mean rank of the corrupted images by each confidence, in [0, 1], per bin of the severity of a corruption."""
+    """Confidence against the severity of a corruption of the test images.
+
+    Attributes:
+        severity: Middles of the bins of severity.
+        rank: Mean rank of the images of each bin, in [0, 1], by name of the confidence; lower is less confident.
+    """
 
     severity: tuple[float, ...]
     rank: dict[str, tuple[float, ...]]
 
 
 class Corrupted(_Value):
-    """Record of a corruption of test images: range of severities, seed of the draws, SHA-256 of what was drawn."""
+    """Record of a corruption of the test images, whose severity is drawn for each image.
+
+    Attributes:
+        severity: Smallest and largest severity.
+        seed: Seed of the draws.
+        sha256: SHA-256 of the drawn severities.
+    """
 
     severity: tuple[float, float]
     seed: int
@@ -231,11 +280,21 @@ class Corrupted(_Value):
 
 
 class TestRecord(_Unit):
-    """Record of a finished test.
+    """Record of a finished test of one or several trained models of a seed.
 
     Attributes:
-        files: SHA-256 of its array files by name.
+        unit: Id of the test, the hash of its specification.
+        cell: Protocol, data set and method.
+        spec: Specification: everything that the result depends on.
+        files: SHA-256 of its array files (embeddings) by name.
+        columns: Columns of the table of results that identify the test.
+        role: The method's own scorer, default confidence and so on.
+        setting: Settings of the trainings: method, optimiser, batches and augmentation.
+        manifests: SHA-256 of the content of the test, training and validation images, by name.
+        corruptions: Severities and seeds of the corruptions, by name.
         rows: Measured values; one that does not exist (the correlation of a constant, say) is None.
+        curves: Confidence by severity, by name of the corruption.
+        environment: Machine, software and run time.
         finished: Time of the end, seconds since 1970; of two results of a setting the later one counts.
     """
 
@@ -256,7 +315,13 @@ class TestRecord(_Unit):
 
 
 class StudyRecord(_Unit):
-    """Record of a tuning study that was begun."""
+    """Record of a tuning study (hyper-parameter search) that was begun; each of its trials has a record of its own.
+
+    Attributes:
+        unit: Id of the study, the hash of its specification.
+        cell: Protocol, data set and method.
+        spec: Specification: everything that the trials depend on.
+    """
 
     kind: ClassVar[Kind] = "study"
     file: ClassVar[str] = "study.json"
@@ -269,9 +334,14 @@ class TrialRecord(_Record):
 
     Attributes:
         study: Id of its study.
+        number: Number of the trial, from 0.
+        params: Tried values by name of the parameter.
         units: Ids of its trainings.
-        value: What the study maximises; None if the trial failed.
-        reason: Why it failed.
+        state: ``complete`` or ``failed``.
+        value: Value that the study maximises; None if the trial failed.
+        reason: Why it failed; empty if it did not.
+        val_map_at_r: Mean validation MAP@R of its models; None if it failed.
+        best_epochs: Best epoch of each model.
     """
 
     kind: ClassVar[str] = "trial"
@@ -288,5 +358,5 @@ class TrialRecord(_Record):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """End of the path of its file in a results folder."""
+        """Last parts of the path of its file in a results folder: the folder of the study and the name of the file."""
         return f"study-{self.study}", f"trial-{self.number:04d}.json"

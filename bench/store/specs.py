@@ -27,7 +27,7 @@ TUNING = "tuning"
 
 
 class Cell(NamedTuple):
-    """A (protocol, data set, method), which also names the folder of its trainings, studies and tests."""
+    """Protocol, data set and method, which together name the folder of the trainings, studies and tests."""
 
     protocol: str
     dataset: str
@@ -80,9 +80,10 @@ class StageSelection(_Value):
 
     Attributes:
         metric: Name of the value that selects.
-        scorer: Scorer by which the validation MAP@R ranks.
-        candidates: Number of images, nearest by their modes, that the scorer ranks, the query included; more if the
-            largest class needs more (:mod:`bench.protocols.near_modes`). 0 if it ranks the whole gallery.
+        scorer: Scorer (similarity) by which the validation MAP@R ranks.
+        candidates: Number of images, nearest by the modes of their embeddings, that the scorer ranks, the query
+            included; more if the largest class needs more (:mod:`bench.protocols.near_modes`). 0 if it ranks the whole
+            gallery.
         patience: Epochs without improvement after which training stops.
         min_improvement: Smallest improvement that counts.
     """
@@ -95,7 +96,14 @@ class StageSelection(_Value):
 
 
 class BaseReference(_Value):
-    """The base of a two-stage training: enough to find its weights and to build its objective again."""
+    """The base of a two-stage training: the trained model that its head is trained on.
+
+    Attributes:
+        method: Name of the base's method.
+        params: Parameters of that method.
+        fidelity: Form of that method: ``corrected``, or that of the papers' released code.
+        unit: Id of the training that made it.
+    """
 
     method: str
     params: Parameters
@@ -104,30 +112,30 @@ class BaseReference(_Value):
 
 
 class TrainSpec(_Spec):
-    """Specification of one training.
+    """Specification of one training: everything that its result depends on; the hash of it is the id of the training.
 
     Attributes:
-        code: Id of the code that runs it (:mod:`bench.code_id`).
+        code: Id (hash) of the code that runs it (:mod:`bench.code_id`).
         protocol: Name of the protocol.
         version: Its version.
         dataset: Name of the data set.
         folds: Number of blocks that the development classes are cut into.
         fold: Index of the block that validates.
-        replicate: Seed number, or :data:`TUNING`.
+        replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
         method: Name of the method.
-        fidelity: A form that the method has (``Method.fidelities``).
+        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
         params: Parameters of the method.
         backbone: Name of the backbone.
         weights: SHA-256 of its starting weights; None for random ones.
         dim: Embedding size.
         optim: Optimiser and schedule.
         batches: Composition and loading of training batches, and how the backbone reads them.
-        view: How photographs are read; empty for data sets that come as pixels.
+        view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
         selection: Rule that selects the epoch to keep.
-        partial: What is missing from the files of the data set, if incomplete data were allowed.
+        partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
         files: Identity of the image files; empty for data sets that come with the installation.
-        base: The base of a two-stage method.
+        base: The trained model that a two-stage method starts from; None for other methods.
     """
 
     code: str
@@ -163,15 +171,17 @@ class TrainSpec(_Spec):
 
 
 class StudySpec(_Spec):
-    """Specification of one tuning study; it leaves out the number of trials, so that a study can be extended.
+    """Specification of one tuning study (hyper-parameter search of a method); its hash is the id of the study.
+
+    It leaves out the number of trials, so that a study can be extended.
 
     Attributes:
         template: Training at the default setting, on the first block of classes that validates, without its base.
-        validate_folds: Blocks that validate, each for a model of its own.
+        validate_folds: Indices of the blocks of classes that validate, each for a model of its own.
         space: Search ranges by name (``method.margin``, ``optim.lr``).
         sampler: Optuna sampler, ``gp`` or ``tpe``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
-        bases: Ids of the trained bases, one per block.
+        bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
     """
 
     template: TrainSpec
@@ -183,23 +193,23 @@ class StudySpec(_Spec):
 
 
 class TestSpec(_Spec):
-    """Specification of one test of the models of a replicate.
+    """Specification of one test of the trained models of one seed; its hash is the id of the test.
 
     Attributes:
-        code: Id of the code that runs it.
+        code: Id (hash) of the code that runs it.
         protocol: Name of the protocol.
         version: Its version.
-        preset: Name of its preset.
+        preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
             embeddings side by side (``concatenated``); empty for one model.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         trials: Number of trials of the study; 0 if nothing was tuned.
         tuning_trainings: Number of trainings spent on tuning the setting, including those of the base.
-        pinned: Settings pinned by the user, as text: runs that differ in them are different rows of every table.
-        tests: What is measured.
-        scorers: Scorers to test with in addition to the method's own and the cosine.
-        soft_labels: SHA-256 of people's label distributions, if there are some.
+        pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
+        tests: Settings of the tests: groups of metrics, corruptions and so on.
+        scorers: Scorers (similarities) to test with in addition to the method's own and the cosine.
+        soft_labels: SHA-256 of label distributions given by people, if the data set has them; else empty.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name

@@ -23,9 +23,12 @@ def _label(contender: Contender, pinned: str) -> str:
 
 
 def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """Yield ``(index, label, rows)`` of each contender (method at one setting) of a data set.
+    """Yield ``(index, label, rows)`` of each contender (method at one setting) in a table of one data set.
 
-    The index numbers the contenders. The label is for the legend; it has more detail where two would be the same.
+    The index numbers the contenders from 0. The label is for the legend; if two would be equal, they get more detail.
+
+    Args:
+        frame: Table with the columns that tell contenders apart, such as method, preset and pinned settings.
     """
     groups = list(by_contender(frame, CURVE_KEYS))
     contenders = [Contender.of(rows) for rows in groups]
@@ -41,6 +44,10 @@ def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
 
 
 def each_contender(table: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """Yield ``(index, label, rows)`` of each contender of a table that has the columns ``index`` and ``label``."""
+    """Yield ``(index, label, rows)`` of each contender (method at one setting) of a table, sorted by index.
+
+    Args:
+        table: Table with a column ``index`` that numbers the contenders, and a column ``label`` for the legend.
+    """
     for _, rows in table.groupby("index", sort=True):
         yield int(rows["index"].iloc[0]), str(rows["label"].iloc[0]), rows

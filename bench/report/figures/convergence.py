@@ -22,13 +22,14 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     Of the models of a cross-validation, only the first is included.
 
     Args:
-        source: The results folder.
+        source: Results folder to read.
         dataset: Name of the data set.
-        note: Called for every test whose training has no record.
+        note: Called with one line for every test whose training has no record.
 
     Returns:
-        Columns of the experiment, ``label``, ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training,
-        and ``held_out``: whether ``val_map_at_r`` was measured on classes that were not trained on.
+        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
+        (method at one setting), ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training, and
+        ``held_out``: whether ``val_map_at_r`` was measured on classes that were not trained on.
     """
     lines: list[dict[str, object]] = []
     for index, label, tests in source.contenders(dataset):
@@ -46,14 +47,14 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Table of mean MAP@R and its 95 % t-interval over seeds, for every contender (method at one setting) and epoch.
+    """Table of mean validation MAP@R and 95 % t-interval over seeds, per contender (method at one setting) and epoch.
 
     Args:
         table: Rows of :func:`convergence_table`.
 
     Returns:
-        Columns ``index``, ``label``, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds`` (how many trained for
-        this long) and ``all_seeds`` (how many the contender has).
+        Columns ``index`` and ``label`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds``
+        (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
     """
     lines = []
     for index, label, rows in each_contender(table):
@@ -105,9 +106,13 @@ def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = 
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure per data set; its table has the epochs of every seed, with mean and interval.
+    """Yield one figure of MAP@R by epoch per data set; its table has every epoch of every seed, with mean and interval.
 
-    Models trained under a protocol that holds no classes out are in a separate figure, which shows no validation.
+    Models trained without held-out validation classes are in a separate figure, which shows MAP@R on training classes.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with one line for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         table = convergence_table(source, dataset, note)

@@ -16,7 +16,14 @@ from .style import colour, plot_band
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
-    """Table of the mean rank of each method's quoted confidence, a row per seed, corruption and severity."""
+    """Table of the mean confidence rank of the test images, a row per test, corruption and severity.
+
+    Ranks are in [0, 1] and follow the method's default confidence; lower means less confident.
+
+    Args:
+        results: Finished tests of a results folder.
+        dataset: Name of the data set.
+    """
     lines: list[dict[str, object]] = []
     for record in results.tests:
         if record.columns.dataset != dataset:
@@ -41,7 +48,12 @@ def _draw_ranks(axis: Axes, ranks: pd.DataFrame, by: str) -> None:
 
 
 def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank against the side of the centre crop; None if no test was made on crops."""
+    """Plot the mean confidence rank against the side of the centre crop; None if no test was made on crops.
+
+    Args:
+        ranks: Rows of :func:`confidence_ranks`.
+        dataset: Name of the data set, for the title.
+    """
     crops = ranks[ranks["corruption"] == "crop"]
     if crops.empty:
         return None
@@ -58,7 +70,12 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank against severity, one panel per corruption; None if the crop is the only one."""
+    """Plot the mean confidence rank against severity, one panel per corruption; None if the crop is the only one.
+
+    Args:
+        ranks: Rows of :func:`confidence_ranks`.
+        dataset: Name of the data set, for the title.
+    """
     # A fixed severity has no curve.
     names = [str(name) for name, rows in ranks.groupby("corruption", sort=True) if rows["severity"].nunique() > 1]
     if not set(names) - {"crop"}:
@@ -82,7 +99,12 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield figures of every data set: confidence rank by side of the crop, and by severity of all corruptions."""
+    """Yield figures of every data set: mean confidence rank by side of the centre crop, and by severity of corruptions.
+
+    Args:
+        source: Results folder to draw from.
+        note: Not called: data sets without corruptions are skipped.
+    """
     for dataset in source.datasets:
         ranks = confidence_ranks(source.results, dataset)
         crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)

@@ -30,7 +30,10 @@ STEPS = 720
 
 
 def distributions(dim: int) -> dict[str, Distribution]:
-    """The vMF and non-isotropic vMF distributions of the figure by title, with the mode along the diagonal.
+    """The distributions of Fig. 2 of Kirchhof et al. (2022) by title: a vMF and two non-isotropic vMFs (nivMF).
+
+    The nivMFs differ in the normaliser: that of the paper's Eq. 4, and the exact one. The direction mu of each is the
+    diagonal.
 
     Args:
         dim: Dimension of the space: 2 (circle) or 3 (sphere).
@@ -84,9 +87,9 @@ def _seen_from_mode(pixels: int) -> tuple[np.ndarray, Tensor]:
 
 
 def circle_table() -> pd.DataFrame:
-    """Table of densities on the circle.
+    """Table of densities of a vMF and of non-isotropic vMFs on the circle.
 
-    Columns are ``distribution``, ``angle`` to the mode in degrees, and ``density`` per radian.
+    Columns are ``distribution``, ``angle`` to the direction mu in degrees, and ``density`` per radian.
     """
     angle, points = circle_points()
     tables = []
@@ -99,12 +102,12 @@ def circle_table() -> pd.DataFrame:
 
 
 def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
-    """Table of densities on the half of the sphere around the mode.
+    """Table of densities of a vMF and of non-isotropic vMFs on the half of the sphere around their direction mu.
 
-    Columns are ``distribution``, the coordinates ``x`` and ``y`` in the view along the mode, and ``density``.
+    Columns are ``distribution``, the coordinates ``x`` and ``y`` in the view along mu, and ``density``.
 
     Args:
-        pixels: Points along each side of the view.
+        pixels: Points along each side of the square view.
     """
     line, points = _seen_from_mode(pixels)
     x, y = np.meshgrid(line, line)
@@ -118,7 +121,12 @@ def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure of densities on the sphere, as seen along the mode, and on the circle."""
+    """Yield the figure of vMF and non-isotropic vMF densities on the sphere, seen along mu, and on the circle.
+
+    Args:
+        source: Not used; the figure needs no results.
+        note: Not called.
+    """
     sphere, circle = sphere_table(), circle_table()
     figure = Figure(figsize=(FULL_PAGE, 5.2), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(1.35, 1))

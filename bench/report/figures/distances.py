@@ -20,7 +20,10 @@ SHOWN = {"cosine": "cosine", "l2": "squared Euclidean", "b_vmf": "Bhattacharyya,
 
 
 def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
-    """Table of distances between images and a proxy of norm :data:`PROXY`, over a grid of norms and cosines.
+    """Table of distances between images and a proxy over a grid of image norms and cosines to the proxy.
+
+    The distances are the negated cosine, the squared Euclidean distance, and the Bhattacharyya distance between vMFs.
+    The norm of the proxy is :data:`PROXY`.
 
     Args:
         largest: Largest norm of an image.
@@ -53,7 +56,12 @@ def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure with contours of three distances over the norm of the image and its cosine to the proxy."""
+    """Yield the figure with contours of three distances over the norm of the image and its cosine to the proxy.
+
+    Args:
+        source: Not used; the figure needs no results.
+        note: Not called.
+    """
     table = distance_table()
     figure, axes = panels(len(SHOWN), len(SHOWN), (FULL_PAGE / 3, 2.4), share_y=True)
     for axis, (name, title) in zip(axes, SHOWN.items()):

@@ -26,7 +26,10 @@ VARIANTS = {
 
 
 def filtered_title(metric: str) -> str:
-    """Title of the metric that a filter-out curve shows.
+    """Title of the metric of a filter-out curve, which shows it as the least confident images are removed.
+
+    Raises:
+        LookupError: If the name is not that of a filter-out curve.
 
     Example:
         >>> filtered_title("filter_out_recall_at_1")
@@ -48,7 +51,8 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     """Plot MAP@R and Recall@1 as the least confident images are removed; random and oracle orders are controls.
 
     Args:
-        frame: Tidy table, merged with the roles of the tests.
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
 
@@ -97,10 +101,10 @@ def _draw_curves(axis: Axes, group: pd.DataFrame, index: int, texts: Mapping[str
 
 
 def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
-    """Plot MAP@R by the share of images removed from queries and gallery, as Figure 3 of the PER paper does.
+    """Plot MAP@R by the share of images removed from queries and gallery, least confident first.
 
-    Probabilistic methods remove images by their own confidence. Deterministic methods have two curves: by their largest
-    class probability, and at random.
+    The layout is that of Figure 3 of "Probabilistic Embeddings Revisited" (PER). Probabilistic methods remove images by
+    their own confidence. Deterministic methods have two curves: by their largest class probability, and at random.
 
     Args:
         rows: Rows of :func:`probability_rows`.
@@ -122,9 +126,16 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 
 
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
-    """Rows of the tidy table, merged with the roles, that :func:`probability_figure` shows.
+    """Select the points of filter-out curves that :func:`probability_figure` shows.
 
-    If a test has a curve that was re-ranked as PER's public code does, that curve is taken instead of the plain one.
+    A curve that was re-ranked as in the public code of "Probabilistic Embeddings Revisited" (PER) is taken instead of
+    the plain one of the same test.
+
+    Args:
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+        dataset: Name of the data set.
+        split: Test images: ``test``, or ``test_`` and the name of a corruption.
     """
     rows = frame[
         (frame["dataset"] == dataset)
@@ -141,7 +152,14 @@ def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFr
 
 
 def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
-    """Rows of the tidy table, merged with the roles, that :func:`filter_out_figure` shows."""
+    """Select the points of filter-out curves that :func:`filter_out_figure` shows.
+
+    Args:
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+        dataset: Name of the data set.
+        split: Test images: ``test``, or ``test_`` and the name of a corruption.
+    """
     return frame[
         (frame["dataset"] == dataset)
         & (frame["split"] == split)
@@ -153,13 +171,20 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
 
 
 def corrupted_splits(source: Source, dataset: str) -> list[str]:
-    """Sorted names of the corruptions that the methods were tested under on a data set."""
+    """Sorted names of the corruptions of test images, such as ``crop``, that tests on a data set used."""
     tests = [record for record in source.results.tests if record.columns.dataset == dataset]
     return sorted({corruption for record in tests for corruption in record.curves})
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield, for every data set, a filter-out figure of the clean test images and one per corruption."""
+    """Yield filter-out figures (retrieval as the least confident images are removed) of every data set.
+
+    There is one for the clean test images and one per corruption.
+
+    Args:
+        source: Results folder to draw from.
+        note: Not called: images without curves are skipped.
+    """
     for dataset in source.datasets:
         splits = {"clean": "test", **{kind: f"test_{kind}" for kind in corrupted_splits(source, dataset)}}
         for name, split in splits.items():
@@ -170,7 +195,12 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield a figure (:func:`probability_figure`) of every corruption of every data set."""
+    """Yield one :func:`probability_figure` for every corruption of every data set.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with one line for every corruption without filter-out curves.
+    """
     for dataset in source.datasets:
         for kind in corrupted_splits(source, dataset):
             rows = probability_rows(source.merged, dataset, f"test_{kind}")

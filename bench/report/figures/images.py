@@ -26,6 +26,11 @@ CLASSES, OF_CLASS = 4, 8
 def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
     """Positions to show from ``count`` sorted images: the lowest, quantiles in between, and the highest.
 
+    Args:
+        count: Number of images.
+        ends: Number of positions at each end.
+        middle: Number of quantiles in between.
+
     Example:
         >>> places(101, ends=2, middle=3)
         [0, 1, 25, 50, 75, 99, 100]
@@ -38,7 +43,7 @@ def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
 
 
 def confidence_name(model: TestedModel) -> str:
-    """Name of the confidence that orders the images: a probabilistic method's own, else the norm."""
+    """Name of the confidence that orders the images: a probabilistic method's own, else the norm of the embedding."""
     own = model.record.role.default_confidence
     return own if model.record.role.probabilistic and own in model.confidence else "norm"
 
@@ -52,8 +57,9 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
         shown: Positions in the sorted order, from 0 to M - 1.
 
     Returns:
-        Columns of the experiment, ``label``, ``confidence`` (its name), ``place`` (from 1), ``of`` (M), ``value``,
-        ``id``, ``class`` (a number) and ``row``.
+        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
+        (method at one setting), ``confidence`` (its name), ``place`` (from 1), ``of`` (M), ``value`` of the confidence,
+        ``id`` of the image, ``class`` (a number) and ``row`` (index of the image).
     """
     name = confidence_name(model)
     values = model.confidence[name][rows].double()
@@ -74,7 +80,11 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
 
 
 def tested_images(source: Source, model: TestedModel) -> ImageSet:
-    """The images that a model was tested on.
+    """Load the images that a model was tested on.
+
+    Args:
+        source: Results folder, with the folder of data sets.
+        model: A tested model.
 
     Raises:
         Missing: If the images are not on this machine or have changed, or if the test kept no confidences to sort by.
@@ -158,9 +168,14 @@ def _plain(rows: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield, for every data set, a sheet with a row per contender (method at one setting), and sheets by class.
+    """Yield, for every data set, sheets of test images sorted by confidence.
 
-    Each contender is shown by its first seed.
+    One sheet has a row per contender (method at one setting), shown by its first seed. Each contender also has a sheet
+    with a row for each of a few classes.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with one line for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         models, images = [], None

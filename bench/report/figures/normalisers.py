@@ -58,10 +58,10 @@ APPROXIMATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> pd.DataFrame:
-    """Table of the vMF's log normaliser and every approximation of it.
+    """Table of the vMF's log normaliser: exact, a quadratic fit, upper and lower bound, and the mean of the bounds.
 
     Args:
-        dims: Dimensions.
+        dims: Dimensions of the embedding space.
         points: Number of equally spaced concentrations from 0 to :data:`LARGEST`.
 
     Returns:
@@ -94,7 +94,14 @@ def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> p
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure of the change of log C(k) from k = 0, its error and its slope, for three dimensions."""
+    """Yield the figure of the vMF's log normaliser log C(k): its change from k = 0, its error and its slope.
+
+    Exact values and approximations are shown for three dimensions.
+
+    Args:
+        source: Not used; the figure needs no results.
+        note: Not called.
+    """
     table = normaliser_table()
     figure, axes = panels(9, 3, (FULL_PAGE / 3, 2.1))
     rows = (("change", "log C(κ) - log C(0), nats"), ("error", "error, nats"), ("slope", "slope, nats per unit of κ"))

@@ -28,13 +28,15 @@ def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     """Table of the norm of every query, and whether its nearest neighbour is right, for every tested model.
 
     Args:
-        source: The results folder.
+        source: Results folder to read.
         dataset: Name of the data set.
-        note: Called for every test without embeddings or norms.
+        note: Called with one line for every test without embeddings or norms.
 
     Returns:
-        Columns of the experiment, ``label``, ``id`` of the image, ``norm`` of its raw embedding, and ``right``: its
-        Recall@1 under the cosine, in [0, 1]. Queries without a positive in the gallery are left out.
+        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
+        (method at one setting), ``probabilistic``, ``id`` of the image, ``norm`` of its embedding before
+        normalisation, and ``right``: its Recall@1 under the cosine, in [0, 1]. Queries without a positive in the
+        gallery are left out.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -55,7 +57,7 @@ def _norms(model: TestedModel) -> pd.DataFrame:
 
 
 def reference_of(table: pd.DataFrame, method: str) -> int | None:
-    """Choose the reference: the contender (method at one setting) whose answers split the norms of other models.
+    """Choose the contender (method at one setting) by whose right and wrong answers norms of other models are split.
 
     Args:
         table: Rows of :func:`norms_table`.
@@ -73,13 +75,13 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
 
 
 def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
-    """Replace the column ``right`` by the answers of another contender to the same queries.
+    """Replace each query's ``right`` (whether its nearest neighbour is right) by that of another contender.
 
-    The answers are those of the same seed, or of its first seed if it lacks that seed.
+    The values are those of the same seed, or of the other contender's first seed if it lacks that seed.
 
     Args:
         table: Rows of :func:`norms_table`.
-        reference: Number of the other contender in the column ``index``.
+        reference: Number of the other contender (method at one setting) in the column ``index``.
     """
     theirs = table[table["index"] == reference]
     first = theirs["seed"].min()
@@ -92,8 +94,14 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
     """Table of the mean norm of right and of wrong queries, and the AUROC of the norm, by contender and seed.
 
+    Right are queries whose nearest neighbour is of their class.
+
     Args:
         table: Rows of :func:`norms_table`, or of :func:`split_by`.
+
+    Returns:
+        Columns ``index`` and ``label`` of the contender (method at one setting), ``seed``, ``mean_right``,
+        ``mean_wrong`` and ``auroc``.
     """
     lines = []
     groups = ((*each[:2], rows) for each in each_contender(table) for _, rows in each[2].groupby("seed", sort=True))
@@ -112,6 +120,10 @@ def norms_figure(table: pd.DataFrame, title: str) -> Figure:
     """Plot histograms of the norms of right and of wrong queries, one panel per contender (method at one setting).
 
     Histograms are of its first seed; the AUROC in the title is the mean over seeds.
+
+    Args:
+        table: Rows of :func:`norms_table`, or of :func:`split_by`.
+        title: Title of the figure.
     """
     summary = norms_summary(table)
     groups = [(label, rows) for _, label, rows in each_contender(table)]
@@ -142,7 +154,15 @@ def _draw_histograms(axis: Axes, rows: pd.DataFrame) -> None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield two figures per data set: norms split by the answers of the model itself, and by those of the reference."""
+    """Yield two figures of embedding norms per data set, each split into queries answered right and wrong.
+
+    The first is split by the answers of the model itself, the second by those of one reference method
+    (:func:`reference_of`).
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with one line for everything that cannot be drawn.
+    """
     for dataset in source.datasets:
         table = norms_table(source, dataset, note)
         if table.empty:

@@ -19,15 +19,15 @@ Needs = Literal["nothing", "records", "embeddings", "images"]
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A kind of figure.
+    """A kind of figure, as ``bench report`` offers it by name.
 
     Attributes:
         name: Name of the kind on the command line.
-        title: What it shows.
-        needs: What it is drawn from: nothing, the records of a results folder, the embeddings kept with them, or the
-            images of the data sets as well.
-        module: Module of this package that draws it; some need torch, which a report otherwise does without.
-        automatic: Whether every report has it.
+        title: Short description of the content.
+        needs: Input: nothing, the records of a results folder, the embeddings kept with them, or the images of the data
+            sets as well.
+        module: Module of :mod:`bench.report.figures` that draws it.
+        automatic: Whether every report includes it; other kinds are drawn on request.
         function: Name of the function in the module, ``(source, note) -> drawings``.
     """
 
@@ -39,10 +39,10 @@ class FigureKind:
     function: str = "draw"
 
     def draw(self, source: Source, note: Note) -> Iterator[Drawing]:
-        """Draw its figures, within :func:`~bench.report.figures.style.figure_style`.
+        """Draw the figures of this kind; the caller sets the style (:func:`~bench.report.figures.style.figure_style`).
 
         Args:
-            source: The results folder; not looked at if nothing is needed.
+            source: Results folder to draw from; not read if the kind needs nothing.
             note: Called with one line for everything that cannot be drawn.
         """
         drawings: Iterator[Drawing] = getattr(import_module(f".{self.module}", __package__), self.function)(
@@ -93,13 +93,13 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
     """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn.
 
     Args:
-        kinds: What to draw.
-        source: The results folder.
+        kinds: Kinds of figures to draw.
+        source: Results folder to draw from.
         out: Folder for the files.
         note: Called with one line, which starts with the name of the kind, for everything that cannot be drawn.
 
     Returns:
-        The files.
+        Paths of the files.
     """
     written: list[Path] = []
     with figure_style():
@@ -116,6 +116,11 @@ def _noted(note: Note, name: str, line: str) -> None:
 
 
 def write_automatic(source: Source, out: Path) -> list[Path]:
-    """Write the figures that every report has; returns the files."""
+    """Write the figures that every report includes, and return the paths of the files.
+
+    Args:
+        source: Results folder to draw from.
+        out: Folder for the files.
+    """
     kinds = [kind for kind in FIGURES.values() if kind.automatic]
     return write_kinds(kinds, source, out, lambda line: None)

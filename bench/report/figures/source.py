@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Drawing(NamedTuple):
-    """A figure, the name of its files without a suffix, and the numbers it shows."""
+    """A figure that is ready to be written, with the numbers it shows.
+
+    Attributes:
+        stem: Name of its files without a suffix.
+        figure: The figure.
+        frame: Table of the numbers it shows.
+    """
 
     stem: str
     figure: Figure
@@ -32,18 +38,18 @@ Note = Callable[[str], None]
 
 
 class Missing(Exception):
-    """An error for what a figure needs and does not find; the message is one line."""
+    """An error that says, in one line, which data needed for a figure are missing."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A results folder, with the queries that the figures make.
+    """Results folder that figures are drawn from, with access to its tests by data set and method.
 
     Attributes:
-        site: The results folder, plug-ins and folder of data sets.
+        site: Folders of results and data sets, and plug-ins.
         results: The finished tests.
-        reference: Method by whose answers the norms of other models are split; the most accurate deterministic one
-            if empty.
+        reference: Method by whose right and wrong answers the norms of other models are split; the most accurate
+            deterministic one if empty.
     """
 
     site: Site
@@ -57,29 +63,35 @@ class Source:
 
     @cached_property
     def merged(self) -> pd.DataFrame:
-        """The tidy table, joined with the roles of its tests (their own scorer, quoted confidence and so on)."""
+        """Tidy table (one measured value per row), joined with the columns of :class:`~bench.store.records.Role`.
+
+        These are facts about each test, such as the method's own scorer (similarity) and default confidence.
+        """
         return self.results.frame.merge(self.results.roles, on="unit")
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
-        """Yield ``(index, label, test records sorted by seed)`` of each method and setting compared on a data set."""
+        """Yield ``(index, label, test records)`` of each contender (method at one setting) on a data set.
+
+        The index numbers the contenders from 0; the label is for the legend; the records are sorted by seed.
+        """
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
         for index, label, rows in labelled(frame):
             yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 
     def trained(self, record: TestRecord) -> TrainRecord | None:
-        """Training record of the model that was tested, the first if there are several; None if it has no record."""
+        """Training record of the model of a test, of the first model if there are several; None if it has no record."""
         return self.site.store.trained(record.cell, record.spec.train[0])
 
     def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
         """Yield the tested models of a data set, grouped by contender (method at one setting).
 
-        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For
-        models that were tested separately, the embeddings are those of the first.
+        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a
+        test that is the mean over several models, the embeddings are those of the first.
 
         Args:
             dataset: Name of the data set.
-            note: Called for every test without embeddings.
+            note: Called with one line for every test without embeddings.
             first: Whether to yield only the first seed of every contender.
         """
         from .tested import read_model  # late: it needs torch, which most figures do not

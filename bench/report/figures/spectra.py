@@ -14,16 +14,17 @@ from .style import HALF_PAGE, LINES, colour, plot_band
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of the singular values of the test embeddings of every tested model, as its spectral decay is computed.
+    """Table of the singular values of the L2-normalised test embeddings of every tested model.
 
     Args:
-        source: The results folder.
+        source: Results folder to read.
         dataset: Name of the data set.
-        note: Called for every test without embeddings.
+        note: Called with one line for every test without embeddings.
 
     Returns:
-        Columns of the experiment, ``label``, ``number`` of the singular value (the largest, number 1, is left out),
-        ``singular_value`` (they sum to 1) and ``spectral_decay`` of the model.
+        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
+        (method at one setting), ``number`` of the singular value (the largest, number 1, is left out),
+        ``singular_value`` (they sum to 1) and ``spectral_decay`` of the model, which is computed from them.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -38,7 +39,12 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot singular values on a logarithmic scale, mean and SD over seeds, one curve per contender."""
+    """Plot singular values on a log scale, mean and SD over seeds, one curve per contender (method at one setting).
+
+    Args:
+        table: Rows of :func:`spectra_table`.
+        dataset: Name of the data set, for the title.
+    """
     figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
     axis = figure.subplots()
     for index, label, rows in each_contender(table):
@@ -61,7 +67,12 @@ def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of sorted singular values per data set."""
+    """Yield one figure of the sorted singular values of test embeddings per data set.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with one line for everything that cannot be drawn.
+    """
     for dataset in source.datasets:
         table = spectra_table(source, dataset, note)
         if len(table):

@@ -47,7 +47,12 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as PNG and SVG; equal figures give equal bytes."""
+    """Write a figure as PNG and SVG, and return their paths; equal figures give equal bytes.
+
+    Args:
+        figure: The figure.
+        path: Path of the files without a suffix.
+    """
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
         buffer = io.BytesIO()
@@ -59,7 +64,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
 
 
 def colour(index: int) -> tuple[float, float, float]:
-    """Colour of the curve with this index; from the eighth on the palette repeats, darker.
+    """RGB colour, in [0, 1], of the curve with this index; from the eighth on the palette repeats, darker.
 
     Example:
         >>> colour(0) == colour(7), colour(7) == colour(14)
@@ -74,7 +79,14 @@ def colour(index: int) -> tuple[float, float, float]:
 
 
 def plot_band(axis: Axes, curve: pd.DataFrame, x: np.ndarray, index: int) -> None:
-    """Draw a band of one standard deviation around a mean curve."""
+    """Draw a band of one standard deviation around a mean curve.
+
+    Args:
+        axis: Axes to draw on.
+        curve: Table with the columns ``mean`` and ``std``, one row per point.
+        x: Positions of the points on the horizontal axis.
+        index: Number of the curve, which determines the colour.
+    """
     sd = curve["std"].fillna(0.0)
     axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=colour(index), alpha=0.15, lw=0)
 

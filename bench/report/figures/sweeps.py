@@ -21,12 +21,12 @@ SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "sp
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contenders (methods at one setting) that differ only in one pinned value, a setting fixed by hand.
+    """Contenders (methods at one setting) that differ only in one pinned value, a setting that the user fixed.
 
     Attributes:
         key: The setting that differs, such as ``method.omega``.
-        contender: Everything else, which they have in common.
-        groups: Their seeds by value of that setting, sorted by value.
+        contender: The contender without that setting, which all of them share.
+        groups: Results of all seeds by value of that setting, sorted by value.
     """
 
     key: str
@@ -35,10 +35,13 @@ class Sweep:
 
 
 def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
-    """Find the contenders of a data set that differ in one pinned value, sorted by the setting that differs.
+    """Find sweeps: contenders (methods at one setting) that differ in one pinned value, a setting that the user fixed.
+
+    They are sorted by the setting that differs.
 
     Args:
-        merged: Rows of the tidy table of one data set, joined with the roles.
+        merged: Tidy table of one data set (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
     """
     found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
     for group in seed_groups(merged):
@@ -70,17 +73,23 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield a figure of every swept setting of every data set."""
+    """Yield, for every data set, figures of metrics against each setting that the user fixed to several values.
+
+    Args:
+        source: Results folder to draw from.
+        note: Not called: data sets without such settings are skipped.
+    """
     for dataset in source.datasets:
         yield from sweep_figures(source.merged, dataset)
 
 
 def sweep_figures(merged: pd.DataFrame, dataset: str) -> Iterator[Drawing]:
-    """Draw a figure for each swept setting of a data set.
+    """Yield figures of metrics against each setting that the user fixed to several values on a data set.
 
     Args:
-        merged: Rows of the tidy table, joined with the roles.
-        dataset: The data set.
+        merged: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+        dataset: Name of the data set.
     """
     sweeps = find_sweeps(merged[merged["dataset"] == dataset])
     for key in dict.fromkeys(sweep.key for sweep in sweeps):

@@ -24,18 +24,18 @@ CONFIDENCE = "confidence."
 
 @dataclass(frozen=True)
 class TestedModel:
-    """Clean test images as one tested model embeds them.
+    """The N clean (uncorrupted) test images of a data set as one tested model embeds them.
 
     Attributes:
         record: Record of the test.
-        label: Name of its contender among those of the data set.
-        index: Number of its contender, which determines its colour.
-        ids: Identities of the N images.
-        labels: Their classes, ``[N]``.
-        distribution: Their embeddings, batch shape ``[N]``.
+        label: Name of the contender (method at one setting) in legends.
+        index: Number of the contender, which determines its colour.
+        ids: Identities of the images, such as file names.
+        labels: Classes of the images, ``[N]``.
+        distribution: Embeddings of the images, batch shape ``[N]``.
         confidence: Confidences by name, each ``[N]``.
-        queries: Rows that are queries, ``[Q]``.
-        gallery: Rows that are searched, ``[G]``.
+        queries: Indices of the images that are queries, ``[Q]``.
+        gallery: Indices of the images that are searched, ``[G]``.
     """
 
     record: TestRecord
@@ -55,34 +55,34 @@ class TestedModel:
 
     @property
     def columns(self) -> dict[str, str | int]:
-        """Values of the columns that identify the experiment, by name."""
+        """Values that identify the run, by column of the results table: protocol, data set, method, seed and so on."""
         return {key: getattr(self.record.columns, key) for key in KEYS}
 
     @cached_property
     def unit_vectors(self) -> Tensor:
-        """Means on the unit sphere, float64 ``[N, D]``."""
+        """L2-normalised means of the embeddings, float64 ``[N, D]``."""
         means: Tensor = self.distribution.mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
     @cached_property
     def right(self) -> Tensor:
-        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan without a positive."""
+        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan without a positive to find."""
         scorer = DistributionScorer("cosine", self.distribution)
         ranking = rank(scorer, self.labels, depth=full_depth(self.labels), queries=self.queries, gallery=self.gallery)
         return per_query(ranking)["recall_at_1"]
 
 
 def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:
-    """Read the clean embeddings and confidences of a test.
+    """Read the embeddings and confidences of the clean (uncorrupted) test images that a test kept.
 
     Args:
         store: The results folder.
         record: Record of the test.
-        label: Name of its contender.
-        index: Number of its contender.
+        label: Name of its contender (method at one setting) in legends.
+        index: Number of its contender, which determines its colour.
 
     Raises:
-        Missing: If there are none, or the file is missing or damaged.
+        Missing: If the test kept no embeddings, or their file is missing or damaged.
     """
     if not record.files:
         raise Missing("no embeddings are kept of models side by side")

@@ -17,7 +17,12 @@ Study = tuple[StudyRecord, list[TrialRecord]]
 
 
 def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
-    """Plot the value of every tuning trial and the best so far, one panel per study."""
+    """Plot the value of every tuning trial and the best so far, one panel per study (hyper-parameter search).
+
+    Args:
+        studies: Records of studies, each with those of its trials.
+        dataset: Name of the data set, for the title.
+    """
     columns = min(3, len(studies))
     lines = -(-len(studies) // columns)
     figure = Figure(figsize=(3.6 * columns, 2.9 * lines), layout="constrained")
@@ -67,7 +72,12 @@ def _trials(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of tuning histories per data set that has tuning studies."""
+    """Yield one figure per data set with the trials of its tuning studies (hyper-parameter searches).
+
+    Args:
+        source: Results folder to draw from.
+        note: Not called: data sets without studies are skipped.
+    """
     for dataset in source.datasets:
         studies = [(study, trials) for study, trials in source.site.store.studies(dataset) if trials]
         if studies:
