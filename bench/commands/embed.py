@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UserError
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Plugins, Results
+from .options import DEFAULT_RESULTS, Device, Plugins, Results, site_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,13 +89,11 @@ def embed(
 
     def encoder() -> Encoder:
         from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit, unit_folder
-        from ..site import Site
 
         if backbone is not None:
             return bare_backbone(backbone, weights, image_size, where)
         folder = checkpoint_folder(checkpoint) if checkpoint is not None else unit_folder(results, run or "")
-        site = Site(results=str(results), plugins=tuple(map(str, plugin or ())), device=where)
-        return trained_unit(folder, site)
+        return trained_unit(folder, site_of(results, plugin=plugin, device=where))
 
     typer.echo(embed_images(images, encoder, out))
 

@@ -6,9 +6,12 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ..site import Site
 
 DEFAULT_RESULTS = Path("results/runs")
 
@@ -23,6 +26,12 @@ class Device(StrEnum):
 
 Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")]
+TrainingDevice = Annotated[Device, typer.Option(help="Where to train.")]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
@@ -31,6 +40,39 @@ Plugins = Annotated[
         metavar="FILE",
     ),
 ]
+
+
+def site_of(
+    results: Path,
+    *,
+    plugin: list[Path] | None = None,
+    data_root: Path | None = None,
+    weights: str | None = None,
+    allow_partial: bool = False,
+    device: str = "cpu",
+) -> Site:
+    """The paths, plug-ins and device that the options of a command name, as absolute paths for other processes.
+
+    Args:
+        results: Results folder.
+        plugin: Plug-in files.
+        data_root: Folder of downloaded data sets.
+        weights: File of backbone weights, ``none``, or None for those cached on this machine.
+        allow_partial: Whether incomplete releases of data sets are accepted.
+        device: ``cpu`` or ``cuda``.
+    """
+    from ..resources import cores
+    from ..site import Site
+
+    return Site(
+        results=str(results.resolve()),
+        plugins=tuple(str(path.resolve()) for path in plugin or ()),
+        data_root=None if data_root is None else str(data_root.resolve()),
+        weights=weights if weights in (None, "none") else str(Path(weights).resolve()),
+        device=device,
+        allow_partial=allow_partial,
+        threads=cores(),
+    )
 
 
 def print_json(value: object) -> None:

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import LINE
-from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
+from .options import (
+    DEFAULT_RESULTS,
+    AllowPartial,
+    DataRoot,
+    Device,
+    Json,
+    Plugins,
+    Results,
+    TrainingDevice,
+    Workers,
+    names,
+    print_json,
+    site_of,
+)
 from .run import OnExisting, carry_out
 
 if TYPE_CHECKING:
@@ -45,13 +58,11 @@ def reproduce(
     weights: Annotated[
         str | None, typer.Option(help="Backbone weights to start from, as for `bench run`.", metavar="FILE")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
-    ] = False,
+    data_root: DataRoot = None,
+    allow_partial: AllowPartial = False,
     results: Results = DEFAULT_RESULTS,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
-    device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
+    workers: Workers = None,
+    device: TrainingDevice = Device.auto,
     plugin: Plugins = None,
     set_: Annotated[
         list[str] | None,
@@ -78,18 +89,16 @@ def reproduce(
         return
     from ..reproduce.items import find_item
     from ..reproduce.rows import Options
-    from ..resources import cores, pick_device
-    from ..site import Site
+    from ..resources import pick_device
 
     named = find_item(name)
-    site = Site(
-        results=str(results.resolve()),
-        plugins=tuple(str(path.resolve()) for path in plugin or ()),
-        data_root=None if data_root is None else str(data_root.resolve()),
-        weights=weights if weights in (None, "none") else str(Path(weights).resolve()),
-        device=pick_device(device.value),
+    site = site_of(
+        results,
+        plugin=plugin,
+        data_root=data_root,
+        weights=weights,
         allow_partial=allow_partial,
-        threads=cores(),
+        device=pick_device(device.value),
     )
     if named.item.kind == "drawing":
         raise typer.Exit(_drawing(named, results, dry_run))

@@ -11,7 +11,7 @@ import typer
 from ..errors import UserError
 from ..registry import load_plugins
 from ..site import Site
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, site_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,10 +182,7 @@ def report(
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if figures is not None:
-        site = Site(
-            results=str(results), plugins=tuple(map(str, plugin or ())), data_root=data_root and str(data_root),
-            allow_partial=True,
-        )  # fmt: skip
+        site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
         draw_figures(names(figures), site, out, reference, as_json)
         return
     from rich.console import Console

@@ -15,7 +15,17 @@ import typer
 from .. import interrupt
 from ..errors import LINE, UserError
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Plugins, Results
+from .options import (
+    DEFAULT_RESULTS,
+    AllowPartial,
+    DataRoot,
+    Device,
+    Plugins,
+    Results,
+    TrainingDevice,
+    Workers,
+    site_of,
+)
 from .sections import SectionedCommand
 
 if TYPE_CHECKING:
@@ -128,13 +138,11 @@ def run(
         ),
     ] = None,
     dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of downloaded data sets.", metavar="DIR")] = None,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
-    ] = False,
+    data_root: DataRoot = None,
+    allow_partial: AllowPartial = False,
     results: Results = DEFAULT_RESULTS,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")] = None,
-    device: Annotated[Device, typer.Option(help="Where to train.")] = Device.auto,
+    workers: Workers = None,
+    device: TrainingDevice = Device.auto,
     plugin: Plugins = None,
     scorers: Annotated[
         list[str] | None,
@@ -191,8 +199,6 @@ def run(
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..planning.request import RunRequest
-    from ..resources import cores
-    from ..site import Site
 
     request = RunRequest(
         methods=tuple(method),
@@ -214,14 +220,7 @@ def run(
         pins=tuple(set_ or ()),
         sweeps=tuple(sweep or ()),
     )
-    site = Site(
-        results=str(results.resolve()),
-        plugins=tuple(str(path.resolve()) for path in plugin or ()),
-        data_root=None if data_root is None else str(data_root.resolve()),
-        weights=weights if weights in (None, "none") else str(Path(weights).resolve()),
-        allow_partial=allow_partial,
-        threads=cores(),
-    )
+    site = site_of(results, plugin=plugin, data_root=data_root, weights=weights, allow_partial=allow_partial)
     raise typer.Exit(run_request(request, site, results, workers, device.value, on_existing, dry_run))
 
 

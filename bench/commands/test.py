@@ -12,7 +12,7 @@ import typer
 from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of
 from ..registry import Registry, load_plugins
 from . import completion
-from .options import Json, Plugins, print_json
+from .options import DataRoot, Json, Plugins, print_json, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
@@ -66,9 +66,7 @@ def check_entries(
             autocompletion=completion.CORRUPTIONS,
         ),
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")
-    ] = None,
+    data_root: DataRoot = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
@@ -115,9 +113,8 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
 def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
     from ..conformance import DATASET_CHECKS
     from ..planning.request import expand
-    from ..site import Site
 
-    site = Site(results="", plugins=tuple(map(str, plugins)), data_root=None if root is None else str(root))
+    site = site_of(Path(), plugin=list(plugins), data_root=root)
     for name in expand(names, site.datasets.names):
         opened = site.dataset(name, dict(site.recipe(name).view))  # photographs are read as their recipe says
         yield from _run("dataset", name, opened, DATASET_CHECKS)
