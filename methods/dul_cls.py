@@ -27,9 +27,10 @@ from .published import PER, same_names
 
 
 def released_prior(distribution: VonMisesFisher) -> Tensor:
-    """Term ``[B]`` of PER's public code in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
+    """Term ``[B]`` that a public code computes in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
 
-    It is no KL divergence: that has k A(k) in place of k.
+    The code is that of Probabilistic Embeddings Revisited. k is the concentration and C the normaliser. The term is no
+    KL divergence: that has k A(k) in place of k, with the mean resultant length A.
     """
     k, dim = distribution.concentration, distribution.dim
     return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
@@ -43,7 +44,8 @@ class SampledClassification(nn.Module):
     Args:
         classifier: CosFace or ArcFace loss applied to the draws.
         kl_weight: Weight of the KL.
-        released: Use the public code's vMF sampler and its prior term.
+        released: Use the faulty vMF sampler of the public code of Probabilistic Embeddings Revisited, and its term in
+            place of the KL to the uniform distribution; no effect on normals.
     """
 
     def __init__(self, classifier: CosFaceLoss | ArcFaceLoss, kl_weight: float, released: bool = False) -> None:
@@ -53,11 +55,11 @@ class SampledClassification(nn.Module):
         self.released = released
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines of the means to the class weights, and the scale."""
+        """Cosines ``[B, C]`` of the means to the class weights, and the scale of the softmax."""
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch: margin softmax of a draw per image plus the weighted mean KL."""
+        """Scalar loss of a batch with class labels ``[B]``: margin softmax of one draw each plus the weighted mean KL."""
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -78,7 +80,10 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class DulCls(SpreadMethod):
-    """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw."""
+    """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw.
+
+    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    """
 
     name = "dul_cls"
     summary = "normal embedding; margin softmax of a sample plus KL to the standard normal, end to end"
@@ -112,7 +117,10 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: margin softmax of a draw plus the weighted KL."""
+        """Build the loss module: margin softmax of a draw plus the weighted KL.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         classifier = (
             ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)
