@@ -93,7 +93,7 @@ class Method:
         fidelities: ``corrected``, which computes what the paper says, and ``released`` if a public code behaves
             differently; if the codes of two repositories differ from each other, ``released_per`` and ``released_el``.
         repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
-            (the papers on EL-nivMF and NIR); empty for any other.
+            (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022); empty for any other.
         released_behaviour: Differences of ``released`` from ``corrected``, one entry each.
         fidelity_defaults: Parameters that have another default in a released form: fidelity to name to value.
         published: Sources of published settings of this method; a registered subclass does not inherit them.
@@ -139,7 +139,10 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Return the parameter defaults that a fidelity, such as ``released``, changes: parameter name to value."""
+        """Return the parameter defaults that a fidelity changes: parameter name to value.
+
+        Fidelities are ``corrected``, which computes what the paper says, and ``released``, what a public code does.
+        """
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
@@ -149,7 +152,10 @@ class Method:
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images."""
+        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+
+        That method sets initial values that depend on the data.
+        """
         return None
 
     @property

@@ -112,8 +112,8 @@ class EmbeddingModel(nn.Module):
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
         """All confidences of a batch by name, each ``[B]`` and higher = more confident.
 
-        They are ``method`` (the method's own, if it has one), ``norm`` (of the raw embedding) and those of
-        :func:`.classifier_confidences`.
+        They are ``method`` (the method's own, if it has one), ``norm`` (of the raw embedding) and, from a classifier of
+        the training classes if there is one, ``max_cosine``, ``max_probability`` and ``neg_entropy``.
         """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective

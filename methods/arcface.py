@@ -18,7 +18,8 @@ from .published import PER
 class ArcFace(Method):
     """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
     """
 
     name = "arcface"

@@ -58,7 +58,7 @@ class ClassDistributions(CosineClassifier):
         return IsotropicNormal(F.normalize(self.weight, dim=-1), phi, validate_args=False)
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of embeddings to class modes, and the mean concentration (or 1/variance) of the classes."""
+        """Cosines ``[B, C]`` of embeddings to class modes, and the classes' mean concentration (or 1/variance)."""
         classes = self.class_distributions()
         k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
         return self.cosines(distribution.mean), float(k.detach().mean())
@@ -80,8 +80,9 @@ class ClassDistributions(CosineClassifier):
 class Dsml(Method):
     """DSML: deterministic embeddings classified by class distributions, each with its own learned spread.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). ``fidelity``: ``corrected``, or
-    ``released``, in which spreads start and are mapped as in that code.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released``
+    spreads start and are mapped as in that code; with ``corrected`` they start at the concentration D or the variance
+    2/D.
     """
 
     name = "dsml"

@@ -39,7 +39,8 @@ def released_prior(distribution: VonMisesFisher) -> Tensor:
 class SampledClassification(nn.Module):
     """Loss of DUL-cls: margin softmax of one draw per image plus a weighted KL divergence.
 
-    The KL is to N(0, I) for a normal, to the uniform distribution for a vMF.
+    DUL is data uncertainty learning (Chang et al. 2020). The KL is to N(0, I) for a normal, to the uniform distribution
+    for a vMF.
 
     Args:
         classifier: CosFace or ArcFace loss applied to the draws.
@@ -59,7 +60,7 @@ class SampledClassification(nn.Module):
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch with class labels ``[B]``: margin softmax of one draw each plus the weighted mean KL."""
+        """Scalar loss of a batch with class labels ``[B]``: margin softmax of one draw each plus the weighted KL."""
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -82,7 +83,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulCls(SpreadMethod):
     """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
+    as in the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_cls"
@@ -109,7 +111,15 @@ class DulCls(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-cls: scale s and margin m of the softmax, weight of the KL, and kind of margin."""
+        """Hyper-parameters of DUL-cls: margin softmax, weight of the KL and distribution of an embedding.
+
+        Attributes:
+            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
+            scale: Scale s of the cosines in the softmax.
+            margin: Margin m of the softmax.
+            kl_weight: Weight of the KL divergence from the prior.
+            classifier: Kind of margin, that of ``cosface`` or ``arcface``.
+        """
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)

@@ -28,7 +28,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulReg(SpreadMethod):
     """DUL-reg: normal (or vMF) embedding regressed to the fixed class weights of a trained base model.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
+    as in the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_reg"
@@ -53,6 +54,7 @@ class DulReg(SpreadMethod):
         """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained.
 
         Attributes:
+            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
             train: Trained parts: ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the
                 backbone too).
         """

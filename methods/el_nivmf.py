@@ -19,7 +19,7 @@ from .published import NivmfScripts
 class ElNivmf(DistributionProxyMethod):
     """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood (Kirchhof et al. 2022).
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of that paper.
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of that paper.
     """
 
     name = "el_nivmf"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class MatchLoss(nn.Module):
     """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch.
 
-    A pair matches with the mean of sigmoid(-a |z_1 - z_2| + b) over the K x K combinations of its draws, with trained
-    a, b.
+    The match probability of a pair is the mean of sigmoid(-a |z_1 - z_2| + b) over the K x K combinations of its draws,
+    with trained a and b.
 
     Args:
         kl_weight: Weight of the KL to the prior N(0, I).
@@ -163,8 +163,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class HIB(Method):
     """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
 
-    It has no classifier. ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings
-    Revisited (PER).
+    It has no classifier. ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of
+    Probabilistic Embeddings Revisited.
     """
 
     name = "hib"
@@ -239,7 +239,8 @@ class HIB(Method):
     def warm_start_batches(self) -> int | None:
         """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
 
-        It is 10 in the released form, which follows a public code, else None.
+        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
+        public code, else None.
         """
         return 10 if self.released else None
 

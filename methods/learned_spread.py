@@ -49,7 +49,7 @@ class SpreadMethod(Method):
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k).
+        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), as the hyper-parameter says.
 
         Args:
             raw: Output ``[B, D]`` of the mean head.

@@ -26,7 +26,8 @@ def margin_loss(
         anchor_negative: Distances d_an ``[T]`` from anchor to negative.
         beta: Boundaries ``[T]`` between positive and negative distances, those of the anchors' classes.
         margin: Half-width m of the band around the boundary.
-        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code.
+        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
+            2022).
     """
     pull, push = F.relu(anchor_positive - beta + margin), F.relu(beta - anchor_negative + margin)
     active = ((pull > 0) | (push > 0)).sum() if released else (pull > 0).sum() + (push > 0).sum()
@@ -58,8 +59,8 @@ class MarginLoss(nn.Module):
         num_classes: Number of training classes.
         margin: Half-width of the band around a boundary between positive and negative distances.
         beta: Initial boundary of every class, a distance of unit vectors.
-        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code, instead of by
-            the number of active terms.
+        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
+            2022), instead of by the number of active terms.
     """
 
     learning_rates = {"beta": ("lr_objective", 0.1)}  # noqa: RUF012
@@ -94,7 +95,8 @@ class MarginLoss(nn.Module):
 class Margin(Method):
     """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of the EL-nivMF paper (Kirchhof et al. 2022).
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of the EL-nivMF paper (Kirchhof
+    et al. 2022).
     """
 
     name = "margin"

@@ -29,6 +29,8 @@ _BLOCK_ELEMENTS = 1 << 22
 class MutualLikelihood(nn.Module):
     """Negative mean mutual likelihood score of the genuine pairs of a batch, those of one class (PFE, Eq. 5).
 
+    The score of a pair is the log of the integral of the product of their densities.
+
     Args:
         with_self: Whether an image is a genuine pair with itself.
     """
@@ -101,7 +103,8 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
 class PFE(SpreadMethod):
     """PFE (probabilistic face embeddings): a variance head trained on a frozen deterministic base model.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
     """
 
     name = "pfe"

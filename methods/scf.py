@@ -27,7 +27,8 @@ from .published import PER
 class SCF(SpreadMethod):
     """SCF (spherical confidence learning): a concentration head trained on a frozen base model and its class weights.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
     """
 
     name = "scf"

@@ -55,8 +55,9 @@ class LikelihoodClassifier(CosineClassifier):
 class VmfFl(SpreadMethod):
     """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). ``fidelity``: ``corrected``, or
-    ``released``, with the spread head of that code and its start.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released`` the
+    spread head and its start are those of that code; with ``corrected`` the concentration starts at D, the variance at
+    2/D.
     """
 
     name = "vmf_fl"

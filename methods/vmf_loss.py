@@ -191,7 +191,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class VmfLossMethod(NormConcentrationMethod):
     """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm.
 
-    ``fidelity``: ``corrected``, or ``released`` as in the public code of Probabilistic Embeddings Revisited (PER).
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
     """
 
     name = "vmf_loss"
@@ -248,7 +249,8 @@ class VmfLossMethod(NormConcentrationMethod):
     def warm_start_batches(self) -> int | None:
         """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
 
-        It is 10 in the released form, which follows a public code, else None.
+        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
+        public code, else None.
         """
         return 10 if self.released else None
 

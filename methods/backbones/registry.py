@@ -49,8 +49,8 @@ def check_backbone(name: str) -> None:
 def backbone_module(name: str) -> str:
     """Dotted name of the module that builds a backbone, such as ``bench.methods.backbones.convnet``.
 
-    The module is not imported. The backbone's name is not checked: every name that is not
-    built in counts as a model of timm.
+    The module is not imported. The backbone's name is not checked: every name that is not built in counts as a model
+    of timm.
 
     Example:
         >>> [backbone_module(name).rpartition(".")[2] for name in ("bn_inception", "resnet50")]

@@ -212,10 +212,10 @@ def released_rsample(distribution: VonMisesFisher, sample_shape: tuple[int, ...]
     """Draws ``[*sample_shape, *B, D]`` by the faulty sampler of the public vMF code, kept to reproduce its results.
 
     The fault came from the repository s-vae-pytorch through google-research/vmf_embeddings into the codes of
-    Probabilistic Embeddings Revisited and EL-nivMF. Above k = 11 the parameter b of the Beta envelope becomes its limit
-    for k >> D, (D-1)/(4k), while the acceptance test keeps the constants of the exact b. For k between 10 and about 2 D
-    draws point away from the mode. A draw around the first axis is reflected onto the mode; gradients flow through b
-    and the reflection, not through the acceptance.
+    Probabilistic Embeddings Revisited and EL-nivMF (Kirchhof et al. 2022). Above k = 11 the parameter b of the Beta
+    envelope becomes its limit for k >> D, (D-1)/(4k), while the acceptance test keeps the constants of the exact b. For
+    k between 10 and about 2 D draws point away from the mode. A draw around the first axis is reflected onto the mode;
+    gradients flow through b and the reflection, not through the acceptance.
     """
     wide = distribution.expand(torch.Size(sample_shape) + distribution.batch_shape) if sample_shape else distribution
     k, dim = wide.concentration.double(), wide.dim
