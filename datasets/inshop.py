@@ -57,7 +57,8 @@ class _InShop(PhotoDataset):
 class InShop(_InShop):
     """In-shop with its official queries and gallery: 14,218 queries, 12,612 gallery images, 3,985 test items.
 
-    Layout: ``Eval/list_eval_partition.txt`` and ``Img/img/..``, or both in one folder.
+    An item is a piece of clothing, which is a class here. Layout of the folder: ``Eval/list_eval_partition.txt`` and
+    ``Img/img/..``, or both in one folder.
     """
 
     name = "inshop"
@@ -67,7 +68,7 @@ class InShop(_InShop):
 
 @register_dataset
 class InShopMerged(_InShop):
-    """In-shop with queries and gallery merged: every image is searched among all others.
+    """In-shop with queries and gallery merged: every test image is searched among all others.
 
     As in "Probabilistic Embeddings Revisited" (PER). Results are not comparable with the rest of the literature.
     """
