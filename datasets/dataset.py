@@ -47,7 +47,7 @@ class Dataset(ABC):
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
         augmentation_type: Class of the settings that :meth:`ImageSet.training` of its images takes.
-        partial: Description of the missing images and classes, if the user accepted an incomplete release; else empty.
+        partial: Description of the missing images and classes, if the user accepted incomplete files; else empty.
         soft_labels_sha256: SHA-256 (hexadecimal) of the file of label distributions given by people; empty if there is
             none.
     """

@@ -171,7 +171,7 @@ class PhotoImages(ImageSet):
                 yield from pool.map(function, items[start : start + 256])
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Size of each file in bytes, for the hash :meth:`manifest_sha256`.
+        """Size of each file in bytes, as text, which :meth:`manifest_sha256` hashes after ids and class names.
 
         So another image under an old name nearly always changes the hash.
 
@@ -217,10 +217,13 @@ class PhotoImages(ImageSet):
         return self._caches["training"], index.tolist()
 
     def pixels_of(self, index: Tensor) -> Tensor:
-        """Pixels of some images as resized and cropped for evaluation: RGB, uint8 ``[B, 3, S, S]``.
+        """RGB pixels of some images as resized and cropped for evaluation.
 
         Args:
             index: int64 ``[B]``, positions in the set.
+
+        Returns:
+            uint8 ``[B, 3, S, S]``; S is ``view.image_size``.
         """
         self._open("evaluation")
         # The copy is what reads the file: in the threads, not one after the other in `stack`.
@@ -230,7 +233,7 @@ class PhotoImages(ImageSet):
         """Scale RGB pixels to [0, 1]; the network itself normalises further.
 
         Args:
-            pixels: uint8 ``[B, 3, S, S]``.
+            pixels: uint8 ``[B, 3, S, S]``, square images of side S.
 
         Returns:
             float32 ``[B, 3, S, S]``.

@@ -46,12 +46,13 @@ class Tests:
         recall_ks: Values of k for Recall@k.
         corruptions: Smallest and largest severity by name of the corruption; each test image's severity is drawn
             uniformly between them. The severity of a centre crop is 1 - its side as a fraction of the image's side.
-        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve.
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
+            (MAP@R and Recall@1 of what is left).
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
         reranked: Whether retrieval, filter-out curves and areas under risk-coverage curves are also given as the public
             code of "Probabilistic Embeddings Revisited" (PER) computes them (:mod:`bench.protocols.reranked`).
-        nearest_roc_point: Whether verification rates are also given at the nearest points of the ROC, as PER's public
-            code reads them.
+        nearest_roc_point: Whether verification rates are also given at the nearest point of the ROC, without
+            interpolation or bound, as PER's public code does.
         deterministic_confidence: Name of the confidence by which tables represent deterministic methods that have it;
             if empty, each method's own default.
     """

@@ -30,11 +30,12 @@ class Options:
     Attributes:
         recall_ks: Values of k for Recall@k.
         risk_ks: Values of k for which Recall@k of every query is computed, with MAP@R, to judge confidences. The
-            number of ranks summed over follows from the largest, so it can change the last bit of these values.
-        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve.
+            largest sets the length of sums, so it can change the last bit of these values.
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
+            (MAP@R and Recall@1 of what is left).
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        nearest_roc_point: Give verification rates at the nearest points of the ROC too, as the public code of
-            "Probabilistic Embeddings Revisited" (PER) does.
+        nearest_roc_point: Give verification rates also at the nearest point of the ROC, without interpolation or bound,
+            as the public code of "Probabilistic Embeddings Revisited" (PER) does.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
     """
 

@@ -207,6 +207,8 @@ def _compacted(
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
     """MAP@R and Recall@1 as the least confident images are removed, with random and oracle for comparison.
 
+    The oracle is the best possible confidence: each query's own value of the metric.
+
     Args:
         view: The embedded images, with their confidences (one of them random).
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.

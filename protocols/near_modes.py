@@ -178,11 +178,14 @@ class NearModes:
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
-    """Depth of a ranking by modes that contains the candidates of most queries, even after images are removed.
+    """Depth of a ranking by modes (places kept per query) that suffices for most queries after images are removed.
+
+    It suffices for a query if it contains all candidates, the images nearest to it by mode, which are then ordered by
+    score.
 
     Args:
         labels: Classes of all images, ``[N]``.
-        ks: Values of k for Recall@k; at least :func:`candidate_count` places are needed for them.
+        ks: Values of k for Recall@k, which set the number of candidates (:func:`candidate_count`).
     """
     return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
 

@@ -34,7 +34,7 @@ def _draw(seed: int, *what: object) -> int:
 
 
 def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
-    """One positive and one negative pair per image, drawn per identity, as in "Probabilistic Embeddings Revisited".
+    """One positive and one negative pair per image for verification, as in "Probabilistic Embeddings Revisited".
 
     Positives: each class is put in a random circular order, and every image is paired with the next; an image alone in
     its class has none. Negatives: every image is paired with a uniform image of another class. The pairs depend on
@@ -44,6 +44,9 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
         labels: Classes ``[N]``.
         ids: Identities (permanent names) of the N images.
         seed: Seed of the draw.
+
+    Returns:
+        Pairs of positions of images, positive ones first.
 
     Raises:
         ValueError: If there is only one class, or no class has two images.

@@ -49,7 +49,9 @@ def kendall(x: Tensor, y: Tensor) -> float:
 
 
 def share_above(clean: Tensor, corrupted: Tensor) -> float:
-    """Share of images that are more confident clean than corrupted; ties count half (Kirchhof et al. 2023, URL).
+    """Share of images that are more confident clean than corrupted; ties count half.
+
+    As in the URL benchmark of uncertainty (Kirchhof et al. 2023).
 
     Args:
         clean: Confidences of N clean images, ``[N]``.

@@ -42,7 +42,7 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """Make the tables from rankings whose valid places come first.
+        """Describe the groups of tied items in the rankings of Q queries with K places, those with an item first.
 
         Args:
             relevant: Whether the item at a place has the query's class, bool ``[Q, K]``.
@@ -50,7 +50,7 @@ class Places:
             valid: Whether there is an item at a place, bool ``[Q, K]``.
             beyond: Number of items that are tied with the last place but lie beyond it, ``[Q]``.
             beyond_relevant: Number of the relevant ones among them, ``[Q]``.
-            need: Number of first places to make tables of; all K if None.
+            need: Number of first places to describe; all K if None.
         """
         relevant = relevant & valid
         need = group.shape[1] if need is None else min(need, group.shape[1])
@@ -87,7 +87,11 @@ class Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four tables ``size``, ``hits``, ``start`` and ``before``."""
+        """Tables ``[Q, K]`` of the group of tied items at each place: ``size``, ``hits``, ``start``, ``before``.
+
+        There is a row per query and a column per place of its ranking. The tables give the number of items of the
+        group, the relevant ones among them, and the places and relevant items before it.
+        """
         return self.size, self.hits, self.start, self.before
 
 

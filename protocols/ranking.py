@@ -67,7 +67,7 @@ class Ranking:
         return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
 
     def blocks(self) -> Iterator[Ranking]:
-        """Rankings of consecutive parts of the queries, so that intermediate results stay small in memory."""
+        """Split the ranking into rankings of consecutive queries, so that intermediate results stay small in memory."""
         for block in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
             rows = slice(int(block[0]), int(block[-1]) + 1)
             yield Ranking(

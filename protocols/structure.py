@@ -20,7 +20,7 @@ _BLOCK = 2048
 
 
 def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
-    """Singular values of the uncentred matrix of embeddings, largest first, divided by their sum.
+    """Singular values of the uncentred matrix of embeddings, largest first, divided by the sum of those that are kept.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1, N >= D.

@@ -118,7 +118,8 @@ class Recipe:
         augmentation: Keyword arguments of the data set's augmentation, with a trained and with a frozen backbone.
         feature_views: Augmented versions of each image whose features are cached when the backbone is frozen.
         view: How photographs are read (``datasets.View``); empty for data sets that come as pixels.
-        freeze_norm: Part of the backbone's batch norms that is not trained: ``no``, ``statistics`` or ``all``.
+        freeze_norm: Part of the batch norms of a network for photographs that stays fixed: ``no``, ``statistics``
+            (running mean and variance) or ``all`` (also scale and shift).
         pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
         calibrate: Whether features of a network for photographs are divided by a constant before training, so that
             their root mean square is 1; a head trained on an already trained model keeps that model's constant.
@@ -143,5 +144,5 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
-        """Settings of how training images are batched and how the backbone takes them, by name."""
+        """Settings by name, such as ``images_per_class``, of how training images are batched and enter the backbone."""
         return {name: getattr(self, name) for name in BATCHES}
