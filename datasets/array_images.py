@@ -12,7 +12,9 @@ from .image_set import ImageSet, require_tensor
 
 
 class ArrayImages(ImageSet):
-    """Small images of one size, in memory.
+    """Small labelled images of one size, kept in memory.
+
+    Labels, ids and class names are those of :class:`ImageSet`.
 
     Attributes:
         pixels: Images, uint8 ``[N, C, H, W]``; the background is 0.
@@ -48,18 +50,33 @@ class ArrayImages(ImageSet):
         self.std = tuple(std)
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Raw pixels of each image as bytes, which :meth:`manifest_sha256` covers after the names."""
+        """Raw pixels of each image as bytes, which :meth:`manifest_sha256` hashes after ids and class names.
+
+        Args:
+            order: Positions of the images in the set, in the order in which to give their pixels.
+        """
         return (self.pixels[i].numpy().tobytes() for i in order)
 
     def _unit(self, index: Tensor) -> Tensor:
         return self.pixels[index].to(torch.float32).div_(255)
 
     def pixels_of(self, index: Tensor) -> Tensor:
-        """Pixels of the images as they are: uint8 ``[B, C, H, W]``."""
+        """Unchanged pixels of some images, uint8 ``[B, C, H, W]``.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+        """
         return self.pixels[index]
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Scale to [0, 1], subtract the mean and divide by the standard deviation: float32 ``[B, C, H, W]``."""
+        """Scale pixels to [0, 1], subtract the mean and divide by the standard deviation.
+
+        Args:
+            pixels: uint8 ``[B, C, H, W]``.
+
+        Returns:
+            float32 ``[B, C, H, W]``, the input of a network.
+        """
         return self._normalise(pixels.to(torch.float32).div_(255))
 
     def _normalise(self, images: Tensor) -> Tensor:
@@ -69,17 +86,45 @@ class ArrayImages(ImageSet):
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Normalised images after :func:`augment`, float32 ``[B, C, H, W]``."""
+        """Normalised training images, cropped, rotated and shifted at random by :func:`augment`.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+            augmentation: Settings, an :class:`Augmentation`.
+            generator: Source of every random number.
+            out: Not used here; other sets of images reuse the memory of this tensor.
+
+        Returns:
+            float32 ``[B, C, H, W]``.
+
+        Raises:
+            TypeError: If the settings are not an :class:`Augmentation`.
+        """
         if not isinstance(augmentation, Augmentation):
             raise TypeError(f"images in memory are augmented by an Augmentation, not {type(augmentation).__name__}")
         return self._normalise(augment(self._unit(index), augmentation, generator))
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Normalised images after :func:`centre_crop`, float32 ``[B, C, H, W]``."""
+        """Normalised centre crops of some images, enlarged to the full size by :func:`centre_crop`.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1].
+
+        Returns:
+            float32 ``[B, C, H, W]``.
+        """
         return self._normalise(centre_crop(self._unit(index), fraction))
 
     def select(self, index: Tensor) -> ArrayImages:
-        """Subset of the images, in the given order, with pixels of its own."""
+        """Subset of the images, in the given order, with a copy of their pixels.
+
+        Args:
+            index: int64 ``[M]``, different positions in the set.
+
+        Returns:
+            A new set: classes without an image are dropped, and the others are renumbered in their old order.
+        """
         labels, ids, class_names = self.selected_names(index)
         return ArrayImages(self.pixels[index], labels, ids, class_names, mean=self.mean, std=self.std)
 

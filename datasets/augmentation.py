@@ -16,12 +16,12 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class TrainingAugmentation:
-    """Base class of the settings of a training augmentation: a frozen dataclass that checks its values."""
+    """Base class of settings of random augmentation of training images: a frozen dataclass that checks its values."""
 
 
 @dataclass(frozen=True)
 class Augmentation(TrainingAugmentation):
-    """Settings of the augmentation of small images.
+    """Settings of the random crops, shifts and rotations of small training images (:func:`augment`).
 
     Attributes:
         crop_probability: Share of the images that are cropped, in [0, 1].

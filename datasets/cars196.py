@@ -19,8 +19,8 @@ class Cars196(PhotoDataset):
 
     The official train/test split of images is not used.
 
-    Layouts: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with ``cars_train/`` and
-    ``cars_test/``, or one ``cars_annos.mat`` with ``car_ims/``.
+    Layouts of the folder: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with ``cars_train/``
+    and ``cars_test/``, or one ``cars_annos.mat`` with ``car_ims/``.
     """
 
     name = "cars196"
@@ -33,11 +33,19 @@ class Cars196(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains annotations in one of the two layouts."""
+        """Check if a folder contains annotations of Cars196: ``cars_annos.mat`` or ``devkit/cars_train_annos.mat``."""
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read images and classes from the annotation files of either layout."""
+        """Read image paths and classes from the annotation files (``.mat``) of Cars196.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Raises:
+            DataError: If a file is not such an annotation file, has no labels, or the files of train and test are
+                swapped.
+        """
         listing = Listing(folder)
         if (folder / MERGED).exists():
             for row in _annotations(folder / MERGED):

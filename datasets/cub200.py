@@ -15,7 +15,7 @@ class CUB200(PhotoDataset):
 
     The official train/test split of images is not used.
 
-    Layout: ``images.txt``, ``image_class_labels.txt``, ``images/001.Black_footed_Albatross/*.jpg``.
+    Layout of the folder: ``images.txt``, ``image_class_labels.txt``, ``images/001.Black_footed_Albatross/*.jpg``.
     """
 
     name = "cub200"
@@ -28,7 +28,11 @@ class CUB200(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains ``images.txt`` and ``image_class_labels.txt``."""
+        """Check if a folder contains ``images.txt`` and ``image_class_labels.txt``, the lists of CUB-200-2011.
+
+        Raises:
+            DataError: If it contains only one of the two, or the older CUB-200 of 2010.
+        """
         if (folder / "lists" / "files.txt").exists():
             raise DataError(f"{folder} is CUB-200 (2010, 6,033 images), not CUB-200-2011; {cls.advice()}")
         if (folder / "images.txt").exists() != (folder / "image_class_labels.txt").exists():
@@ -37,7 +41,14 @@ class CUB200(PhotoDataset):
         return (folder / "images.txt").exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read images and classes from the two lists, and check that these agree."""
+        """Read image paths from ``images.txt`` and classes from ``image_class_labels.txt``, and check that they agree.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Raises:
+            DataError: If the lists cannot be read or do not agree.
+        """
         images = read_lines(folder / "images.txt")
         labels = {words[0]: words[-1] for words in read_lines(folder / "image_class_labels.txt")}
         if len(images) == 6033:

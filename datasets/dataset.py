@@ -13,15 +13,16 @@ from .image_set import ImageSet
 
 @dataclass(frozen=True)
 class TrainVal:
-    """Training and validation images of one fold: everything that training code receives.
+    """Training and validation images of one fold: all data that training code receives.
 
-    No reference leads from here to test images.
+    It holds no reference to test images. Development classes are those that are not for the test; they are cut into
+    contiguous blocks, one of which is held out for validation.
 
     Attributes:
         train: Images of the training classes.
         val: Images of the validation classes.
-        fold: Index of the block of development classes that is held out for validation.
-        folds: Number of blocks that the development classes are cut into.
+        fold: Index of the block of development classes that is held out.
+        folds: Number of blocks.
     """
 
     train: ImageSet
@@ -33,18 +34,22 @@ class TrainVal:
 class Dataset(ABC):
     """A data set that can be benchmarked: subclass it and decorate the class with :func:`register_dataset`.
 
+    The constructor takes ``root``, the folder of the raw files; data sets that come with the installation need none.
+
     Attributes:
-        name: Name on the command line and in the tables.
-        summary: One line for ``bench list``.
-        recipe: Training recipe: the name of one in ``bench.protocols.recipes``, or a ``Recipe``. A class that sets none
-            gets the ``RECIPE`` of its file if there is one, else that of its base class.
-        required: Attributes that a class must define in addition to ``name`` and ``summary``.
-        embedded: Whether the data come with the installation; others need ``--data-root``.
+        name: Name on the command line and in the tables of results.
+        summary: Description of one line for ``bench list``.
+        recipe: Training recipe (settings of network, data and optimiser): a ``Recipe``, or the name of one in
+            ``bench.protocols.recipes``. A class that sets none gets the variable ``RECIPE`` of its source file if there
+            is one, else the recipe of its base class.
+        required: Attributes that a subclass must define in addition to ``name`` and ``summary``.
+        embedded: Whether the data come with the installation; others need the option ``--data-root``.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
-        augmentation_type: Type of the settings that its images take in :meth:`ImageSet.training`.
-        partial: Description of the missing images and classes, if an incomplete release was accepted; else empty.
-        soft_labels_sha256: SHA-256 (hexadecimal) of the file of people's label distributions; empty if there is none.
+        augmentation_type: Class of the settings that :meth:`ImageSet.training` of its images takes.
+        partial: Description of the missing images and classes, if the user accepted incomplete files; else empty.
+        soft_labels_sha256: SHA-256 (hexadecimal) of the file of label distributions given by people; empty if there is
+            none.
     """
 
     name: ClassVar[str]
@@ -68,7 +73,9 @@ class Dataset(ABC):
 
     @abstractmethod
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Training and validation images: disjoint classes of the development half.
+        """Training and validation images, of disjoint classes.
+
+        Both are of development classes, which are those that are not for the test.
 
         Args:
             fold: Index of the contiguous block of development classes held out for validation, 0 <= fold < folds.
@@ -80,17 +87,20 @@ class Dataset(ABC):
 
     @abstractmethod
     def test(self) -> ImageSet:
-        """Images of all test classes."""
+        """Images of all test classes, none of which is used for training or validation."""
 
 
 DatasetClass = TypeVar("DatasetClass", bound=type[Dataset])
 
 
 def register_dataset(cls: DatasetClass) -> DatasetClass:
-    """Mark a class as a data set of the registry.
+    """Mark a class as a data set that commands can find by its name; a class decorator.
 
-    Listings read the source without importing it: the class must be at the top level of its file, with ``name`` and
-    ``summary`` as plain strings.
+    ``bench list`` reads the source without importing it, so the class must be at the top level of its file, with
+    ``name`` and ``summary`` as plain strings.
+
+    Returns:
+        The class itself.
 
     Raises:
         TypeError: If the class is not a Dataset, or its name, its summary or anything that it must define is missing.

@@ -14,7 +14,8 @@ from .errors import DataError
 def decode(path: Path) -> Tensor:
     """Read an image file as RGB.
 
-    Greyscale, palette and CMYK images are converted; EXIF orientation is ignored, as in the public code of the papers.
+    Greyscale, palette and CMYK images are converted. EXIF orientation is ignored, as in the public code of the
+    benchmarked papers.
 
     Args:
         path: Path of the image file.
@@ -23,7 +24,7 @@ def decode(path: Path) -> Tensor:
         uint8 ``[3, H, W]``, with the strides of channels-last memory.
 
     Raises:
-        DataError: If the file is missing, damaged, or has a side of one pixel.
+        DataError: If the file is missing, damaged, of more than 8 bits per channel, or has a side of one pixel.
     """
     from PIL import Image
 

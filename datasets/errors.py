@@ -2,7 +2,7 @@
 
 
 class DataError(ValueError):
-    """A problem with the files of a data set, in one line that says what to do."""
+    """Error about the files of a data set; its message is one line that says what to do."""
 
 
 __all__ = ["DataError"]

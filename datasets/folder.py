@@ -18,12 +18,14 @@ from .view import View
 class Folder(PhotoDataset):
     """Your own images: ``DIR/CLASS/*.jpg``, classes in the order of their names, the first half for development.
 
-    If there are ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of
-    ``DIR/train`` are for development.
+    Development is training and validation; the other classes are for the test. If there are ``DIR/query/CLASS/*`` and
+    ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of ``DIR/train`` are for development.
 
     ``DIR/probabilities.csv`` may contain label distributions given by people: a column ``path`` (relative to DIR), then
-    a column per class, rows that sum to 1. Images without a row are allowed. The tests then correlate every confidence
-    with the entropy of these distributions.
+    a column per class; rows sum to 1. Images without a row are allowed. The tests then correlate every confidence with
+    the entropy of these distributions.
+
+    The arguments of the constructor are those of :class:`PhotoDataset`.
     """
 
     name = "folder"
@@ -48,14 +50,21 @@ class Folder(PhotoDataset):
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
 
     def test(self) -> PhotoImages:
-        """Images of the test classes, with their label distributions if there are any."""
+        """Images of the test classes, with any queries and gallery, and any label distributions given by people."""
         images = super().test()
         if self._soft is not None:
             images.soft_labels = self._soft.of(images.ids)
         return images
 
     def verify(self, progress: Progress | None = None) -> Verification:
-        """Decode every image and report as :class:`PhotoDataset` does; count label distributions too."""
+        """Decode every image, and report counts, hashes of the splits, and damaged or converted images.
+
+        The label distributions given by people are counted too, if there are any.
+
+        Args:
+            progress: Function called after each image with the name of the task, the number of images done and their
+                total.
+        """
         report, soft = super().verify(progress), self._soft
         if soft is not None:
             labels = soft.of(self.test().ids)
@@ -70,17 +79,28 @@ class Folder(PhotoDataset):
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Instructions for arranging the images in folders, for error messages."""
+        """Instructions for arranging the images in folders, for error messages.
+
+        Args:
+            root: Not used.
+        """
         return "put the images of each class into a folder of its own, DIR/CLASS/*.jpg"
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains subfolders."""
+        """Check if a folder contains any subfolder."""
         # Any folder of folders: to search below the given folder would turn a wrong path into a wrong data set.
         return any(entry.is_dir() for entry in os.scandir(folder))
 
     def list_images(self, folder: Path) -> Listing:
-        """List the images of the class folders, below ``train``, ``query`` and ``gallery`` if these exist."""
+        """List the images of the class folders, which are below ``train``, ``query`` and ``gallery`` if these exist.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Raises:
+            DataError: If ``query`` or ``gallery`` exists but not all three do, or a class folder contains no image.
+        """
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
         given = [part for part in roles if (folder / part).is_dir()]
@@ -95,10 +115,11 @@ class Folder(PhotoDataset):
 
 
 def images_below(folder: Path) -> tuple[Listing, bool]:
-    """List the images of a folder for embedding: no split, any number of classes.
+    """List the images of a folder that are to be embedded by a trained model: no split, any number of classes.
 
     Args:
-        folder: ``DIR/CLASS/*``, ``DIR/query/CLASS/*`` with ``DIR/gallery/CLASS/*``, or images without folders.
+        folder: Folder ``DIR`` with ``DIR/CLASS/*``, with ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``, or with
+            images and no folders.
 
     Returns:
         The images, and True if they have classes; images of a flat folder have none.

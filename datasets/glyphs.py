@@ -82,14 +82,14 @@ def _is_candidate(code: int) -> bool:
 
 
 def render(character: str, font: ImageFont.FreeTypeFont) -> bytes | None:
-    """Draw a character, cropped to its ink and resized to fill the image, centred.
+    """Draw a character, cropped to its ink and resized to fill a square image, centred.
 
     Args:
         character: A single character.
-        font: A font that has it.
+        font: A font that contains the character.
 
     Returns:
-        ``SIDE * SIDE`` bytes of pixels in row order, white on black; None if the character has no ink.
+        32 x 32 bytes of pixels in row order, white on black; None if the character has no ink.
     """
     left, top, right, bottom = (round(edge) for edge in font.getbbox(character))
     if right <= left or bottom <= top:
@@ -165,7 +165,10 @@ def _images(classes: list[int]) -> ArrayImages:
 
 @register_dataset
 class Glyphs(Dataset):
-    """1000 characters as classes, each in 2 to 12 fonts: 375 for training, 125 for validation, 500 for the test."""
+    """1000 characters as classes, each in 2 to 12 fonts: 375 for training, 125 for validation, 500 for the test.
+
+    The 32 x 32 images are drawn with the DejaVu fonts that come with matplotlib; there is nothing to download.
+    """
 
     name = "glyphs"
     recipe = "ndigit"
@@ -175,7 +178,15 @@ class Glyphs(Dataset):
     image_size = (SIDE, SIDE)
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Images of the development characters; see :meth:`Dataset.train_val`."""
+        """Images of the training and the validation characters, which are disjoint.
+
+        Args:
+            fold: Index of the contiguous block of the 500 development characters that is held out for validation.
+            folds: Number of blocks that the development characters are cut into.
+
+        Raises:
+            ValueError: If the fold or the number of folds is out of range.
+        """
         development, _ = development_and_test_classes(NUM_CLASSES)
         train, val = train_and_validation_classes(len(development), fold, folds)
         return TrainVal(_images(train), _images(val), fold, folds)

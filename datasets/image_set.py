@@ -21,11 +21,11 @@ def require_tensor(what: str, value: object) -> None:
     """Check that a value is a torch tensor.
 
     Args:
-        what: Name of the value, for the message.
+        what: Name of the value, for the error message.
         value: The value.
 
     Raises:
-        ValueError: If it is not a tensor, with its type and how to convert it.
+        ValueError: If it is not a tensor; the message gives its type and how to convert it.
     """
     if not isinstance(value, Tensor):
         raise ValueError(
@@ -40,8 +40,8 @@ class ImageSet(ABC):
         labels: int64 ``[N]``, the class of each image, 0..C-1; every class has an image.
         ids: N different names, each the permanent identity of an image (e.g. ``"ndigit/test/047/3"``).
         class_names: C names, in the order of the labels.
-        queries: Rows of the query images; None if every image is a query.
-        gallery: Rows of the images that are searched; None if every image is.
+        queries: Positions of the query images in the set, int64; None if every image is a query.
+        gallery: Positions of the images that are searched, int64; None if every image is.
         soft_labels: Label distributions given by people, float64 ``[N, K]``: rows sum to 1, and are nan for images
             without a distribution. None if there are none.
     """
@@ -81,7 +81,7 @@ class ImageSet(ABC):
     def manifest_sha256(self) -> str:
         """SHA-256 (hexadecimal) of the content of the set, which does not depend on its order.
 
-        It covers a line ``["id", "class name"]`` (JSON) per image in the order of the identities, then
+        It covers a line ``["id", "class name"]`` (JSON) per image, sorted by identity, then the bytes of
         :meth:`manifest_content`.
         """
         order = sorted(range(len(self)), key=self.ids.__getitem__)
@@ -94,16 +94,16 @@ class ImageSet(ABC):
         return digest.hexdigest()
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Content of the images that :meth:`manifest_sha256` covers in addition to the names; none by default.
+        """Content of the images as bytes, such as pixels, for the hash :meth:`manifest_sha256`; none by default.
 
         Args:
-            order: Positions in the set, in the order in which to give the content.
+            order: Positions of the images in the set, in the order in which to give their content.
         """
         return ()
 
     @abstractmethod
     def pixels_of(self, index: Tensor) -> Tensor:
-        """Pixels of the evaluation view, before normalisation.
+        """Pixels of some images as resized and cropped for evaluation, before normalisation.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -117,14 +117,14 @@ class ImageSet(ABC):
         """Convert pixels to the input of a network.
 
         Args:
-            pixels: uint8 ``[B, C, H, W]``.
+            pixels: uint8 ``[B, C, H, W]``, as :meth:`pixels_of` returns them.
 
         Returns:
             float32 ``[B, C, H, W]``.
         """
 
     def evaluation(self, index: Tensor) -> Tensor:
-        """Normalised images of the evaluation view, without any randomness.
+        """Normalised images as resized and cropped for evaluation, without any randomness.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -138,11 +138,12 @@ class ImageSet(ABC):
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Normalised images, augmented at random.
+        """Normalised training images, augmented at random.
 
         Args:
             index: int64 ``[B]``, positions in the set.
-            augmentation: Settings, of the type that the data set declares as ``augmentation_type``.
+            augmentation: Settings of the augmentation, of the class that the data set declares as
+                ``augmentation_type``.
             generator: Source of every random number.
             out: An earlier batch that is no longer needed, whose memory may be reused: allocating fresh pages for a
                 large batch takes time. A batch of another shape is left alone, and a set may ignore ``out``.
@@ -151,12 +152,12 @@ class ImageSet(ABC):
             float32 ``[B, C, H, W]``.
 
         Raises:
-            TypeError: If the settings are of another type.
+            TypeError: If the settings are of another class.
         """
 
     @abstractmethod
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Normalised centre crops, resized to the full size.
+        """Normalised centre crops of some images, resized to the full size.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -168,14 +169,14 @@ class ImageSet(ABC):
         """
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Apply a function to each item, in order; a set of large images does so in threads.
+        """Apply a function to each item of a list, as the built-in ``map`` does; sets of image files do so in threads.
 
         Args:
             function: Called with one item.
-            items: Anything: positions, files, pixels.
+            items: Any values, such as positions in the set, files or pixels.
 
         Yields:
-            One result per item.
+            One result per item, in the order of the items.
         """
         return map(function, items)
 
@@ -187,14 +188,18 @@ class ImageSet(ABC):
             index: int64 ``[M]``, different positions in the set.
 
         Returns:
-            A new set: classes without an image are dropped and the others renumbered, in order.
+            A new set: classes without an image are dropped, and the others are renumbered in their old order.
         """
 
     def selected_names(self, index: Tensor) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-        """Labels, identities and class names of a subset, in the form that the constructor takes.
+        """Labels, identities and class names of a subset of the images.
 
         Args:
             index: int64 ``[M]``, different positions in the set.
+
+        Returns:
+            Labels ``[M]`` renumbered from 0, M identities, and the names of the classes that occur, in the order of the
+            labels.
         """
         classes, labels = torch.unique(self.labels[index], return_inverse=True)
         ids = tuple(self.ids[i] for i in index.tolist())

@@ -55,9 +55,10 @@ class _InShop(PhotoDataset):
 
 @register_dataset
 class InShop(_InShop):
-    """In-shop with its official queries and gallery: 14,218 queries, 12,612 gallery images, 3,985 test items.
+    """In-shop Clothes Retrieval (DeepFashion) with its official 14,218 queries and 12,612 gallery images.
 
-    Layout: ``Eval/list_eval_partition.txt`` and ``Img/img/..``, or both in one folder.
+    They show 3,985 test items. An item is a piece of clothing, which is a class here. Layout of the folder:
+    ``Eval/list_eval_partition.txt`` and ``Img/img/..``, or both in one folder.
     """
 
     name = "inshop"
@@ -67,7 +68,7 @@ class InShop(_InShop):
 
 @register_dataset
 class InShopMerged(_InShop):
-    """In-shop with queries and gallery merged: every image is searched among all others.
+    """In-shop Clothes Retrieval (DeepFashion), queries and gallery merged: a test image is searched among all others.
 
     As in "Probabilistic Embeddings Revisited" (PER). Results are not comparable with the rest of the literature.
     """

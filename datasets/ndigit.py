@@ -54,24 +54,25 @@ _DRAWS = 3 * DIGITS
 
 
 def source_digits(ids: Iterable[str]) -> NDArray[np.int64]:
-    """Find the handwritten digits that images are made of.
+    """Find the handwritten digits that images of three-digit numbers are made of.
 
     Args:
-        ids: N identities of images of the data sets of this file.
+        ids: N identities of images of ``ndigit``, ``ndigit_quick`` or ``ndigit_smoke``, such as
+            ``"ndigit/test/047/3"``.
 
     Returns:
-        int64 ``[N, 3]``, rows of ``sklearn.datasets.load_digits``, from the left to the right.
+        int64 ``[N, 3]``, positions in ``sklearn.datasets.load_digits``, for the digits from left to right.
     """
     identities = list(ids)
     return _sources(identities, _raw_numbers(identities, _DRAWS))
 
 
 def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
-    """Make images from their identities.
+    """Make images of three-digit numbers from their identities, which determine every pixel.
 
     Args:
-        ids: N identities of images.
-        upsample: Enlarge the digits twice (bilinear).
+        ids: N identities of images, such as ``"ndigit/test/047/3"``: data set, split, number, index.
+        upsample: Enlarge the digits from 8 x 8 to 16 x 16 pixels (bilinear).
 
     Returns:
         uint8 ``[N, H, W]``, 18 x 50 pixels when enlarged, else 10 x 26.
@@ -209,7 +210,8 @@ class _Numbers(Dataset):
 class NDigit(_Numbers):
     """The default data set, which comes with the installation: 500 numbers x 8 images.
 
-    187 classes train, 63 validate, 250 test.
+    An image shows three of scikit-learn's handwritten digits under noise; its class is the number that they form. 187
+    classes train, 63 validate, 250 test.
     """
 
     name = "ndigit"
@@ -225,7 +227,10 @@ class NDigit(_Numbers):
 
 @register_dataset
 class NDigitQuick(_Numbers):
-    """Half the training time of ``ndigit``: 200 numbers x 10 images; 75 train, 25 validate, 100 test."""
+    """Half the training time of ``ndigit``: 200 numbers x 10 images; 75 classes train, 25 validate, 100 test.
+
+    An image shows three of scikit-learn's handwritten digits under noise; its class is the number that they form.
+    """
 
     name = "ndigit_quick"
     recipe = "ndigit"
@@ -240,7 +245,10 @@ class NDigitQuick(_Numbers):
 
 @register_dataset
 class NDigitSmoke(_Numbers):
-    """Small images for quick checks: 300 numbers x 8 images; 112 classes train, 38 validate, 150 test."""
+    """Small images for quick checks: 300 numbers x 8 images; 112 classes train, 38 validate, 150 test.
+
+    An image shows three of scikit-learn's handwritten digits under noise; its class is the number that they form.
+    """
 
     name = "ndigit_smoke"
     recipe = "ndigit"

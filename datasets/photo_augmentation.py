@@ -14,7 +14,7 @@ from .augmentation import TrainingAugmentation
 
 @dataclass(frozen=True)
 class PhotoAugmentation(TrainingAugmentation):
-    """Settings of the random resized crop, flip and colour jitter.
+    """Settings of the random resized crop, horizontal flip and colour jitter of training photographs.
 
     The defaults are those of "Probabilistic Embeddings Revisited" (PER).
 
@@ -24,7 +24,7 @@ class PhotoAugmentation(TrainingAugmentation):
         ratio_low: Smallest width over height of a crop.
         ratio_high: Largest width over height of a crop.
         flip: Probability of a horizontal flip.
-        brightness: Range b of the brightness factor, which is drawn from U[1 - b, 1 + b].
+        brightness: Range b of the brightness factor, which is drawn from U[1 - b, 1 + b]; b is in [0, 1].
         contrast: Range of the contrast factor, likewise.
         saturation: Range of the saturation factor, likewise.
 
@@ -61,7 +61,7 @@ def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation,
         heights: Heights of the images in pixels, ``[B]``.
         widths: Widths of the images in pixels, ``[B]``.
         augmentation: Ranges of area and ratio.
-        u: Uniform random numbers in [0, 1), ``[B, 22]``.
+        u: Uniform random numbers in [0, 1), ``[B, 22]``: ten pairs for area and ratio, then two for the position.
 
     Returns:
         int64 ``[B, 4]``: top, left, height, width.

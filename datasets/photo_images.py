@@ -33,14 +33,16 @@ Progress = Callable[[str, int, int], None]
 
 
 class PhotoImages(ImageSet):
-    """Labelled image files, which are decoded once and then read from a cache.
+    """Labelled image files, which are decoded once and then read from a cache on disk.
+
+    Labels, ids and class names are those of :class:`ImageSet`.
 
     Attributes:
         paths: Paths of the N image files.
-        view: How they are resized and cropped.
+        view: Settings of how they are resized and cropped.
         threads: Number of threads that decode and crop.
-        within: The set that this is a subset of, and the rows of these images in it; None for a whole set. Subsets
-            share its decoded training images, so that every fold of a cross-validation reads the same file.
+        within: The larger set that this is a subset of, and the positions of these images in it; None for a whole set.
+            Subsets share its decoded training images, so that every fold of a cross-validation reads the same file.
     """
 
     def __init__(
@@ -62,14 +64,16 @@ class PhotoImages(ImageSet):
         self._caches: dict[Purpose, PixelCache] = {}
 
     def prepare(self, purposes: Sequence[Purpose], progress: Progress | None = None) -> None:
-        """Decode every image once, so that damaged files are found before any training.
+        """Decode every image once into the cache, so that damaged files are found before any training.
 
         Args:
-            purposes: What the images will be read for.
-            progress: Called after each image.
+            purposes: Uses that the images are decoded for: ``training`` (random crops of whole images), ``evaluation``
+                (resized and cropped at the centre) or both.
+            progress: Function called after each image with the name of the task, the number of images done and their
+                total.
 
         Raises:
-            DataError: If images are damaged, with their names.
+            DataError: If images are damaged, with the names of the first five.
         """
         for purpose in purposes:
             if purpose == "training" and self.within:
@@ -85,10 +89,11 @@ class PhotoImages(ImageSet):
                     pass
 
     def estimated_cache_bytes(self, purposes: Sequence[Purpose]) -> int:
-        """Bytes on disk that :meth:`prepare` will add to the cache, estimated from a sample of 32 image headers.
+        """Bytes on disk that :meth:`prepare` will add to the cache, estimated from a sample of about 32 image headers.
 
         Args:
-            purposes: What the images will be read for; ``training`` counts the whole set that this is a subset of.
+            purposes: Uses that the images will be decoded for: ``training``, ``evaluation`` or both. For ``training``
+                the whole set counts that this is a subset of.
         """
         if "training" in purposes and self.within:
             rest = [purpose for purpose in purposes if purpose != "training"]
@@ -129,11 +134,12 @@ class PhotoImages(ImageSet):
             return torch.zeros(3, 2, 2, dtype=torch.uint8)
 
     def read(self, path: Path, purpose: Purpose) -> Tensor:
-        """Decode a file to the pixels that are cached, without using the cache.
+        """Decode a file to the pixels that the cache holds, without using the cache.
 
         Args:
             path: The file.
-            purpose: ``evaluation`` for the evaluation view; ``training`` for the whole image, reduced if it is large.
+            purpose: ``evaluation`` gives the image resized and cropped for evaluation; ``training`` gives the whole
+                image, reduced if it is large.
 
         Returns:
             uint8 ``[3, H, W]``.
@@ -148,7 +154,15 @@ class PhotoImages(ImageSet):
         return resize(image, [side]) if min(image.shape[1:]) > side else image
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Apply a function to each item in threads, in order, with a bounded number of results waiting."""
+        """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded.
+
+        Args:
+            function: Called with one item.
+            items: Any values, such as positions in the set, files or pixels.
+
+        Yields:
+            One result per item, in the order of the items.
+        """
         if self.threads == 1:
             yield from map(function, items)
             return
@@ -157,7 +171,13 @@ class PhotoImages(ImageSet):
                 yield from pool.map(function, items[start : start + 256])
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Sizes of the files in bytes, so that a different image under an old name changes the manifest."""
+        """Size of each file in bytes, as text, which :meth:`manifest_sha256` hashes after ids and class names.
+
+        So another image under an old name nearly always changes the hash.
+
+        Args:
+            order: Positions of the images in the set, in the order in which to give their sizes.
+        """
         for i in order:
             try:
                 yield f"{self.paths[i].stat().st_size}\n".encode()
@@ -197,19 +217,46 @@ class PhotoImages(ImageSet):
         return self._caches["training"], index.tolist()
 
     def pixels_of(self, index: Tensor) -> Tensor:
-        """Pixels of the evaluation view: RGB, uint8 ``[B, 3, S, S]``."""
+        """RGB pixels of some images as resized and cropped for evaluation.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+
+        Returns:
+            uint8 ``[B, 3, S, S]``; S is ``view.image_size``.
+        """
         self._open("evaluation")
         # The copy is what reads the file: in the threads, not one after the other in `stack`.
         return torch.stack(list(self.map(lambda i: self._image(i, "evaluation").contiguous(), index.tolist())))
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Scale RGB to [0, 1], float32 ``[B, 3, S, S]``; the network normalises further."""
+        """Scale RGB pixels to [0, 1]; the network itself normalises further.
+
+        Args:
+            pixels: uint8 ``[B, 3, S, S]``, square images of side S.
+
+        Returns:
+            float32 ``[B, 3, S, S]``.
+        """
         return pixels.float() / 255
 
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Random resized crops, flipped and with colour jitter: RGB in [0, 1], float32 ``[B, 3, S, S]``."""
+        """Random resized crops of training photographs, flipped and with colour jitter.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+            augmentation: Settings, a :class:`PhotoAugmentation`.
+            generator: Source of every random number.
+            out: An earlier batch that is no longer needed, whose memory is reused if its shape fits.
+
+        Returns:
+            RGB in [0, 1], float32 ``[B, 3, S, S]``; S is ``view.image_size``.
+
+        Raises:
+            TypeError: If the settings are not a :class:`PhotoAugmentation`.
+        """
         if not isinstance(augmentation, PhotoAugmentation):
             raise TypeError(f"photographs are augmented by a PhotoAugmentation, not {type(augmentation).__name__}")
         u = torch.rand(len(index), 26, generator=generator, dtype=torch.float64)
@@ -258,7 +305,15 @@ class PhotoImages(ImageSet):
         return box
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Centre crops of the originals at the evaluation size, float32 ``[B, 3, S, S]``."""
+        """Centre crops of the original files, resized to the size of evaluation.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+            fraction: ``[B]``, side of each square crop as a fraction of the image's shorter side, in (0, 1].
+
+        Returns:
+            RGB in [0, 1], float32 ``[B, 3, S, S]``; S is ``view.image_size``.
+        """
         crops: list[tuple[int, float]] = list(zip(index.tolist(), fraction.tolist()))
         views = self.map(lambda crop: cropped_view(decode(self.paths[crop[0]]), crop[1], self.view), crops)
         return self.normalised(torch.stack(list(views)))
@@ -268,7 +323,14 @@ class PhotoImages(ImageSet):
             self._image(0, purpose)
 
     def select(self, index: Tensor) -> PhotoImages:
-        """Subset of the images, in the given order, that shares the decoded training images of this set."""
+        """Subset of the images, in the given order, that shares the decoded training images of this set.
+
+        Args:
+            index: int64 ``[M]``, different positions in the set.
+
+        Returns:
+            A new set: classes without an image are dropped, and the others are renumbered in their old order.
+        """
         labels, ids, class_names = self.selected_names(index)
         paths = [self.paths[i] for i in index.tolist()]
         whole, rows = self.within or (self, torch.arange(len(self)))

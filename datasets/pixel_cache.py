@@ -19,7 +19,7 @@ from .errors import DataError
 
 
 def cache_folder() -> Path:
-    """Folder in which decoded pixels are kept: ``$BENCH_CACHE``, or ``~/.cache/bench``."""
+    """Folder of the cache of decoded images: ``$BENCH_CACHE``, else ``$XDG_CACHE_HOME/bench`` or ``~/.cache/bench``."""
     if os.environ.get("BENCH_CACHE"):
         return Path(os.environ["BENCH_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bench"
@@ -31,10 +31,10 @@ _whole: dict[str, tuple[tuple[int, int, int], ...]] = {}
 class PixelCache:
     """Decoded images, one after the other in a memory-mapped file, with an index of where each one starts.
 
-    The index has a checksum (CRC-32) of every image, and the name of the cache that it belongs to.
+    The index is a second file, which also holds a checksum (CRC-32) of every image and the name of the cache.
 
     Args:
-        path: Stem of the two files, ``.pixels`` and ``.index.npz``.
+        path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,21 +54,36 @@ class PixelCache:
         return self.box(i, 0, 0, int(self.heights[i]), int(self.widths[i]))
 
     def box(self, i: int, top: int, left: int, height: int, width: int) -> Tensor:
-        """Pixels of a box of image ``i``: uint8 ``[3, height, width]``, a view of the mapped file."""
+        """Pixels of a box of one image, uint8 ``[3, height, width]``: a view of the mapped file, not to be written to.
+
+        Args:
+            i: Position of the image in the cache.
+            top: First row of the box.
+            left: First column of the box.
+            height: Number of rows.
+            width: Number of columns.
+        """
         row = 3 * int(self.widths[i])
         start = int(self.offsets[i]) + top * row + 3 * left
         return self._pixels.as_strided((3, height, width), (1, row, 3), start)
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """True if both files exist and are complete; the index is written last."""
+        """Check if both files of a cache exist and are complete, by their index and size; pixels are not read.
+
+        Args:
+            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
+        """
         return _checksums(path) is not None
 
     @staticmethod
     def is_whole(path: Path) -> bool:
-        """True if both files exist and the checksum of every image is right; a note on stderr names a damaged file.
+        """Check if both files of a cache exist and the checksum of every image is right.
 
-        All pixels are read for this, once per process.
+        All pixels are read for this, once per process. A note on stderr names a damaged file.
+
+        Args:
+            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
         """
         files = [path.with_suffix(".index.npz"), path.with_suffix(".pixels")]
         try:
@@ -88,14 +103,14 @@ class PixelCache:
 
     @staticmethod
     def build(path: Path, images: Iterable[Tensor]) -> None:
-        """Write the two files, completely or not at all.
+        """Write the two files of a cache, each completely or not at all.
 
         Args:
-            path: Stem of the two files.
+            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
             images: Decoded images, uint8 ``[3, H, W]`` each.
 
         Raises:
-            DataError: If they cannot be written, with how to move the cache.
+            DataError: If they cannot be written; the message says how to keep the cache elsewhere.
         """
         shapes, checksums = [], []
         unfinished = path

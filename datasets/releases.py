@@ -33,15 +33,16 @@ _DEPTH = 4
 
 @dataclass
 class Listing:
-    """Images and classes that a release lists.
+    """Images and classes of a release, which is a data set in the form in which its owners publish it.
 
     Attributes:
         folder: Folder that the identities are relative to.
         ids: Relative paths, the permanent identities of the images.
-        classes: Key of the class of each image; classes are ordered by it.
+        classes: Sortable key of the class of each image, such as its number; classes are ordered by it.
         names: Name of each class, by key.
-        parts: Part of each image: ``dev``, ``test``, ``query`` or ``gallery``; or ``""`` for all images of a release
-            whose classes are to be halved.
+        parts: Part of each image: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``; ``""`` for all
+            images of a release without parts, whose first half of the classes is then ``dev`` and whose second is
+            ``test``.
     """
 
     folder: Path
@@ -51,16 +52,16 @@ class Listing:
     parts: list[str] = field(default_factory=list)
 
     def add(self, image: str, key: Any, name: str, part: str = "") -> None:
-        """Add one image.
+        """Add one image to the listing.
 
         Args:
-            image: Path relative to the folder.
-            key: Key of its class, by which classes are ordered.
+            image: Path relative to the folder of the listing.
+            key: Sortable key of its class; classes are ordered by it.
             name: Name of its class.
-            part: Part that the release assigns it to, if it assigns parts.
+            part: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``, if the data set assigns parts.
 
         Raises:
-            DataError: If a name is not text, or the part is unknown.
+            DataError: If a path or name is not text, or the part is unknown.
         """
         for what, text in (("image", image), ("name", name)):
             if not isinstance(text, str):
@@ -73,10 +74,10 @@ class Listing:
         self.parts.append(part)
 
     def check_names(self) -> None:
-        """Refuse file names that cannot be written to a file of results.
+        """Check that every file name is valid UTF-8, as files of results require.
 
         Raises:
-            DataError: If a name is not UTF-8, with the first such name.
+            DataError: If a name is not, with the first such name.
         """
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
@@ -86,7 +87,7 @@ class Listing:
         """Listing of some of the images and their classes.
 
         Args:
-            chosen: Whether to keep each image.
+            chosen: True for each image to keep, one value per image in the order of ``ids``.
         """
         kept = Listing(self.folder)
         for image, key, part, wanted in zip(self.ids, self.classes, self.parts, chosen):
@@ -115,17 +116,19 @@ def read_lines(path: Path) -> list[list[str]]:
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """List a folder and the folders below it, nearest first; folders of more than 100 folders are not entered.
+    """List a folder and the folders below it, nearest first.
+
+    Below the first folder, folders with more than 100 subfolders are listed themselves, but not entered.
 
     Args:
-        root: The folder.
+        root: The first folder.
         depth: Number of levels below it.
 
     Yields:
-        The folder, then the folders of each level in the order of their names.
+        The first folder, then the folders of each level in the order of their names.
 
     Raises:
-        DataError: If the folder cannot be read.
+        DataError: If the first folder cannot be read; others that cannot be read are skipped.
     """
     level = [root]
     for _ in range(depth + 1):
@@ -146,17 +149,24 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
 class PhotoDataset(Dataset):
     """A data set of image files, split by class; subclasses define :meth:`recognises` and :meth:`list_images`.
 
+    Its release is the data set in the form in which its owners publish it.
+
+    Args:
+        root: Folder that contains the release, at most four levels down.
+        view: Settings of how images are read.
+        allow_partial: Accept a release in which images or classes are missing.
+        threads: Number of threads that decode.
+
     Attributes:
         official: Name of the release.
         source: Address at which its owners publish it.
-        needs: Names of the files it is recognised by, for messages.
+        needs: Names of the files by which it is recognised, for error messages.
         counts: Numbers of images and classes of the complete release; ``(0, 0)`` if any number is right.
-        part_classes: Numbers of development and test classes of the complete release, if the release splits them.
-        view: How images are read.
-        threads: Number of threads that decode.
+        part_classes: Numbers of development classes (for training and validation) and test classes of the complete
+            release, if the release splits them; else ``(0, 0)``.
         listing: Images and classes found.
-        partial: Description of what is missing, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
-            complete release.
+        partial: Description of an incomplete release, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
+            complete one.
     """
 
     recipe = "folder"
@@ -205,7 +215,7 @@ class PhotoDataset(Dataset):
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Instructions for getting the release, for messages.
+        """Instructions for getting the data set from its owners, for error messages.
 
         Args:
             root: Folder that was searched, if any.
@@ -217,18 +227,18 @@ class PhotoDataset(Dataset):
     @classmethod
     @abstractmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if a folder is the top folder of this release.
+        """Check if a folder is the top folder of this data set, as its owners publish it.
 
         Args:
-            folder: Any folder below the data root.
+            folder: The data root of the user, or any folder below it.
 
         Raises:
-            DataError: If it is evidently an incomplete or a different release.
+            DataError: If it is evidently an incomplete or a different version of the data set.
         """
 
     @abstractmethod
     def list_images(self, folder: Path) -> Listing:
-        """Read the images and classes that the release lists; whether the files exist is checked later.
+        """Read the images and classes that the data set's own files list; whether the images exist is checked later.
 
         Args:
             folder: The folder that :meth:`recognises` accepted.
@@ -301,7 +311,18 @@ class PhotoDataset(Dataset):
         )
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Training and validation images of the development classes; see :meth:`Dataset.train_val`."""
+        """Training and validation images, of disjoint classes.
+
+        Both are of development classes, which are those that are not for the test.
+
+        Args:
+            fold: Index of the contiguous block of development classes held out for validation, 0 <= fold < folds.
+            folds: Number of blocks that the development classes are cut into; if there are fewer classes, one block per
+                class.
+
+        Raises:
+            ValueError: If the fold or the number of folds is out of range.
+        """
         train, val = self._train_and_val(fold, folds)
         return TrainVal(train, val, fold, folds)
 
@@ -320,7 +341,11 @@ class PhotoDataset(Dataset):
         return self._images(self._classes()[0])
 
     def test(self) -> PhotoImages:
-        """Images of the test classes, with the roles of queries and gallery if the release assigns them."""
+        """Images of the test classes, divided into queries and gallery if the data set prescribes it.
+
+        Raises:
+            DataError: If there is no query, or fewer than two gallery images.
+        """
         _, keys = self._classes()
         images = self._images(keys)
         wanted = set(keys)
@@ -335,25 +360,27 @@ class PhotoDataset(Dataset):
         return images
 
     def prepare(self, fold: int = 0, folds: int = 4, progress: Progress | None = None) -> None:
-        """Decode every image once and keep its pixels, so that a damaged file stops a run before its first epoch.
+        """Decode every image once into the cache, so that a damaged file stops a run before its first epoch.
 
         Args:
-            fold: Index of the block of development classes that is held out for validation.
+            fold: Index of the block of development classes (all but the test classes) that is held out for validation.
             folds: Number of blocks that the development classes are cut into.
-            progress: Called after each image.
+            progress: Function called after each image with the name of the task, the number of images done and their
+                total.
 
         Raises:
-            DataError: If images are damaged, with their names.
+            DataError: If images are damaged, with the names of the first five.
         """
         self._development.prepare(["training"], progress)
         self._train_and_val(fold, folds)[1].prepare(["evaluation"], progress)
         self.test().prepare(["evaluation"], progress)
 
     def verify(self, progress: Progress | None = None) -> Verification:
-        """Decode every image and report counts, split manifests, damaged and converted images.
+        """Decode every image, and report counts, hashes of the splits, and damaged or converted images.
 
         Args:
-            progress: Called after each image.
+            progress: Function called after each image with the name of the task, the number of images done and their
+                total.
         """
         listing = self.listing
         split, test = self.train_val(), self.test()

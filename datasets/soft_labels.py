@@ -27,12 +27,12 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Label distributions that people gave to some images.
+    """Label distributions that people gave to some images, read from a CSV file.
 
     Attributes:
-        ids: Identities of M images.
-        probabilities: float64 ``[M, K]``, rows that sum to 1 within the tolerance.
-        sha256: Hash of the file (hexadecimal).
+        ids: Identities of M images, which are paths relative to the data set's folder.
+        probabilities: float64 ``[M, K]`` for K classes, rows that sum to 1 within 1e-3.
+        sha256: SHA-256 of the file (hexadecimal).
     """
 
     ids: tuple[str, ...]
@@ -40,7 +40,11 @@ class SoftLabels:
     sha256: str
 
     def of(self, ids: Sequence[str]) -> Tensor:
-        """Distributions of some images, float64 ``[N, K]``; rows of nan for images without one."""
+        """Label distributions of N images, float64 ``[N, K]`` for K classes; rows of nan for images without one.
+
+        Args:
+            ids: Identities of the images.
+        """
         place = {identity: row for row, identity in enumerate(self.ids)}
         rows = torch.tensor([place.get(identity, -1) for identity in ids], dtype=torch.long)
         # Row -1 is the nan that is put last.
@@ -48,9 +52,10 @@ class SoftLabels:
 
 
 def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[str]) -> SoftLabels:
-    """Read a table of label distributions.
+    """Read label distributions given by people from a CSV file.
 
-    A class without a column has probability 0 everywhere; an image without a row has no distribution.
+    Its first column is ``path``, the identity of an image; then comes a column per class. Rows sum to 1. A class
+    without a column has probability 0 everywhere; an image without a row has no distribution.
 
     Args:
         path: The file.

@@ -13,7 +13,8 @@ from .releases import Listing, PhotoDataset, read_lines
 class SOP(PhotoDataset):
     """Stanford Online Products with the authors' class split: 11,318 products for development, 11,316 for the test.
 
-    Layout: ``Ebay_train.txt``, ``Ebay_test.txt`` (header, then image id, class id, super class id, path).
+    Development is training and validation. Layout of the folder: ``Ebay_train.txt`` and ``Ebay_test.txt`` (a header,
+    then image id, class id, super class id and path per line), with the images at these paths.
     """
 
     name = "sop"
@@ -27,14 +28,25 @@ class SOP(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if the folder contains ``Ebay_train.txt`` and ``Ebay_test.txt``."""
+        """Check if a folder contains ``Ebay_train.txt`` and ``Ebay_test.txt``.
+
+        Raises:
+            DataError: If it contains only one of the two.
+        """
         there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
         if any(there) and not all(there):
             raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")
         return all(there)
 
     def list_images(self, folder: Path) -> Listing:
-        """Read images and classes from the two lists."""
+        """Read image paths and classes from ``Ebay_train.txt`` (for training and validation) and ``Ebay_test.txt``.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Raises:
+            DataError: If a list has another format, or the two are swapped.
+        """
         listing = Listing(folder)
         largest = {}
         for part in ("train", "test"):

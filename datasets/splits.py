@@ -10,13 +10,13 @@ from itertools import pairwise
 
 
 def development_and_test_classes(num_classes: int) -> tuple[range, range]:
-    """Split classes into a first half for development (rounded down) and the rest for the test.
+    """Split classes into a first half for development, i.e. training and validation, and a second half for the test.
 
     Args:
-        num_classes: Number of classes C, at least 2.
+        num_classes: Number of classes C, at least 2. If it is odd, the test half has one more.
 
     Returns:
-        Development classes and test classes.
+        Class numbers of the two halves: 0..C//2-1 and C//2..C-1.
 
     Raises:
         ValueError: If there are fewer than two classes.
@@ -51,16 +51,16 @@ def class_folds(num_classes: int, folds: int) -> list[range]:
 
 
 def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4) -> tuple[list[int], list[int]]:
-    """Split development classes into training classes and the validation block of one fold.
+    """Split development classes (all but the test classes) into training classes and the validation block of one fold.
 
     Args:
         num_classes: Number of development classes.
         fold: Index of the validation block, 0 <= fold < folds.
         folds: Number of blocks. With 1 nothing is held out: all classes train, and the first quarter of them is
-            returned as validation classes too, which then must not select anything.
+            returned as validation classes too, by which nothing may then be selected.
 
     Returns:
-        Training classes and validation classes, both ascending.
+        Numbers of the training classes and of the validation classes, both ascending.
 
     Raises:
         ValueError: If the fold or the number of folds is out of range.

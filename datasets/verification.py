@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class SplitVerification(TypedDict):
-    """Report on one part of a data set (training, validation or test): its size and a hash of its content.
+    """Report on one split of a data set (training, validation or test): its size and a hash of its content.
 
     Attributes:
         images: Number of images.
         classes: Number of classes.
-        manifest_sha256: Hash of the content, see :meth:`ImageSet.manifest_sha256`.
-        queries: Number of queries, if the release names them.
-        gallery: Number of gallery images, if the release names them.
+        manifest_sha256: SHA-256 of names and content of the images, see :meth:`ImageSet.manifest_sha256`.
+        queries: Number of queries, if the data set prescribes which images are queries.
+        gallery: Number of gallery images, likewise.
     """
 
     images: int
@@ -37,11 +37,11 @@ class SoftLabelVerification(TypedDict):
     """Report on the label distributions that people gave to the images of a data set.
 
     Attributes:
-        file: Name of the file.
+        file: Name of the CSV file.
         images: Number of images with a distribution.
         test_images: Number of these among the test images.
         classes: Number of classes of the distributions.
-        sha256: Hash of the file.
+        sha256: SHA-256 of the file.
     """
 
     file: str
@@ -55,16 +55,16 @@ class Verification(TypedDict):
     """Report on a data set of image files, every one of which has been decoded.
 
     Attributes:
-        name: Name of the data set.
-        release: Name of the release.
-        folder: Folder in which the release was found.
+        name: Name of the data set in this benchmark.
+        release: Name under which its owners publish it.
+        folder: Folder in which it was found.
         images: Number of images.
         classes: Number of classes.
-        partial: Description of what is missing; empty for a complete release.
+        partial: Description of what is missing; empty for a complete data set.
         damaged: One line per file that cannot be read.
         converted_to_rgb: Number of images by colour mode, for modes other than RGB.
-        splits: ``train``, ``val`` and ``test`` of the first fold.
-        soft_labels: Label distributions, if there are any.
+        splits: Reports on ``train``, ``val`` and ``test``; the first two are of fold 0 of 4.
+        soft_labels: Report on label distributions given by people, if there are any.
     """
 
     name: str
@@ -84,10 +84,10 @@ class MemoryVerification(TypedDict):
 
     Attributes:
         name: Name of the data set.
-        images: Number of images of the first fold and of the test classes.
+        images: Number of images: training and validation images of fold 0, and test images.
         classes: Number of their classes.
         shape: Channels, height and width of an image as a network sees it.
-        splits: ``train``, ``val`` and ``test`` of the first fold.
+        splits: Reports on ``train``, ``val`` and ``test``; the first two are of fold 0 of 4.
     """
 
     name: str
@@ -98,7 +98,7 @@ class MemoryVerification(TypedDict):
 
 
 def verified(images: ImageSet) -> SplitVerification:
-    """Count the images, classes, queries and gallery images of a set, and hash its content."""
+    """Report on a set of images: numbers of images, classes, queries and gallery images, and a hash of its content."""
     split: SplitVerification = {
         "images": len(images),
         "classes": images.num_classes,
@@ -110,10 +110,10 @@ def verified(images: ImageSet) -> SplitVerification:
 
 
 def verify_in_memory(dataset: Dataset) -> MemoryVerification:
-    """Build a data set, and report counts, manifests and the shape of its images.
+    """Build a data set that needs no files, and report counts, hashes of its splits and the shape of its images.
 
     Raises:
-        ValueError: If its images do not have the shape that it declares, or training and test classes overlap.
+        ValueError: If its images do not have the shape that it declares, or its splits share a class.
     """
     split, test = dataset.train_val(), dataset.test()
     parts = {"train": split.train, "val": split.val, "test": test}
@@ -140,13 +140,14 @@ def verify_in_memory(dataset: Dataset) -> MemoryVerification:
 
 
 def inspect(path: Path) -> tuple[str, str]:
-    """Try to decode an image file, and return its colour mode or what is wrong with it.
+    """Try to decode an image file.
 
     Args:
         path: The file.
 
     Returns:
-        Its colour mode and an empty string; or an empty string and the problem, if it cannot be read.
+        Its colour mode, such as ``"RGB"``, and an empty string; or an empty string and the problem, if it cannot be
+        read.
     """
     from PIL import Image
 

@@ -9,20 +9,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """Settings of how photographs are read; recorded with every result.
+    """Settings of how photographs are resized, cropped and cached; recorded with every result.
 
     Attributes:
         image_size: Side S of the network's input, pixels.
-        resize: Shorter side of an image before its centre crop in evaluation, pixels.
+        resize: Shorter side of an image before its centre crop in evaluation, pixels; at least S.
         fit: ``crop`` evaluates the centre square; ``squash`` the whole image, its sides made equal (``resize`` is then
             not used): for long objects whose ends a crop would cut off.
         antialias: Whether evaluation resizes with antialiasing; "Probabilistic Embeddings Revisited" (PER) did not
             (torchvision 0.11 on tensors).
-        cache_side: Shorter side to which larger training images are reduced once, pixels.
+        cache_side: Shorter side to which larger training images are reduced before they are cached, pixels.
         cache: Whether decoded pixels are kept in files; if not, originals are decoded every time.
 
     Raises:
-        ValueError: If the sides contradict each other, or the fit is unknown.
+        ValueError: If ``resize`` is below ``image_size``, or the fit is unknown.
     """
 
     image_size: int = 224
@@ -40,11 +40,11 @@ class View:
 
 
 def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
-    """Bilinear resizing of one image.
+    """Resize one image bilinearly.
 
     Args:
         image: uint8 ``[3, H, W]``.
-        size: Height and width, or the length of the shorter side alone.
+        size: ``[height, width]``, or ``[side]`` with the length of the shorter side, which keeps the aspect ratio.
         antialias: Whether each pixel of a smaller image averages over all the pixels that it replaces.
 
     Returns:
@@ -57,11 +57,12 @@ def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
 
 
 def evaluation_view(image: Tensor, view: View) -> Tensor:
-    """Resize the shorter side to ``view.resize``, then cut out the centre square, or squash the whole image.
+    """Resize one image for evaluation and cut out its centre square, or squash it into a square.
 
     Args:
         image: uint8 ``[3, H, W]``.
-        view: Sizes, and whether to crop or to squash (``fit``).
+        view: Settings: the shorter side after resizing (``resize``), the side S of the square (``image_size``), and
+            whether to crop or to squash (``fit``).
 
     Returns:
         uint8 ``[3, S, S]``.
@@ -75,14 +76,14 @@ def evaluation_view(image: Tensor, view: View) -> Tensor:
 
 
 def cropped_view(image: Tensor, fraction: float, view: View) -> Tensor:
-    """Evaluation view of a centred square of the original: less context, more blur.
+    """Crop a centred square from an original image and resize it for evaluation: less context, more blur.
 
     As in "Probabilistic Embeddings Revisited" (PER).
 
     Args:
         image: uint8 ``[3, H, W]``.
         fraction: Side of the square as a fraction of the shorter side, in (0, 1].
-        view: How the square is read.
+        view: Settings of how the square is resized and cropped; S is its ``image_size``.
 
     Returns:
         uint8 ``[3, S, S]``.

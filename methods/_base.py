@@ -22,7 +22,7 @@ PARTS = ("backbone", "mean", "spread", "objective")
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Publication that a method comes from: title, venue, arXiv number and the equations it implements."""
+    """Publication that a method comes from: title, venue, arXiv number and the equations that the method implements."""
 
     title: str
     venue: str
@@ -31,19 +31,19 @@ class Paper:
 
 
 class MethodParams(BaseModel):
-    """Base class of the hyper-parameters of a method.
+    """Base class of the hyper-parameters of a method: a frozen pydantic model that refuses unknown names.
 
-    Each field holds its type, default, validity limits and search range.
+    Each field declares a type, a default and the limits of valid values, and a search range if it is tuned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits: Any) -> Any:
-    """Declare a tuned hyper-parameter.
+    """Declare a hyper-parameter that a search tunes, as the value of a field of a :class:`MethodParams`.
 
     Args:
-        default: Value used when nothing is tuned, and the first trial of every study.
+        default: Value if nothing is tuned, and in the first trial of every search.
         low: Smallest value that the search proposes.
         high: Largest value that the search proposes.
         log: Search on a logarithmic scale.
@@ -51,6 +51,9 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
 
     Returns:
         A pydantic field whose ``json_schema_extra["search"]`` contains the range.
+
+    Raises:
+        ValueError: If the range is empty, or if it is logarithmic and ``low`` is not positive.
     """
     if not low < high:
         raise ValueError(f"empty search range: low={low} high={high}")
@@ -66,28 +69,34 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
 
 
 class Method:
-    """A way to learn embeddings. Subclass it, decorate with :func:`register`, and it can be benchmarked.
+    """Base class of a way to learn embeddings. Subclass it, decorate with :func:`register`, and it can be benchmarked.
 
     The defaults describe a deterministic method trained end to end, so such a method only defines
     :meth:`objective`.
 
+    Args:
+        params: Hyper-parameters; None for the defaults of the fidelity.
+        fidelity: Form of the method that is computed, one of ``fidelities``.
+
     Attributes:
-        name: Name on the command line and in the tables.
-        summary: One line for ``bench list``.
+        name: Name on the command line and in results.
+        summary: One line for the command ``bench list``.
         paper: Source of the method.
-        deviations: Every constant or choice that is not in the paper, and why.
-        scorer: Similarity used for retrieval, verification and model selection.
-        on_base: Whether training starts from a trained base method (two-stage methods).
-        trains: The :data:`PARTS` this method trains.
-        default_confidence: The confidence quoted for this method when only one is: ``method`` for a class that defines
-            a distribution and a confidence, unless it says otherwise.
-        fidelities: ``corrected``, and ``released`` if a public code behaves differently; where the codes of two
-            repositories differ from each other, ``released_per`` and ``released_el``.
+        deviations: Every constant or choice that is not in the paper, and why, one entry each.
+        scorer: Name of the scorer, a function that compares two sets of embeddings, which is used for retrieval,
+            verification and model selection.
+        on_base: Whether training starts from the trained model of another method, the base (two-stage methods).
+        trains: Parts of the model that the method trains, of ``backbone``, ``mean`` and ``spread`` (the two heads) and
+            ``objective``.
+        default_confidence: Name of the confidence that is reported for this method if only one is. It is ``method``,
+            that is :meth:`confidence`, for a class that defines a distribution and a confidence and says nothing else.
+        fidelities: ``corrected``, which computes what the paper says, and ``released`` if a public code behaves
+            differently; if the codes of two repositories differ from each other, ``released_per`` and ``released_el``.
         repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
-            (EL-nivMF and NIR); empty for any other.
-        released_behaviour: What ``released`` does differently, one entry each.
-        fidelity_defaults: Parameters that have another default in a released form, by fidelity.
-        published: Where settings of this method were published; a registered subclass does not inherit them.
+            (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022); empty for any other.
+        released_behaviour: Differences of ``released`` from ``corrected``, one entry each.
+        fidelity_defaults: Parameters that have another default in a released form: fidelity to name to value.
+        published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
 
@@ -107,7 +116,7 @@ class Method:
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
     class Params(MethodParams):
-        """Empty set of hyper-parameters."""
+        """Empty set of hyper-parameters; a method that has some defines its own class of this name."""
 
     params: Any
 
@@ -130,7 +139,10 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Defaults of a form, such as ``released``, that differ from those of ``Params``: parameter name to value."""
+        """Return the parameter defaults that a fidelity changes: parameter name to value.
+
+        Fidelities are ``corrected``, which computes what the paper says, and ``released``, what a public code does.
+        """
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
@@ -140,12 +152,18 @@ class Method:
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches that :meth:`initialise` sees; None for one pass over the training images."""
+        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+
+        That method sets initial values that depend on the data.
+        """
         return None
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Names of the trained :data:`PARTS` of the network: :attr:`trains` unless a parameter says otherwise."""
+        """Names of the trained parts of the model, of ``backbone``, ``mean``, ``spread`` and ``objective``.
+
+        They are :attr:`trains`, unless a subclass lets a hyper-parameter choose them.
+        """
         return self.trains
 
     @property
@@ -159,35 +177,43 @@ class Method:
         return not {"backbone", "mean"} & set(self.trained_parts)
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
-        """Module from pooled features ``[B, in_features]`` to raw spread parameters, or None for a point."""
+        """Build the module from pooled features ``[B, F]`` to raw spread parameters ``[B, S]``; None for a point.
+
+        Args:
+            in_features: Number F of pooled features.
+            dim: Embedding size D.
+        """
         return None
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """Embedding distribution from the raw mean-head output.
+        """Make the embedding distributions of a batch from the outputs of the two heads.
 
         Args:
-            raw: ``[B, D]``, not normalised.
-            spread: ``[B, S]``, output of :meth:`spread_head`, or None.
+            raw: Output ``[B, D]`` of the mean head, not normalised.
+            spread: Output ``[B, S]`` of the module of :meth:`spread_head`, or None if there is none.
         """
         return PointMass(raw)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Training objective: a module ``(distribution, labels [B]) -> scalar loss``.
+        """Build the training objective: a module ``(distribution, labels [B]) -> scalar loss``.
 
         Args:
             num_classes: Number of training classes.
             dim: Embedding size D.
-            base: Trained objective of the base method (two-stage methods), else None.
+            base: Trained objective of the base, the model from which a two-stage method starts; else None.
+
+        Raises:
+            TypeError: If the method does not define this.
         """
         raise TypeError(f"method {self.name!r} defines no objective")
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set initial values that depend on the data, before the first step; only if :attr:`warm_start` is true.
+        """Set initial values that depend on the data; called once before the first step if :attr:`warm_start` is true.
 
         Args:
             model: The untrained network, whose parts may be changed in place.
-            raw: ``[N, D]``, raw embeddings of :attr:`warm_start_batches` training batches.
-            labels: ``[N]``, their classes.
+            raw: Raw embeddings ``[N, D]``, of the images in :attr:`warm_start_batches` training batches.
+            labels: Classes ``[N]`` of these images.
         """
 
     def confidence(self, distribution: Distribution) -> Tensor | None:
@@ -199,13 +225,13 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(cls: M) -> M:
-    """Mark a class as a method of the registry: a class decorator.
+    """Mark a class as a method that can be named in the benchmark: a class decorator.
 
-    Settings published for a method are about that method only, so ``published`` is empty unless the class itself
-    defines it.
+    The attribute ``published``, the sources of published settings, is about one method only: it becomes empty unless
+    the class itself defines it.
 
     Raises:
-        TypeError: If the class is not a Method, or its name, summary or parts are missing or unknown.
+        TypeError: If the class is not a :class:`Method`, has no name or summary of its own, or trains an unknown part.
     """
     if not issubclass(cls, Method):
         raise TypeError(f"{cls.__name__} must subclass Method")

@@ -15,24 +15,25 @@ from .heads import MeanHead
 
 
 class Embedding(NamedTuple):
-    """A batch of embeddings: the raw mean-head output ``[B, D]`` and the distribution made from it."""
+    """Batch of embeddings: the raw output ``[B, D]`` of the mean head and the distributions made from it."""
 
     raw: Tensor
     distribution: Distribution
 
 
 class EmbeddingModel(nn.Module):
-    """Backbone, heads and objective of one method.
+    """Network of one method: backbone, mean head, spread head (if any) and objective.
 
     Args:
-        method: Method with its parameters.
+        method: Method with its hyper-parameters.
         backbone: Module ``images -> [B, F]`` with an ``out_features`` attribute.
         num_classes: Number of training classes.
         dim: Embedding size.
-        base_objective: Objective of the trained base (two-stage methods); it is kept, frozen, because it gives the
-            classifier confidences of the base and some methods train towards its class weights.
-        seed: Called with the name of each part before it is made, so that a part starts the same whatever others a
-            method has.
+        base_objective: Objective of the trained base, the model from which a two-stage method starts. It is kept,
+            frozen, because it gives the classifier confidences of the base and some methods train towards its class
+            weights.
+        seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
+            these parts is made, so that a part starts the same whatever other parts a method has.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class EmbeddingModel(nn.Module):
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
     def train(self, mode: bool = True) -> EmbeddingModel:
-        """Set training mode; frozen parts stay in evaluation mode, so their batch-norm statistics never move."""
+        """Set training mode, or evaluation mode if ``mode`` is false, and return the model.
+
+        Frozen parts stay in evaluation mode, so their batch-norm statistics never move.
+        """
         super().train(mode)
         for part in self._frozen_parts():
             part.eval()
@@ -82,7 +86,7 @@ class EmbeddingModel(nn.Module):
         return "backbone" not in self.method.trained_parts
 
     def embed_features(self, features: Tensor) -> Embedding:
-        """Embeddings from pooled features ``[B, F]``."""
+        """Embeddings of images from their pooled features ``[B, F]``."""
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
         features = features.float()
         raw = self.mean(features)
@@ -90,20 +94,27 @@ class EmbeddingModel(nn.Module):
         return Embedding(raw, self.method.distribution(raw, spread))
 
     def forward(self, images: Tensor) -> Embedding:
-        """Embeddings from images ``[B, C, H, W]``; in training, the backbone runs in :attr:`precision`."""
+        """Embeddings of images ``[B, C, H, W]``; the backbone is trained in the dtype ``precision`` (autocast)."""
         lower = self.training and self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
             features = self.backbone(images)
         return self.embed_features(features)
 
     def scorer_options(self) -> dict[str, float]:
-        """Trained parameters of the method's scorer, such as HIB's scale and bias."""
+        """Trained parameters of the scorer by name, such as HIB's ``scale`` and ``bias``; empty for most methods.
+
+        The scorer is the method's function that compares two sets of embeddings.
+        """
         options = getattr(self.objective, "scorer_options", None)
         return {} if options is None else dict(options())
 
     @torch.no_grad()
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
-        """All confidences of the model by name, each ``[B]``."""
+        """All confidences of a batch by name, each ``[B]`` and higher = more confident.
+
+        They are ``method`` (the method's own, if it has one), ``norm`` (of the raw embedding) and, from a classifier of
+        the training classes if there is one, ``max_cosine``, ``max_probability`` and ``neg_entropy``.
+        """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective
         result = {} if own is None else {"method": own}

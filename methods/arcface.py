@@ -16,7 +16,11 @@ from .published import PER
 
 @register
 class ArcFace(Method):
-    """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin."""
+    """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
+    """
 
     name = "arcface"
     summary = "deterministic; softmax with an additive angular margin"
@@ -42,5 +46,8 @@ class ArcFace(Method):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=1.57)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: ArcFace cross-entropy over the training classes."""
+        """Build the loss module: ArcFace cross-entropy over the training classes.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return ArcFaceLoss(num_classes, dim, self.params.scale, self.params.margin, self.released)

@@ -8,18 +8,18 @@ from torch.distributions import Distribution
 
 
 def classifier_confidences(objective: nn.Module | None, distribution: Distribution) -> dict[str, Tensor]:
-    """Confidences from the training classifier, for test images of classes it never saw.
+    """Confidences of embeddings from the classifier of the training classes; test images may be of other classes.
 
     Args:
-        objective: A module with ``class_cosines(distribution) -> ([B, C], scale)``, the scale a number or ``[B, 1]``;
-            anything else gives nothing. One whose classifier is no softmax of scaled cosines has in addition
-            ``class_logits(distribution) -> [B, C]``, the logits of its own.
+        objective: Trained loss module. If it has ``class_cosines(distribution) -> ([B, C], scale)``, with the scale a
+            number or ``[B, 1]``, its classifier is the softmax of the scaled cosines to its C class weights. If it also
+            has ``class_logits(distribution) -> [B, C]``, these are the logits instead. The result is empty without
+            ``class_cosines`` and for None.
         distribution: Batch of B embeddings.
 
     Returns:
-        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest probability of the
-        objective's own softmax over the classes, no margin) and ``neg_entropy`` (negative entropy of that softmax,
-        nats), each ``[B]``.
+        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest class probability,
+        without a margin) and ``neg_entropy`` (negative entropy of the class probabilities, nats), each ``[B]``.
     """
     class_cosines = getattr(objective, "class_cosines", None)
     if class_cosines is None:
@@ -37,5 +37,5 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
 
 
 def norm_confidence(raw: Tensor) -> Tensor:
-    """Norm ``[B]`` of the raw embedding ``[B, D]``, before any normalisation."""
+    """Confidence from the norm: the Euclidean norm ``[B]`` of raw embeddings ``[B, D]`` before any normalisation."""
     return raw.square().sum(-1).sqrt()

@@ -16,7 +16,10 @@ from .published import PER
 
 @register
 class CosFace(Method):
-    """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine."""
+    """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine.
+
+    ``fidelity`` is always ``corrected``, the form of the paper.
+    """
 
     name = "cosface"
     summary = "deterministic; softmax with an additive cosine margin"
@@ -38,5 +41,8 @@ class CosFace(Method):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: CosFace cross-entropy over the training classes."""
+        """Build the loss module: CosFace cross-entropy over the training classes.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return CosFaceLoss(num_classes, dim, self.params.scale, self.params.margin)

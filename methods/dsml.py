@@ -29,6 +29,8 @@ from .published import PER
 class ClassDistributions(CosineClassifier):
     """Loss of DSML: cross-entropy over the likelihoods of a point under the distributions of the classes.
 
+    DSML is a method of the public code of Probabilistic Embeddings Revisited (PER).
+
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
@@ -56,7 +58,7 @@ class ClassDistributions(CosineClassifier):
         return IsotropicNormal(F.normalize(self.weight, dim=-1), phi, validate_args=False)
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` to the class modes, and the mean concentration (or 1/variance) of the classes."""
+        """Cosines ``[B, C]`` of embeddings to class modes, and the classes' mean concentration (or 1/variance)."""
         classes = self.class_distributions()
         k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
         return self.cosines(distribution.mean), float(k.detach().mean())
@@ -70,13 +72,18 @@ class ClassDistributions(CosineClassifier):
         return -0.5 * ((2.0 - 2.0 * cosine) / classes.variance + classes.log_det_covariance() + classes.dim * LOG_2PI)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Mean cross-entropy, scalar."""
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
         return F.cross_entropy(self.class_logits(distribution), labels)
 
 
 @register
 class Dsml(Method):
-    """DSML: deterministic embeddings classified by class distributions, each with its own learned spread."""
+    """DSML: deterministic embeddings classified by class distributions, each with its own learned spread.
+
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released``
+    spreads start and are mapped as in that code; with ``corrected`` they start at the concentration D or the variance
+    2/D.
+    """
 
     name = "dsml"
     summary = "deterministic images; each class a vMF (or normal) with its own spread, softmax of likelihoods"
@@ -94,10 +101,16 @@ class Dsml(Method):
     )
 
     class Params(SpreadParams):
-        """Choice of the classes' distribution; their spreads are learned, so no scale is tuned."""
+        """Hyper-parameter of DSML: the kind of the classes' distributions, ``vmf`` or ``normal``.
+
+        Their spreads are learned, so no scale is tuned.
+        """
 
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the class distributions and the cross-entropy over their likelihoods."""
+        """Build the loss module: the class distributions and the cross-entropy over their likelihoods.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

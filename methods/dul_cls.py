@@ -27,9 +27,10 @@ from .published import PER, same_names
 
 
 def released_prior(distribution: VonMisesFisher) -> Tensor:
-    """Term ``[B]`` of PER's public code in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
+    """Term ``[B]`` that a public code computes in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
 
-    It is no KL divergence: that has k A(k) in place of k.
+    The code is that of Probabilistic Embeddings Revisited. k is the concentration and C the normaliser. The term is no
+    KL divergence: that has k A(k) in place of k, with the mean resultant length A.
     """
     k, dim = distribution.concentration, distribution.dim
     return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
@@ -38,12 +39,14 @@ def released_prior(distribution: VonMisesFisher) -> Tensor:
 class SampledClassification(nn.Module):
     """Loss of DUL-cls: margin softmax of one draw per image plus a weighted KL divergence.
 
-    The KL is to N(0, I) for a normal, to the uniform distribution for a vMF.
+    DUL is data uncertainty learning (Chang et al. 2020). The KL is to N(0, I) for a normal, to the uniform distribution
+    for a vMF.
 
     Args:
         classifier: CosFace or ArcFace loss applied to the draws.
         kl_weight: Weight of the KL.
-        released: Use the public code's vMF sampler and its prior term.
+        released: Use the faulty vMF sampler of the public code of Probabilistic Embeddings Revisited, and its term in
+            place of the KL to the uniform distribution; no effect on normals.
     """
 
     def __init__(self, classifier: CosFaceLoss | ArcFaceLoss, kl_weight: float, released: bool = False) -> None:
@@ -53,11 +56,11 @@ class SampledClassification(nn.Module):
         self.released = released
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines of the means to the class weights, and the scale."""
+        """Cosines ``[B, C]`` of the means to the class weights, and the scale of the softmax."""
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch: margin softmax of a draw per image plus the weighted mean KL."""
+        """Scalar loss of a batch with class labels ``[B]``: margin softmax of one draw each plus the weighted KL."""
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -78,7 +81,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class DulCls(SpreadMethod):
-    """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw."""
+    """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw.
+
+    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
+    as in the public code of Probabilistic Embeddings Revisited.
+    """
 
     name = "dul_cls"
     summary = "normal embedding; margin softmax of a sample plus KL to the standard normal, end to end"
@@ -104,7 +111,15 @@ class DulCls(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-cls: scale s and margin m of the softmax, weight of the KL, and kind of margin."""
+        """Hyper-parameters of DUL-cls: margin softmax, weight of the KL and distribution of an embedding.
+
+        Attributes:
+            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
+            scale: Scale s of the cosines in the softmax.
+            margin: Margin m of the softmax.
+            kl_weight: Weight of the KL divergence from the prior.
+            classifier: Kind of margin, that of ``cosface`` or ``arcface``.
+        """
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
@@ -112,7 +127,10 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: margin softmax of a draw plus the weighted KL."""
+        """Build the loss module: margin softmax of a draw plus the weighted KL.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         classifier = (
             ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)

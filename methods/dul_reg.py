@@ -26,7 +26,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class DulReg(SpreadMethod):
-    """Normal (or vMF) embedding regressed to the fixed class weights of a trained base."""
+    """DUL-reg: normal (or vMF) embedding regressed to the fixed class weights of a trained base model.
+
+    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
+    as in the public code of Probabilistic Embeddings Revisited.
+    """
 
     name = "dul_reg"
     summary = "normal embedding; mean and variance heads regress the class weights of a trained base"
@@ -47,20 +51,29 @@ class DulReg(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained."""
+        """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained.
+
+        Attributes:
+            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
+            train: Trained parts: ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the
+                backbone too).
+        """
 
         train: Literal["heads", "variance", "all"] = "heads"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Names of the trained parts, as the parameter ``train`` says.
+        """Names of the trained parts of the network, as the hyper-parameter ``train`` says.
 
-        They are both heads (mean and variance); with ``all`` also the backbone, with ``variance`` only that head.
+        They are both heads, ``mean`` and ``spread``; with ``all`` also ``backbone``, with ``variance`` only ``spread``.
         """
         return {"heads": ("mean", "spread"), "variance": ("spread",), "all": ("backbone", "mean", "spread")}[
             self.params.train
         ]
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: negative log likelihood of the base's class weights."""
+        """Build the loss module: negative log likelihood of the class weights of a trained base model.
+
+        ``base`` is the loss module of that model; the other arguments are not used.
+        """
         return ClassLikelihood(base, self.name)

@@ -17,7 +17,10 @@ from .published import NivmfScripts
 
 @register
 class ElNivmf(DistributionProxyMethod):
-    """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood."""
+    """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood (Kirchhof et al. 2022).
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of that paper.
+    """
 
     name = "el_nivmf"
     summary = "von Mises-Fisher images, non-isotropic vMF proxies, expected likelihood by sampling; end to end"
@@ -33,8 +36,14 @@ class ElNivmf(DistributionProxyMethod):
     released_behaviour = EL_NIVMF_RELEASED
 
     class Params(ElNivmfParams):
-        """Hyper-parameters of EL-nivMF: those of :class:`ElNivmfParams`, nothing more."""
+        """Hyper-parameters of EL-nivMF, the same as :class:`ElNivmfParams`.
+
+        They are the initial values and learning rates of the proxies, the draws per image and the proxies' normaliser.
+        """
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: non-isotropic vMF proxies and the cross-entropy of expected likelihoods."""
+        """Build the loss module: non-isotropic vMF proxies and the cross-entropy of expected likelihoods.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return ElNivmfLoss(num_classes, dim, self.params, self.released)

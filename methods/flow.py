@@ -20,14 +20,17 @@ def _subnet(inputs: int, outputs: int, depth: int, width: int) -> nn.Sequential:
 
 
 class Coupling(nn.Module):
-    """Layer of the flow: a fixed permutation of the dimensions, then a two-sided affine coupling.
+    """Layer of a normalising flow: a fixed permutation of the dimensions, then a two-sided affine coupling.
+
+    Each half of the dimensions is scaled and shifted by the outputs of a small network, the subnet, that reads the
+    other half and the condition.
 
     Args:
         dim: Embedding size D.
         condition: Size of the condition vector appended to the input of both subnets (0 for none).
         depth: Number of linear layers of a subnet.
         width: Number of hidden units of a layer.
-        clamp: The absolute log scale stays below 0.999 of it.
+        clamp: Bound of the log scales: their absolute values stay below about 0.999 times it.
         permutation: Order ``[D]`` in which the layer takes the dimensions.
     """
 
@@ -51,7 +54,10 @@ class Coupling(nn.Module):
         return self.clamp * SQUASH * torch.atan(out[:, :size]), out[:, size:]
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output ``[B, D]`` of the layer for inputs ``[B, D]``, and the log determinant log |det J| ``[B]``."""
+        """Output ``[B, D]`` of the layer for inputs ``x [B, D]``, and the log determinant log |det J| ``[B]``.
+
+        ``condition`` has one row per input; it is ignored by a layer without a condition.
+        """
         x = x[:, self.permutation]
         x1, x2 = x[:, : self.first], x[:, self.first :]
         s2, t2 = self._affine(self.to_first, x2, condition, self.first)
@@ -61,7 +67,7 @@ class Coupling(nn.Module):
         return torch.cat([y1, y2], 1), s2.sum(1) + s1.sum(1)
 
     def inverse(self, y: Tensor, condition: Tensor | None) -> Tensor:
-        """Inputs ``[B, D]`` of which :meth:`forward` makes the outputs ``y [B, D]``, under the same condition."""
+        """Inputs ``[B, D]`` for which :meth:`forward` gives the outputs ``y [B, D]`` under the same ``condition``."""
         y1, y2 = y[:, : self.first], y[:, self.first :]
         s1, t1 = self._affine(self.to_second, y1, condition, self.second)
         x2 = (y2 - t1) * (-s1).exp()
@@ -71,7 +77,9 @@ class Coupling(nn.Module):
 
 
 class ConditionalFlow(nn.Module):
-    """Stack of couplings from embeddings to a standard normal latent, conditioned on the proxy (NIR, Eq. 7-9).
+    """Normalising flow from embeddings to a standard normal latent, conditioned on the proxies of their classes.
+
+    It is a stack of affine couplings (NIR, Roth et al., CVPR 2022, Eq. 7-9), each with two small networks, the subnets.
 
     Args:
         dim: Embedding size D.
@@ -79,7 +87,7 @@ class ConditionalFlow(nn.Module):
         depth: Number of linear layers of a subnet.
         width: Number of hidden units of a layer.
         clamp: Bound of the absolute log scales.
-        conditioned: Which blocks see the condition: ``all``, ``start``, ``mid`` or ``end``.
+        conditioned: Blocks that see the condition: ``all``, or only the one at the ``start``, ``mid`` or ``end``.
     """
 
     def __init__(
@@ -108,9 +116,9 @@ class ConditionalFlow(nn.Module):
         return latent
 
     def negative_log_likelihood(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Negative log likelihood ``[B]`` of embeddings given conditions (NIR, Eq. 10), without the constant.
+        """Negative log likelihood ``[B]`` of embeddings ``x [B, D]`` given conditions ``[B, D]``, without the constant.
 
-        It is 1/2 |latent|^2 - log |det J|; D/2 log 2 pi is left out.
+        It is 1/2 |latent|^2 - log |det J| (NIR, Roth et al., CVPR 2022, Eq. 10); D/2 log 2 pi is left out.
         """
         latent, log_det = self(x, condition)
         nll: Tensor = 0.5 * latent.square().sum(1) - log_det

@@ -20,11 +20,15 @@ class MeanHead(nn.Linear):
 class SpreadHead(nn.Sequential):
     """Three linear layers with leaky ReLU from features ``[B, F]`` to raw spreads ``[B, out]``, F -> F/2 -> F/4 -> out.
 
-    PER's public code leaves the ReLUs out, its text and SCF have plain ones. Those die under the larger learning rates
-    of the search range: every image gets the same confidence and nothing can bring it back (on ``ndigit``, one of five
-    seeds of a tuned DUL-cls). A slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the
-    spread starts near its initial value for every image while its gradient is not zero. ``linear`` leaves activations
-    and the small start out, as PER's public code does.
+    Plain ReLUs, as in the papers, die under large learning rates: every image gets the same confidence and nothing can
+    bring it back. A slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the spread starts
+    near its initial value for every image while its gradient is not zero.
+
+    Args:
+        in_features: Number F of features.
+        out: Number of raw spreads per image.
+        linear: Leave out the activations and the small start of the last layer, as the public code of Probabilistic
+            Embeddings Revisited does.
     """
 
     DEVIATION = "the variance head has leaky ReLUs (slope 0.01): plain ones die (the papers: ReLU; PER's code: none)"
@@ -49,7 +53,7 @@ class SpreadHead(nn.Sequential):
 def positive_from_raw(raw: Tensor) -> Tensor:
     """Map from real to positive numbers with a continuous slope: phi(r) = 1 / (1 - r) for r < 0, else 1 + r.
 
-    It is the map of Probabilistic Embeddings Revisited (PER).
+    It is the map of Probabilistic Embeddings Revisited.
 
     Example:
         >>> positive_from_raw(torch.tensor([-3.0, 0.0, 3.0]))
@@ -59,17 +63,18 @@ def positive_from_raw(raw: Tensor) -> Tensor:
 
 
 def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
-    """Variance ``(2 / dim) * phi(raw)`` with PER's map phi (:func:`positive_from_raw`).
+    """Variance ``(2 / dim) * phi(raw)``, with phi(r) = 1 / (1 - r) for r < 0, else 1 + r (:func:`positive_from_raw`).
 
     The map has a continuous slope and needs no clamp: however far one large step throws a raw value out, its gradient
-    stays of the order of 1/r and a regulariser can bring it back. An exponential with a clamp cannot promise that:
-    beyond the clamp the gradient is zero (on ``ndigit``, tuned DUL-cls ended with one constant variance).
+    stays of the order of 1/r and a regulariser can bring it back. With a clamped exponential the gradient beyond the
+    clamp is zero, and a variance that gets there stays constant.
 
     At ``2 / dim`` a sample's noise has squared norm 2 against a unit mean: the cosine between a sample and its mean
-    is about 0.58 in any dimension. PER's initial variance of 1 gives 1/sqrt(dim + 1), which is no signal at 128.
+    is about 0.58 in any dimension. An initial variance of 1, as in Probabilistic Embeddings Revisited, gives
+    1/sqrt(dim + 1), hardly any signal at dim = 128.
 
     Args:
-        raw: Any shape, unbounded.
+        raw: Output of a spread head, any shape, unbounded.
         dim: Embedding size.
 
     Example:

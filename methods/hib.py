@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 
 class MatchLoss(nn.Module):
-    """Loss of HIB: soft contrastive loss over the pairs of a batch, each pair with K x K combinations of draws.
+    """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch.
+
+    The match probability of a pair is the mean of sigmoid(-a |z_1 - z_2| + b) over the K x K combinations of its draws,
+    with trained a and b.
 
     Args:
-        kl_weight: Weight of the KL to the prior.
+        kl_weight: Weight of the KL to the prior N(0, I).
         samples: Number K of draws per image.
-        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs half each.
+        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
+            and of different classes) half the weight each.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
@@ -53,16 +57,19 @@ class MatchLoss(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Slope a of the match probability in the distance, a scalar."""
+        """Slope a of the match probability sigmoid(-a distance + b) of two draws, a scalar."""
         return self.log_scale.exp()
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Set the initial slope a of the match probability to 1 / ``size``, a scalar."""
+        """Set the initial slope a of the match probability sigmoid(-a distance + b) to 1 / ``size``.
+
+        ``size`` is a scalar, the mean absolute coordinate of the embeddings at the start.
+        """
         self.log_scale.copy_(-size.log())
 
     def scorer_options(self) -> dict[str, float]:
-        """Trained scale and bias of the match probability."""
+        """Trained ``scale`` a and ``bias`` b of the match probability sigmoid(-a distance + b), by these names."""
         return {"scale": float(self.scale().detach()), "bias": float(self.bias.detach())}
 
     def _logits(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -74,7 +81,12 @@ class MatchLoss(nn.Module):
         return (self.bias - self.scale() * distance).reshape(count, k, count, k)
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine and of the impostor pairs, two vectors, given the mask ``[B, B]`` of genuine pairs."""
+        """Losses of the genuine and of the impostor pairs of a batch (same and different class), two vectors.
+
+        Args:
+            distribution: Embeddings of the batch, B of them.
+            genuine: Mask ``[B, B]`` of the pairs of the same class; pairs of an image with itself are left out.
+        """
         draws = distribution.rsample((self.samples,))
         logits = self._logits(draws, draws)
         log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(self.samples)
@@ -83,7 +95,7 @@ class MatchLoss(nn.Module):
         return -log_match[genuine & others], -log_other[~genuine]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL."""
         positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
         if self.pairs == "balanced":
             parts = [x.mean() for x in (positive, negative) if len(x)]
@@ -94,12 +106,18 @@ class MatchLoss(nn.Module):
 
 
 class ReleasedMatchLoss(MatchLoss):
-    """Soft contrastive loss of HIB as PER's public code (Probabilistic Embeddings Revisited) computes it.
+    """Soft contrastive loss of HIB as the public code of Probabilistic Embeddings Revisited computes it.
 
-    Its slope a is a free number of either sign; a and b learn and decay like any parameter of the objective. Pairs of
-    an image with itself count. Rows and columns of the matrix of pairs have draws of their own. The cross-entropy is
-    that of probabilities, with torch's clamps: the logarithm stops at -100, and the gradient divides by
-    max(p (1 - p), 1e-12), so that pairs with a smaller p fade.
+    In the match probability p = sigmoid(-a distance + b) the slope a is a free number of either sign; a and b have the
+    learning rate and weight decay of all parameters of the loss. Pairs of an image with itself count. Rows and columns
+    of the matrix of pairs have draws of their own. The cross-entropy is that of probabilities, with torch's clamps: the
+    logarithm stops at -100, and the gradient divides by max(p (1 - p), 1e-12), so that pairs with a smaller p fade.
+
+    Args:
+        kl_weight: Weight of the KL to the prior N(0, I).
+        samples: Number K of draws per image; a pair has K x K combinations.
+        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
+            and of different classes) half the weight each.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -108,22 +126,30 @@ class ReleasedMatchLoss(MatchLoss):
         self.raw_scale = nn.Parameter(torch.ones(()))
 
     def scale(self) -> Tensor:
-        """Slope a of the match probability in the distance, a scalar."""
+        """Slope a of the match probability sigmoid(-a distance + b) of two draws, a scalar of either sign."""
         return self.raw_scale
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Set the initial slope a of the match probability to 1 / ``size``, a scalar."""
+        """Set the initial slope a of the match probability sigmoid(-a distance + b) to 1 / ``size``.
+
+        ``size`` is a scalar, the mean absolute coordinate of the embeddings at the start.
+        """
         self.raw_scale.copy_(size.reciprocal())
 
     def match(self, distribution: IsotropicNormal) -> Tensor:
-        """Match probabilities ``[B, B]`` of all pairs, each a mean over K x K combinations of draws."""
+        """Match probabilities ``[B, B]`` of all pairs of a batch, each a mean over K x K combinations of draws."""
         columns = distribution.rsample((self.samples,))
         rows = distribution.rsample((self.samples,))
         return torch.sigmoid(self._logits(rows, columns)).mean((1, 3))
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine and of the impostor pairs, two vectors, given the mask ``[B, B]`` of genuine pairs."""
+        """Losses of the genuine and of the impostor pairs of a batch (same and different class), two vectors.
+
+        Args:
+            distribution: Embeddings of the batch, B of them.
+            genuine: Mask ``[B, B]`` of the pairs of the same class; pairs of an image with itself count.
+        """
         losses = F.binary_cross_entropy(self.match(distribution), genuine.to(distribution.loc.dtype), reduction="none")
         return losses[genuine], losses[~genuine]
 
@@ -135,7 +161,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class HIB(Method):
-    """HIB: isotropic normal embedding trained by the match probability of pairs, without a classifier."""
+    """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
+
+    It has no classifier. ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of
+    Probabilistic Embeddings Revisited.
+    """
 
     name = "hib"
     summary = "normal embedding; match probability of pairs by sampling, end to end, no classifier"
@@ -167,37 +197,63 @@ class HIB(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of HIB: weight of the KL, draws per image, and how pairs are averaged."""
+        """Hyper-parameters of HIB: weight of the KL, draws per image, and how pairs are averaged.
+
+        Attributes:
+            pairs: ``all`` averages over all pairs of a batch; ``balanced`` gives genuine and impostor pairs (of the
+                same and of different classes) half the weight each.
+        """
 
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head with one raw number per image."""
+        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
+
+        ``dim``, the embedding size, is not used.
+        """
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """Isotropic normal N(raw, s2 I) with the variance s2 from the spread head; the mean is not normalised."""
+        """Isotropic normal N(raw, s2 I), whose mean is not normalised.
+
+        Args:
+            raw: Output ``[B, D]`` of the mean head.
+            spread: Output ``[B, 1]`` of the variance head, mapped to the variance s2 here.
+        """
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         variance = phi + RELEASED_SPREAD if self.released else math.exp(-5.0) * phi
         return IsotropicNormal(raw, variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: soft contrastive loss over the pairs of a batch."""
+        """Build the loss module: soft contrastive loss over the pairs of a batch.
+
+        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and no base model.
+        """
         p = self.params
         return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches that :meth:`initialise` sees: 10 in the released form, else one pass (None)."""
+        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+
+        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
+        public code, else None.
+        """
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Scale embeddings to unit variance, and set the slope a to one over their mean absolute coordinate.
 
-        The released form, which follows PER's public code, sets the slope only.
+        The slope is that of the match probability sigmoid(-a distance + b). The released form, which follows the public
+        code of Probabilistic Embeddings Revisited, sets the slope only.
+
+        Args:
+            model: The untrained network, changed in place.
+            raw: Raw embeddings ``[N, D]`` of training images.
+            labels: Classes of these images, not used.
         """
         objective = model.objective
         assert isinstance(objective, MatchLoss)
@@ -208,5 +264,5 @@ class HIB(Method):
             objective.start(raw.abs().mean())
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]``: the negative log variance."""
+        """Confidence ``[B]`` of the embeddings: the negative log variance."""
         return spread_confidence(distribution)

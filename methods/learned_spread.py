@@ -22,7 +22,7 @@ RELEASED_HEAD = "the head is linear, and the spread starts at s2 = 1 or k = 1, w
 
 
 class SpreadParams(MethodParams):
-    """Hyper-parameter of methods with a learned spread: the distribution, normal or vMF.
+    """Hyper-parameter of methods with a learned spread: the distribution of an embedding, ``normal`` or ``vmf``.
 
     Any of these methods can have either, as in Table 3 of Probabilistic Embeddings Revisited.
     """
@@ -33,19 +33,28 @@ class SpreadParams(MethodParams):
 class SpreadMethod(Method):
     """Base of methods whose embedding is N(mu, s2 I) or vMF(mu, k), mu on the unit sphere and s2 or 1/k from a head.
 
-    Corrected: s2 = 2/D and k = D at the start, so that a draw still points in the direction of its mean (cosine 0.58
-    and 0.62). Released (PER's code): s2 = 1 and k = 1, and a head without activations, that is a linear one.
+    With ``fidelity`` ``corrected``, s2 = 2/D and k = D at the start, so that a draw still points in the direction of
+    its mean (cosine 0.58 and 0.62). With ``released``, which follows the public code of Probabilistic Embeddings
+    Revisited, s2 = 1 and k = 1, and the head is linear, without activations.
     """
 
     default_confidence = "method"
     repository = "per"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Head with one raw number per image."""
+        """Build the spread head, a network from features ``[B, in_features]`` to one raw number per image, ``[B, 1]``.
+
+        ``dim``, the embedding size, is not used.
+        """
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), s2 or k from the head."""
+        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), as the hyper-parameter says.
+
+        Args:
+            raw: Output ``[B, D]`` of the mean head.
+            spread: Output ``[B, 1]`` of the spread head, mapped to s2 or k here.
+        """
         assert spread is not None
         dim = raw.shape[-1]
         value = spread.squeeze(-1)
@@ -56,12 +65,15 @@ class SpreadMethod(Method):
         return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]``: negative log variance or log concentration, both monotone in the negative entropy."""
+        """Confidence ``[B]`` of the embeddings: negative log variance or log concentration.
+
+        Both fall as the entropy rises.
+        """
         return spread_confidence(distribution)
 
 
 def spread_confidence(distribution: Distribution) -> Tensor:
-    """Confidence ``[B]`` from the spread: -log s2 of an isotropic normal, log k of a vMF."""
+    """Confidence ``[B]`` from the spread: -log variance of an isotropic normal, log concentration of a vMF."""
     if isinstance(distribution, IsotropicNormal):
         return -torch.log(distribution.variance)
     assert isinstance(distribution, VonMisesFisher)

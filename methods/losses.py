@@ -11,15 +11,15 @@ from torch.distributions import Distribution
 
 
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
-    """Target cosine with an additive angular margin (ArcFace, Deng et al. 2019, Eq. 3).
+    """Target cosine cos(theta) after an additive angular margin m (ArcFace, Deng et al. 2019, Eq. 3).
 
-    ``cos(theta + m)`` while ``theta + m <= pi``; beyond, where it would rise again, the linear continuation
-    ``cos(theta) - m sin(m)`` of the authors' code. Cosines are clamped away from +-1 because the derivative of the
-    sine is infinite there.
+    It is ``cos(theta + m)`` while ``theta + m <= pi``; beyond, where that would rise again, it is the linear
+    continuation ``cos(theta) - m sin(m)`` of the authors' code. Cosines are clamped away from +-1 because the
+    derivative of the sine is infinite there.
 
     Args:
-        cosine: Any shape, in [-1, 1] up to rounding.
-        margin: Radians, in [0, pi].
+        cosine: Cosines of any shape, in [-1, 1] up to rounding.
+        margin: Margin m in radians, in [0, pi].
     """
     limit = 1e-6 if cosine.dtype == torch.float32 else 1e-12
     c = cosine.clamp(-1.0 + limit, 1.0 - limit)
@@ -28,13 +28,14 @@ def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
 
 
 def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
-    """Target cosine of PER's public code: ``cos(theta + m)`` up to ``theta + m = pi``, plain ``cos(theta)`` beyond.
+    """Target cosine after an angular margin m as in a public code: ``cos(theta + m)`` up to pi, ``cos(theta)`` beyond.
 
-    The logit jumps up there, by ``1 - cos(m)``: an image on the far side of its class pays less than one at the edge.
+    The code is that of Probabilistic Embeddings Revisited. The logit jumps up by ``1 - cos(m)`` at ``theta + m = pi``:
+    an image on the far side of its class pays less than one at the edge.
 
     Args:
-        cosine: Any shape, in [-1, 1] up to rounding; clamped to 1e-6 from +-1 in every precision.
-        margin: Radians, in [0, pi].
+        cosine: Cosines of any shape, in [-1, 1] up to rounding; clamped to [-1 + 1e-6, 1 - 1e-6] in every precision.
+        margin: Margin m in radians, in [0, pi].
     """
     c = cosine.clamp(-1.0 + 1e-6, 1.0 - 1e-6)
     shifted = c * math.cos(margin) - (1.0 - c.square()).sqrt() * math.sin(margin)
@@ -67,11 +68,11 @@ class CosineClassifier(nn.Module):
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of the means to the class weights, without margin, and the scale, for confidences."""
+        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale, for classifier confidences."""
         return self.cosines(distribution.mean), self.scale
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Mean cross-entropy, scalar."""
+        """Scalar loss: mean cross-entropy of a batch of B embeddings, one draw each, with class labels ``[B]``."""
         cosine = self.cosines(distribution.rsample())
         target = cosine.gather(1, labels[:, None])
         logits = cosine.scatter(1, labels[:, None], self.with_margin(target).to(cosine.dtype))
@@ -79,7 +80,14 @@ class CosineClassifier(nn.Module):
 
 
 class CosFaceLoss(CosineClassifier):
-    """CosFace (Wang et al. 2018, Eq. 4): target logit ``s * (cos(theta_y) - m)``."""
+    """CosFace (Wang et al. 2018, Eq. 4): softmax cross-entropy with the target logit ``s * (cos(theta_y) - m)``.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Inverse temperature s.
+        margin: Margin m of the cosine.
+    """
 
     def __init__(self, num_classes: int, dim: int, scale: float, margin: float) -> None:
         super().__init__(num_classes, dim, scale)
@@ -91,14 +99,15 @@ class CosFaceLoss(CosineClassifier):
 
 
 class ArcFaceLoss(CosineClassifier):
-    """ArcFace (Deng et al. 2019, Eq. 3): target logit ``s * cos(theta_y + m)``, m in radians.
+    """ArcFace (Deng et al. 2019, Eq. 3): softmax cross-entropy with the target logit ``s * cos(theta_y + m)``.
 
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
         scale: Inverse temperature s.
-        margin: Angle m.
-        released: Treat angles beyond pi - m as PER's public code does (:func:`released_arcface_cosines`).
+        margin: Angle m in radians.
+        released: Treat angles beyond pi - m as the public code of Probabilistic Embeddings Revisited does
+            (:func:`released_arcface_cosines`).
     """
 
     RELEASED = "beyond theta + m = pi the target logit is the plain cosine"
@@ -108,7 +117,7 @@ class ArcFaceLoss(CosineClassifier):
         self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosines ``[B]`` at the angles widened by the margin."""
+        """Target cosines ``[B]`` after the margin: the cosines of the angles plus the margin."""
         widened = released_arcface_cosines if self.released else arcface_cosines
         return widened(target, self.margin)
 
@@ -116,10 +125,10 @@ class ArcFaceLoss(CosineClassifier):
 class ClassLikelihood(nn.Module):
     """Loss of DUL-reg and SCF: negative log likelihood of each image's class weight under the image's distribution.
 
-    The class weights are those of a trained base and stay fixed.
+    The class weights are those of a trained base model and stay fixed.
 
     Args:
-        base: Trained objective of the base method, with class weights ``weight [C, D]``.
+        base: Loss module of the base model, with class weights ``weight [C, D]``.
         method: Name of the method, for the error message.
 
     Raises:
@@ -135,11 +144,19 @@ class ClassLikelihood(nn.Module):
         self._weight = [weight]
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Loss of classes that have no weight: each image regresses the mean direction of its class's other images."""
+        """Scalar loss of images whose classes have no weight, because they are not training classes.
+
+        In place of the class weight, each image has the mean direction of the other images of its class; an image
+        without any is left out.
+
+        Args:
+            distribution: Embeddings of N images.
+            labels: Classes ``[N]`` of the images.
+        """
         mode = distribution.loc  # type: ignore[attr-defined]
         total = mode.new_zeros(int(labels.max()) + 1, mode.shape[-1]).index_add(0, labels, mode)
         others = torch.bincount(labels)[labels] > 1

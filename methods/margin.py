@@ -16,14 +16,18 @@ from ._base import Method, MethodParams, Paper, register, tuned
 def margin_loss(
     anchor_positive: Tensor, anchor_negative: Tensor, beta: Tensor, margin: float, *, released: bool = False
 ) -> Tensor:
-    """Margin loss of T triplets, a scalar, from their distances and boundaries, each ``[T]``.
+    """Margin loss of T triplets, a scalar (Wu et al., ICCV 2017).
+
+    It is the sum of [m + d_ap - beta]_+ and [m - d_an + beta]_+ over all triplets, divided by the number of active
+    terms, those above zero.
 
     Args:
-        anchor_positive: Distances from anchor to positive.
-        anchor_negative: Distances from anchor to negative.
-        beta: Boundaries between positive and negative distances, one per anchor's class.
-        margin: Half-width of the band around the boundary.
-        released: Divide by the triplets with any active term (EL-nivMF code), not by the active terms.
+        anchor_positive: Distances d_ap ``[T]`` from anchor to positive.
+        anchor_negative: Distances d_an ``[T]`` from anchor to negative.
+        beta: Boundaries ``[T]`` between positive and negative distances, those of the anchors' classes.
+        margin: Half-width m of the band around the boundary.
+        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
+            2022).
     """
     pull, push = F.relu(anchor_positive - beta + margin), F.relu(beta - anchor_negative + margin)
     active = ((pull > 0) | (push > 0)).sum() if released else (pull > 0).sum() + (push > 0).sum()
@@ -33,10 +37,14 @@ def margin_loss(
 def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutoff: float = 0.5) -> Tensor:
     """Draw one negative per anchor, inversely to the density of distances on the sphere (Wu et al. 2017, Eq. 3-4).
 
-    Distances are clamped to at least ``cutoff``, so that noise close to the anchor is not drawn too often.
+    Args:
+        distances: Distances ``[A, B]`` of unit vectors, from A anchors to the B images of a batch.
+        same: Mask ``[A, B]`` of the images of the anchor's class, which are not drawn.
+        dim: Embedding size D.
+        cutoff: Least distance: smaller ones count as it, so that noise close to the anchor is not drawn too often.
 
     Returns:
-        Positions ``[B]`` of the anchors' negatives in the batch.
+        Positions ``[A]`` of the anchors' negatives in the batch.
     """
     d = distances.detach().clamp(cutoff, 2.0 - 1e-4)
     log_weight = -((dim - 2) * d.log() + 0.5 * (dim - 3) * torch.log1p(-0.25 * d.square()))
@@ -45,7 +53,15 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
 
 
 class MarginLoss(nn.Module):
-    """Margin loss over distance-weighted triplets of a batch, with a learned boundary per class."""
+    """Margin loss over distance-weighted triplets of a batch, with a learned boundary per class (Wu et al., ICCV 2017).
+
+    Args:
+        num_classes: Number of training classes.
+        margin: Half-width of the band around a boundary between positive and negative distances.
+        beta: Initial boundary of every class, a distance of unit vectors.
+        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
+            2022), instead of by the number of active terms.
+    """
 
     learning_rates = {"beta": ("lr_objective", 0.1)}  # noqa: RUF012
 
@@ -55,7 +71,10 @@ class MarginLoss(nn.Module):
         self.beta = nn.Parameter(torch.full((num_classes,), beta))
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch: each genuine pair makes a triplet with a sampled negative of its anchor."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``.
+
+        Each ordered pair of images of one class makes a triplet with a sampled negative of its anchor, the first image.
+        """
         unit = F.normalize(distribution.mean, dim=-1)
         distances = (2.0 - 2.0 * unit @ unit.mT).clamp_min(1e-8).sqrt()
         same = labels[:, None] == labels[None, :]
@@ -74,7 +93,11 @@ class MarginLoss(nn.Module):
 
 @register
 class Margin(Method):
-    """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets."""
+    """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of the EL-nivMF paper (Kirchhof
+    et al. 2022).
+    """
 
     name = "margin"
     summary = "deterministic; distances on the right side of a learned boundary, distance-weighted negatives"
@@ -94,11 +117,14 @@ class Margin(Method):
     default_confidence = "norm"
 
     class Params(MethodParams):
-        """Hyper-parameters of the margin loss: margin and initial boundary beta of the classes."""
+        """Hyper-parameters of the margin loss: margin and initial boundary beta of the classes, as distances."""
 
         margin: float = tuned(0.2, 0.05, 0.5, ge=0, le=2)
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the learned class boundaries and the margin loss."""
+        """Build the loss module: the learned class boundaries and the margin loss.
+
+        ``dim``, the embedding size, and ``base``, the loss module of a trained base model, are not used.
+        """
         return MarginLoss(num_classes, self.params.margin, self.params.beta, self.released)

@@ -38,9 +38,11 @@ def multi_similarity_loss(
         labels: Classes ``[B]`` of the samples.
         alpha: Scale of the positives.
         beta: Scale of the negatives.
-        threshold: Cosine t that is subtracted before scaling.
-        epsilon: Slack of the mining.
-        over_kept: Average over the anchors that keep pairs of both kinds (the public EL-nivMF code), not over all.
+        threshold: Cosine that is subtracted before scaling.
+        epsilon: Slack of the mining: an anchor keeps positives below its largest negative cosine plus epsilon, and
+            negatives above its smallest positive cosine minus epsilon.
+        over_kept: Average over the anchors that keep pairs of both kinds, as in the public EL-nivMF code (Kirchhof et
+            al. 2022), instead of over all anchors.
     """
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -61,14 +63,19 @@ def multi_similarity_loss(
 
 
 class MultiSimilarityLoss(nn.Module):
-    """Multi-Similarity loss of the pairs in a batch, as a module without parameters."""
+    """Multi-Similarity loss of the pairs in a batch, as a module without parameters.
+
+    The arguments are those of :func:`multi_similarity_loss`: the scales ``alpha`` of positives and ``beta`` of
+    negatives, the cosine ``threshold`` that is subtracted before scaling, the slack ``epsilon`` of the mining, and
+    ``over_kept``, an average over the anchors that keep pairs of both kinds.
+    """
 
     def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
         super().__init__()
         self.constants, self.over_kept = (alpha, beta, threshold, epsilon), over_kept
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         unit = F.normalize(distribution.mean, dim=-1)
         return multi_similarity_loss(unit @ unit.mT, labels, *self.constants, over_kept=self.over_kept)
 
@@ -81,7 +88,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class MultiSimilarity(Method):
-    """Multi-Similarity as a method: deterministic embeddings trained on weighted pairs, without proxies."""
+    """Multi-Similarity as a method: deterministic embeddings trained on weighted pairs, without proxies.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released_el`` as in the public code of the EL-nivMF paper
+    (Kirchhof et al. 2022).
+    """
 
     name = "multi_similarity"
     summary = "deterministic; pairs weighted by self and relative similarity"
@@ -107,7 +118,10 @@ class MultiSimilarity(Method):
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: Multi-Similarity loss over the pairs of a batch."""
+        """Build the loss module: Multi-Similarity loss over the pairs of a batch.
+
+        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and no base model.
+        """
         p = self.params
         over_kept = self.fidelity == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

@@ -47,10 +47,12 @@ _LARGEST = 50.0
 class NirLoss(nn.Module):
     """Loss of NIR: a weighted proxy loss plus the flow's negative log likelihood of embeddings given their proxies.
 
+    NIR is non-isotropy regularisation (Roth et al., CVPR 2022).
+
     Args:
         proxy_loss: Loss with proxies ``weight [C, D]``, or SoftTriple with its centres ``[C, K, D]``.
         flow: Conditional flow from embeddings to a standard normal latent.
-        params: Weight of the proxy loss, gamma and the settings of the ablations.
+        params: Hyper-parameters of NIR.
         released: Sum the negative log likelihood over dimensions and draw uniform noise, as in the public code.
 
     Raises:
@@ -73,15 +75,15 @@ class NirLoss(nn.Module):
         return weight
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines to the classes and their scale, from the proxy loss."""
+        """Cosines ``[B, C]`` of the means to the classes and their scale, as the proxy loss gives them."""
         cosines: tuple[Tensor, float] = self.proxy_loss.class_cosines(distribution)  # type: ignore[operator]
         return cosines
 
     def condition(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Condition of the flow ``[B, D]``: the unit proxy of each sample's class.
+        """Conditions ``[B, D]`` of the flow for points ``[B, D]`` with labels ``[B]``: unit proxies of their classes.
 
-        With several centres per class it is their mean, weighted by the sample's detached shares and scaled to unit
-        length.
+        With several centres per class it is the mean of the class's centres, weighted by the point's softmax shares
+        (without their gradient) and scaled to unit length.
         """
         weight = self.proxies
         if weight.dim() == 3:
@@ -95,7 +97,7 @@ class NirLoss(nn.Module):
         return own.detach() if self.params.detach_condition else own
 
     def negative_log_likelihood(self, unit: Tensor, condition: Tensor) -> Tensor:
-        """Negative log likelihood ``[B]`` of unit embeddings given conditions, each ``[B, D]``.
+        """Negative log likelihood ``[B]`` under the flow, of unit embeddings given their conditions, each ``[B, D]``.
 
         It is a mean over dimensions, in the released form (the public code) a sum.
         """
@@ -103,7 +105,10 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Apply the function gamma to a batch of negative log likelihoods ``[B]`` and take the mean, a scalar."""
+        """Apply gamma, the increasing function chosen by the hyper-parameter, to negative log likelihoods ``[B]``.
+
+        Returns the mean, a scalar. The function is the exponential, the softplus or the identity.
+        """
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
             exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)
@@ -111,7 +116,15 @@ class NirLoss(nn.Module):
         return (F.softplus(nll) if self.params.gamma == "softplus" else nll).mean()
 
     def regulariser(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Regulariser of points ``[B, D]``, a scalar: mean_i gamma(NLL_i) plus the weighted term of negative pairs."""
+        """Regulariser of a batch, a scalar: mean_i gamma(NLL_i), with NLL_i the negative log likelihood of point i.
+
+        gamma is an increasing function, chosen by a hyper-parameter. If ``negative_pairs`` is positive, a term that
+        lowers the likelihood of points given proxies of other classes is added.
+
+        Args:
+            points: Embeddings ``[B, D]``, normalised here.
+            labels: Classes ``[B]`` of the points.
+        """
         unit = F.normalize(points, dim=-1)
         if self.params.noise:
             unit = self._noisy(unit)
@@ -128,9 +141,13 @@ class NirLoss(nn.Module):
         return unit + self.params.noise * torch.randn_like(unit)
 
     def synthetic_loss(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Proxy loss of synthetic samples that the flow draws, one of the same class for each sample of the batch.
+        """Proxy loss of synthetic samples, a scalar: for each sample of the batch the flow draws one of the same class.
 
-        The parameter ``synthetic`` says whether the proxies, the flow or both learn from them.
+        The hyper-parameter ``synthetic`` says whether the proxies, the flow or both learn from them.
+
+        Args:
+            points: Embeddings ``[B, D]`` of the batch.
+            labels: Classes ``[B]`` of the points.
         """
         condition, latent = self.condition(points, labels), torch.randn_like(points)
         loss: Tensor
@@ -148,7 +165,7 @@ class NirLoss(nn.Module):
         return loss
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of B embeddings with class labels ``[B]``: the regulariser plus the weighted proxy loss."""
         base: Tensor = self.proxy_loss(distribution, labels)
         if self.params.synthetic != "none":
             base = base + self.synthetic_loss(distribution.mean, labels)
@@ -190,7 +207,11 @@ def _from_scripts(
 
 @register
 class NIR(Method):
-    """NIR: deterministic embeddings whose residuals around their proxies are regularised by a normalising flow."""
+    """NIR: deterministic embeddings whose residuals around their proxies are regularised by a normalising flow.
+
+    NIR is non-isotropy regularisation (Roth et al., CVPR 2022). ``fidelity``: ``corrected`` as in the paper, or
+    ``released`` as in the public code of that paper.
+    """
 
     name = "nir"
     summary = "deterministic; a proxy loss plus the likelihood of embeddings under a flow given their proxy"
@@ -229,12 +250,24 @@ class NIR(Method):
         """Hyper-parameters of NIR: the proxy loss, its weight, the flow and the ablations of the paper.
 
         Attributes:
+            base_loss: Proxy loss.
             omega: Weight of the proxy loss.
+            scale: Scale of the cosines in the proxy loss.
+            margin: Margin of the cosines in the proxy loss.
             centres: Centres per class of SoftTriple.
             start: Where proxies start: Xavier uniform, or normal of variance 1/64; not for SoftTriple's centres.
+            gamma: Function of the negative log likelihood whose mean is the regulariser.
             gamma_temperature: T of gamma(x) = exp(x / T).
-            negative_pairs: Weight w of pairs of different classes.
-            synthetic: How synthetic samples enter the proxy loss.
+            negative_pairs: Weight of a term that lowers the likelihood of samples given proxies of other classes.
+            synthetic: Part that learns from a proxy loss of samples drawn from the flow: the proxies (``generate``),
+                the flow (``reverse_match``), both (``generate_match``), or no such loss (``none``).
+            detach_condition: Whether the proxies get no gradient through the flow.
+            noise: Size of the noise added to unit embeddings before the flow.
+            blocks: Number of couplings of the flow.
+            depth: Number of linear layers of each of its small networks.
+            width: Number of hidden units of these layers.
+            conditioned: Couplings that see the proxy: all, or only the one at the start, middle or end.
+            flow_rate: Learning rate of the flow, relative to that of the network.
         """
 
         base_loss: Literal["proxy_anchor", "proxy_nca", "soft_triple"] = "proxy_anchor"
@@ -256,7 +289,10 @@ class NIR(Method):
         flow_rate: float = Field(0.1, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: class proxies, the flow conditioned on them, and the loss."""
+        """Build the loss module: class proxies, the flow conditioned on them, and the loss.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         proxy_loss: nn.Module
         if p.base_loss == "proxy_anchor":

@@ -28,9 +28,13 @@ EL_NIVMF_RELEASED = (
 
 
 def quadratic_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """Quadratic fit of the vMF log normaliser log C(k) from the EL-nivMF paper.
+    """Quadratic fit of the vMF log normaliser log C(k) from the EL-nivMF paper (Kirchhof et al. 2022).
 
     It was made for k in [10, 50] and D = 128 and 512; any other D gets the fit of 512.
+
+    Args:
+        k: Concentrations, any shape.
+        dim: Dimension D of the space around the sphere.
     """
     if dim == 128:
         return 127.0 - 0.01909 * k - 0.003355 * k.square()
@@ -51,19 +55,21 @@ def el_nivmf_logits(
     temperature_inside: bool = False,
     released: bool = False,
 ) -> Tensor:
-    """Logits of EL-nivMF: log mean_n rho_c(z_n) / t, the expected likelihood of an image's draws under each proxy.
+    """Logits of EL-nivMF: log mean_n rho_c(z_n) / t, the expected likelihood of draws z_n under each proxy c.
 
-    The proxies are non-isotropic vMFs with densities rho_c (Kirchhof et al. 2022, Eq. 4-6).
+    The proxies are non-isotropic vMFs with densities rho_c, each with a diagonal matrix K (Kirchhof et al. 2022, Eq.
+    4-6).
 
     Args:
         draws: Unit vectors ``[N, B, D]``, N draws per image.
         loc: Directions of the proxies ``[C, D]``, unit vectors.
         concentration: Diagonals of K ``[C, D]``, positive, one per proxy.
         temperature: Temperature t of the softmax.
-        normalizer: Normaliser of the proxies' densities, see :func:`nivmf_log_prob`.
+        normalizer: Normaliser of the proxies' densities: ``heuristic`` (the paper's), ``exact`` or ``none``, see
+            :func:`nivmf_log_prob`.
         temperature_inside: Use log mean_n rho^{1/t} (Algorithm 1 and the public code), in effect the best draw.
         released: Compute what the public code does: K is not applied to the draws, which leaves isotropic vMFs; the
-            normaliser is the quadratic fit; the temperature is inside.
+            normaliser is a quadratic fit; the temperature is inside.
 
     Returns:
         Logits ``[B, C]``.
@@ -91,17 +97,19 @@ def distance_logits(
     normalizer: str = "heuristic",
     released: bool = False,
 ) -> Tensor:
-    """Logits -d / t with d one of the six closed-form distances of the EL-nivMF paper (section 4 and supplement).
+    """Logits -d / t with d one of the six closed-form distances of the EL-nivMF paper (Kirchhof et al. 2022).
 
     Args:
-        distance: One of :data:`DISTANCES`.
+        distance: ``cosine``, ``l2``, ``nivmf`` (point against non-isotropic vMF), or of two vMFs ``el_vmf`` (expected
+            likelihood), ``b_vmf`` (Bhattacharyya) or ``kl_vmf`` (Kullback-Leibler).
         raw: Raw embeddings ``[B, D]``; their norm is the concentration of the image.
         loc: Directions of the proxies ``[C, D]``, unit vectors.
         concentration: Concentrations of the proxies ``[C]``, or ``[C, D]`` for ``nivmf``.
         temperature: Temperature t of the softmax.
-        normalizer: Normaliser of ``nivmf``, see :func:`nivmf_log_prob`.
-        released: Use the quadratic normaliser, and a KL with its sign turned and no mean resultant length, as the
-            public code does.
+        normalizer: Normaliser of ``nivmf``: ``heuristic`` (the paper's), ``exact`` or ``none``, see
+            :func:`nivmf_log_prob`.
+        released: Use a quadratic fit of the normaliser, and a KL with its sign turned and no mean resultant length, as
+            the public code does.
 
     Returns:
         Logits ``[B, C]``.
@@ -137,9 +145,12 @@ def distance_logits(
 
 
 class ElNivmfParams(NormConcentrationParams):
-    """Hyper-parameters of EL-nivMF: those of its proxies, the draws per image and the proxies' normaliser.
+    """Hyper-parameters of EL-nivMF (Kirchhof et al. 2022): those of its proxies, draws per image and normaliser.
 
-    The normaliser ``heuristic`` is the paper's; only ``exact`` makes the proxies densities.
+    Attributes:
+        samples: Draws per image.
+        normalizer: Normaliser of the proxies' densities. ``heuristic`` is the paper's; only ``exact`` makes them
+            integrate to one; ``none`` leaves out the factor for the stretch of the axes.
     """
 
     samples: int = 5
@@ -147,14 +158,24 @@ class ElNivmfParams(NormConcentrationParams):
 
 
 class ElNivmfLoss(DistributionProxies):
-    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains."""
+    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        params: Initial values and learning rates of the proxies, draws per image and normaliser.
+        released: Compute what the public code of the paper does (Kirchhof et al. 2022).
+    """
 
     def __init__(self, num_classes: int, dim: int, params: ElNivmfParams, released: bool) -> None:
         super().__init__(num_classes, dim, params, vector=True, released=released)
         self.samples, self.normalizer = params.samples, params.normalizer
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]``; all proxies see the same draws of an image, so their differences are less noisy."""
+        """Logits ``[B, C]`` from fresh draws: log expected likelihoods under the proxies, over the temperature.
+
+        All proxies see the same draws of an image, so the differences of its logits are less noisy.
+        """
         if self.released:
             draws = torch.stack([released_rsample(distribution) for _ in range(self.samples)])
         else:
@@ -169,12 +190,12 @@ class ElNivmfLoss(DistributionProxies):
         )
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, from the same random numbers in every call."""
+        """Logits ``[B, C]`` in float64, from the same random numbers in every call, for classifier confidences."""
         loc = distribution.loc
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             torch.manual_seed(0)
             return super().class_logits(distribution)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
         return F.cross_entropy(self.logits(distribution), labels)

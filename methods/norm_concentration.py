@@ -33,7 +33,10 @@ PROXY_DEVIATIONS = (
 
 
 class ScaledNorm(nn.Module):
-    """Constant factor alpha from the norm of a raw embedding to its concentration; it ignores the features."""
+    """Constant factor alpha by which the norm of a raw embedding becomes its concentration, as a spread head.
+
+    It takes the place of a trained head and ignores the features.
+    """
 
     alpha: Tensor
 
@@ -42,12 +45,12 @@ class ScaledNorm(nn.Module):
         self.register_buffer("alpha", torch.ones(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """The constant alpha, repeated to ``[B, 1]``."""
+        """The constant alpha, repeated to ``[B, 1]`` for features ``[B, F]``."""
         return self.alpha.expand(len(features), 1)
 
 
 class NormConcentrationMethod(Method):
-    """Base of methods whose images are vMF(z/|z|, alpha |z|) of their raw embeddings z.
+    """Base of methods that embed an image as vMF(z/|z|, alpha |z|), with z its raw embedding.
 
     The constant alpha is set once, before training, by :meth:`initialise`.
     """
@@ -56,32 +59,45 @@ class NormConcentrationMethod(Method):
     warm_start = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Module that gives the constant alpha."""
+        """Build the module that gives alpha, the constant factor from norms to concentrations.
+
+        It has no trained parameter. ``in_features`` and ``dim``, the sizes of features and embeddings, are not used.
+        """
         return ScaledNorm()
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
-        """Embedding distribution vMF(raw/|raw|, alpha |raw|), where ``spread`` is the constant alpha."""
+        """Embedding distribution vMF(raw/|raw|, alpha |raw|).
+
+        Args:
+            raw: Output ``[B, D]`` of the mean head.
+            spread: The constant alpha, ``[B, 1]``.
+        """
         assert spread is not None
         k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
         return VonMisesFisher(raw, k, validate_args=False)
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]``: the log concentration."""
+        """Confidence ``[B]`` of the embeddings: the log concentration."""
         return spread_confidence(distribution)
 
 
 class NormConcentrationParams(MethodParams):
-    """Hyper-parameters of distribution proxies: initial values, and learning rates relative to ``lr_objective``.
+    """Hyper-parameters of distribution proxies: initial values and learning rates.
 
     Attributes:
         image_concentration: Initial mean concentration of the images, divided by the embedding size D.
+        concentration: Initial concentration of the proxies.
+        temperature: Initial temperature of the softmax over the proxies.
+        concentration_rate: Learning rate of concentrations, relative to that of the objective (``lr_objective``).
+        temperature_rate: Learning rate of the temperature, relative to that of the objective.
         start: Where the directions of the proxies start. ``xavier``: normal, gain 1; ``scaled``: normal, the gain is
-            ``concentration``, and a proxy with one concentration has its length for it (the public code);
-            ``class_means``: class means of the untrained network's raw embeddings, of length ``concentration`` (the
-            public code with its warm start). The length does not enter a loss, yet it divides the angle of a step of
-            Adam: with D = 512, 100 classes and ``concentration`` 200 it is 259 (``scaled``), not 1.3.
+            ``concentration``, and a proxy with one concentration has its length for it (the public EL-nivMF code,
+            Kirchhof et al. 2022); ``class_means``: class means of the untrained network's raw embeddings, of length
+            ``concentration`` (the public code with its warm start). The length does not enter a loss, yet it divides
+            the angle of a step of Adam: with D = 512, 100 classes and ``concentration`` 200 it is 259 (``scaled``), not
+            1.3.
         norm_multiplier: Factor of the weight of the last layer at the start, the public code's way to larger norms;
-            0 sets alpha from the data instead.
+            0 sets the factor from norms to concentrations from the data instead.
     """
 
     image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
@@ -97,8 +113,8 @@ class DistributionProxies(nn.Module):
     """Class proxies that are distributions: each has a direction and one concentration, or one per dimension.
 
     They share a temperature. In the corrected form concentration and temperature are exponentials of the trained
-    numbers. In the released form (the public code) they are the trained numbers themselves: a concentration below 0.1
-    counts as 0.1 and has no gradient, and the temperature may cross zero.
+    numbers. In the released form (the public EL-nivMF code, Kirchhof et al. 2022) they are the trained numbers
+    themselves: a concentration below 0.1 counts as 0.1 and has no gradient, and the temperature may cross zero.
 
     Args:
         num_classes: Number C of training classes.
@@ -129,11 +145,11 @@ class DistributionProxies(nn.Module):
         }
 
     def directions(self) -> Tensor:
-        """Unit proxies ``[C, D]``."""
+        """Directions of the proxies, unit vectors ``[C, D]``."""
         return F.normalize(self.weight, dim=-1)
 
     def concentration(self) -> Tensor:
-        """Concentrations of the proxies, ``[C]`` or ``[C, D]``, positive."""
+        """Concentrations of the proxies, positive: ``[C]``, or ``[C, D]`` with one per dimension."""
         return self.raw_concentration.clamp_min(0.1) if self.released else self.raw_concentration.exp()
 
     def temperature(self) -> Tensor:
@@ -141,33 +157,41 @@ class DistributionProxies(nn.Module):
         return self.raw_temperature if self.released else self.raw_temperature.exp()
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines of the modes to the proxies, and the inverse temperature 1/t."""
+        """Cosines ``[B, C]`` of the modes to the proxies, and the inverse temperature 1/t."""
         mode = distribution.loc if isinstance(distribution, VonMisesFisher) else F.normalize(distribution.mean, dim=-1)
         return mode @ self.directions().mT, float(1.0 / self.temperature().detach())
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` whose cross-entropy the objective minimises, in the dtype of the distribution."""
+        """Logits ``[B, C]`` of the cross-entropy, in the dtype of the distribution; a subclass defines them."""
         raise NotImplementedError
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, so that those at a small temperature still differ."""
+        """Logits ``[B, C]`` in float64 for classifier confidences, so that those at a small temperature differ."""
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
 
 
 class DistributionProxyMethod(NormConcentrationMethod):
-    """Base of methods that compare images vMF(z/|z|, alpha |z|) with :class:`DistributionProxies`."""
+    """Base of methods that compare images vMF(z/|z|, alpha |z|) with class proxies that are distributions.
+
+    z is the raw embedding and alpha a constant. The proxies are :class:`DistributionProxies`.
+    """
 
     repository = "el"
     fidelity_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
 
     @torch.no_grad()
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set alpha so that the mean concentration of an image is ``image_concentration`` times D.
+        """Set alpha, the factor from norms to concentrations, so that images start at the chosen mean concentration.
 
-        With ``norm_multiplier``, multiply the weight of the last layer instead, as the public code does. With
-        ``start=class_means``, start the proxies at the class means of the raw embeddings; a class without images
-        keeps its random direction.
+        That is ``image_concentration`` times the embedding size D. With ``norm_multiplier``, multiply the weight of the
+        last layer instead, as the public EL-nivMF code does (Kirchhof et al. 2022). With ``start=class_means``, start
+        the proxies at the class means of the raw embeddings; a class without images keeps its random direction.
+
+        Args:
+            model: The untrained network, changed in place.
+            raw: Raw embeddings ``[N, D]`` of training images.
+            labels: Classes ``[N]`` of these images.
         """
         assert isinstance(model.spread, ScaledNorm)
         p = self.params
@@ -184,13 +208,17 @@ class DistributionProxyMethod(NormConcentrationMethod):
 
 
 def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Convert a row of the EL-nivMF and NIR run scripts to parameters and learning rates of distribution proxies.
+    """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters of distribution proxies.
 
-    The scripts' rates apply to raw concentrations and temperatures, so they suit the released form only.
+    The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to raw concentrations
+    and temperatures, so they suit the released form only.
 
     Args:
-        values: Options of the row.
-        fields: Names of the method's parameters; options without a counterpart are left out.
+        values: Options of the setting in the scripts, by name.
+        fields: Names of the method's hyper-parameters; options without a counterpart are left out.
+
+    Returns:
+        Hyper-parameters, and learning rates of the objective (``lr_objective``), each by name.
     """
     rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
     # The scripts ask for both starts whatever the loss; their code heeds them for losses of this name.

@@ -10,7 +10,10 @@ from .losses import CosineClassifier
 
 @register
 class NormSoftmax(Method):
-    """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines."""
+    """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines.
+
+    ``fidelity`` is always ``corrected``, the form of the paper.
+    """
 
     name = "norm_softmax"
     summary = "deterministic; softmax of scaled cosines, no margin"
@@ -27,5 +30,8 @@ class NormSoftmax(Method):
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: cross-entropy over the training classes."""
+        """Build the loss module: cross-entropy over the training classes.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return CosineClassifier(num_classes, dim, self.params.scale)

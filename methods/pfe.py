@@ -27,7 +27,9 @@ _BLOCK_ELEMENTS = 1 << 22
 
 
 class MutualLikelihood(nn.Module):
-    """Negative mean mutual likelihood score of the genuine pairs of a batch (PFE, Eq. 5).
+    """Negative mean mutual likelihood score of the genuine pairs of a batch, those of one class (PFE, Eq. 5).
+
+    The score of a pair is the log of the integral of the product of their densities.
 
     Args:
         with_self: Whether an image is a genuine pair with itself.
@@ -38,7 +40,7 @@ class MutualLikelihood(nn.Module):
         self.with_self = with_self
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch with at least one genuine pair."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]`` and at least one genuine pair."""
         genuine = labels[:, None] == labels[None, :]
         # A pair of an image with itself has no data term: it would only pull the variance to its floor. (If a batch
         # repeats an image because its class has fewer than K, the two views still count as a pair.)
@@ -48,10 +50,10 @@ class MutualLikelihood(nn.Module):
         return -mutual_likelihood(distribution, distribution, Matrix)[genuine].mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """The same loss of a whole set of images, from its genuine pairs alone, in blocks of bounded size.
+        """Scalar loss of N images with class labels ``[N]``, the same as in training, but in blocks of bounded memory.
 
         Raises:
-            ValueError: If there is no genuine pair.
+            ValueError: If there is no genuine pair, that is no two images of one class.
         """
         total = distribution.mean.new_zeros((), dtype=torch.float64)
         count = 0
@@ -99,7 +101,11 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
 
 @register
 class PFE(SpreadMethod):
-    """PFE: a variance head trained on a frozen deterministic base."""
+    """PFE (probabilistic face embeddings): a variance head trained on a frozen deterministic base model.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
+    """
 
     name = "pfe"
     summary = "normal embedding; a variance head trained by mutual likelihood on a frozen base"
@@ -126,8 +132,14 @@ class PFE(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Hyper-parameters of PFE: the choice of the distribution; only the head's optimiser is tuned."""
+        """Hyper-parameter of PFE: the distribution of an embedding, ``normal`` or ``vmf``.
+
+        A search tunes only the optimiser of the variance head.
+        """
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: negative mutual likelihood score of the genuine pairs."""
+        """Build the loss module: negative mutual likelihood score of the genuine pairs, those of one class.
+
+        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and none of the base model.
+        """
         return MutualLikelihood(with_self=self.released)

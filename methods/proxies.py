@@ -28,8 +28,8 @@ class Proxies(nn.Module):
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
-        scale: Inverse temperature of the classifier confidences these proxies give.
-        start: How the vectors are initialised, a name of :data:`STARTS`.
+        scale: Scale of the cosines in the softmax from which the classifier confidences come.
+        start: Initial vectors: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float = 16.0, start: str = "xavier") -> None:
@@ -47,7 +47,7 @@ class Proxies(nn.Module):
         return F.normalize(points, dim=-1) @ self.directions().mT
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines of the means to the proxies, and the scale."""
+        """Cosines ``[B, C]`` of the means to the proxies, and the scale, for classifier confidences."""
         return self.cosines(distribution.mean), self.scale
 
 
@@ -66,8 +66,9 @@ def proxy_anchor_loss(
         labels: Classes ``[B]`` of the samples.
         alpha: Scale of the cosines.
         delta: Margin of the cosines.
-        over_samples: Average the positive term over the batch, so that a class weighs as much as it has samples (the
-            public EL-nivMF and NIR code), instead of over the classes of the batch.
+        over_samples: Average the positive term over the batch, so that a class weighs as much as it has samples,
+            instead of over the classes of the batch. The public code of EL-nivMF (Kirchhof et al. 2022) and NIR (Roth
+            et al. 2022) does.
     """
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     pull = _softplus_lse(-alpha * (cosines - delta), positive, 0)
@@ -86,8 +87,8 @@ def proxy_nca_softplus_loss(
         labels: Classes ``[B]`` of the samples.
         alpha: Scale of the cosines.
         delta: Margin of the cosines.
-        count_samples: Sum the positive term over the batch columns of the class, so that the own proxy counts once
-            per sample of its class (the public NIR code).
+        count_samples: Count the own proxy once per sample of its class in the batch, as the public code of that paper
+            does, instead of once.
     """
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     own = cosines.gather(1, labels[:, None]).squeeze(1)
@@ -107,7 +108,7 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
         proxies: Proxies ``[C, D]``, normalised here.
         labels: Classes ``[B]`` of the samples.
         scale: Inverse temperature: 9 is ProxyNCA++'s 1/9 (Teh et al., ECCV 2020).
-        with_positive: Whether the own proxy is in the denominator.
+        with_positive: Whether the proxy of the sample's own class is in the denominator.
     """
     cosines = F.normalize(points, dim=-1) @ F.normalize(proxies, dim=-1).mT
     logits = -scale * (2.0 - 2.0 * cosines)
@@ -118,7 +119,17 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
 
 
 class ProxyAnchorLoss(Proxies):
-    """Proxy-Anchor loss as a module that contains its proxies."""
+    """Proxy-Anchor loss as a module that contains its proxies.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Scale alpha of the cosines.
+        margin: Margin delta of the cosines.
+        released: Average the positive term over samples, as the public code of EL-nivMF (Kirchhof et al. 2022) and NIR
+            (Roth et al. 2022) does, not over classes.
+        start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    """
 
     def __init__(
         self, num_classes: int, dim: int, scale: float, margin: float, released: bool = False, start: str = "xavier"
@@ -127,13 +138,25 @@ class ProxyAnchorLoss(Proxies):
         self.margin, self.released = margin, released
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         cosines = self.cosines(distribution.mean)
         return proxy_anchor_loss(cosines, labels, self.scale, self.margin, over_samples=self.released)
 
 
 class ProxyNCALoss(Proxies):
-    """ProxyNCA loss in one of its forms (original, ``plusplus`` or ``softplus``), with its proxies."""
+    """ProxyNCA loss as a module that contains its proxies.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Inverse temperature of the cosines.
+        form: ``original``, ``plusplus`` (ProxyNCA++, the own proxy is in the denominator too) or ``softplus`` (that of
+            NIR, Roth et al., CVPR 2022, similar to Proxy-Anchor).
+        margin: Margin of the cosines, for ``softplus`` only.
+        released: Count the own proxy once per sample of its class in the batch, as the public NIR code does; for
+            ``softplus`` only.
+        start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    """
 
     def __init__(
         self,
@@ -149,7 +172,7 @@ class ProxyNCALoss(Proxies):
         self.form, self.margin, self.released = form, margin, released
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         if self.form == "softplus":
             cosines = self.cosines(distribution.mean)
             return proxy_nca_softplus_loss(cosines, labels, self.scale, self.margin, count_samples=self.released)
@@ -159,7 +182,17 @@ class ProxyNCALoss(Proxies):
 
 
 class SoftTripleLoss(nn.Module):
-    """SoftTriple loss as a module that contains its K centres per class, ``weight [C, K, D]``."""
+    """SoftTriple loss (Qian et al., ICCV 2019) as a module that contains its K centres per class, ``weight [C, K, D]``.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Scale of the similarities in the softmax over classes.
+        margin: Margin subtracted from the similarity to the own class.
+        centres: Number K of centres per class.
+        gamma: Temperature of the softmax over the centres of a class.
+        tau: Weight of the regulariser that merges centres.
+    """
 
     def __init__(
         self, num_classes: int, dim: int, scale: float, margin: float, centres: int, gamma: float, tau: float
@@ -170,7 +203,11 @@ class SoftTripleLoss(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def assigned(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft similarities ``[B, C]`` of points ``[B, D]`` to classes, and the softmax shares ``[B, C, K]``."""
+        """Similarities ``[B, C]`` of points ``[B, D]`` to classes, and the shares ``[B, C, K]`` of the centres in them.
+
+        A similarity is the mean cosine to the K centres of a class, weighted by shares that are a softmax of these
+        cosines.
+        """
         classes, centres, dim = self.weight.shape
         flat = F.normalize(self.weight, dim=-1).reshape(-1, dim)
         cosines = (F.normalize(points, dim=-1) @ flat.mT).reshape(-1, classes, centres)
@@ -178,11 +215,17 @@ class SoftTripleLoss(nn.Module):
         return (share * cosines).sum(-1), share
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Soft similarities of the means to the classes, and the scale."""
+        """Similarities ``[B, C]`` of the means to the classes, and the scale, for classifier confidences.
+
+        A similarity is the mean cosine to the centres of a class; closer ones weigh more.
+        """
         return self.assigned(distribution.mean)[0], self.scale
 
     def regulariser(self) -> Tensor:
-        """Regulariser R of SoftTriple: half the mean distance of a class's centres; it merges needless centres."""
+        """Regulariser of SoftTriple, a scalar: half the mean distance between two centres of a class.
+
+        It merges needless centres.
+        """
         classes, centres, _ = self.weight.shape
         if centres == 1:
             return self.weight.new_zeros(())
@@ -193,7 +236,7 @@ class SoftTripleLoss(nn.Module):
         return (2.0 - 2.0 * inner).clamp_min(1e-10).sqrt().sum() / (classes * centres * (centres - 1))
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         similarity, _ = self.assigned(distribution.mean)
         logits = similarity - self.margin * F.one_hot(labels, similarity.shape[1])
         return F.cross_entropy(self.scale * logits, labels) + self.tau * self.regulariser()

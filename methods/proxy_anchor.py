@@ -30,7 +30,11 @@ def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[d
 
 @register
 class ProxyAnchor(Method):
-    """Proxy-Anchor as a method: deterministic embeddings; each proxy pulls and pushes all samples of a batch."""
+    """Proxy-Anchor as a method: deterministic embeddings; each proxy pulls and pushes all samples of a batch.
+
+    ``fidelity``: ``corrected`` as in the paper, or as in a public code: ``released_per`` (Probabilistic Embeddings
+    Revisited) or ``released_el`` (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022).
+    """
 
     name = "proxy_anchor"
     summary = "deterministic; proxies pull and push all samples of a batch, hard ones most"
@@ -57,6 +61,9 @@ class ProxyAnchor(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the class proxies and the Proxy-Anchor loss."""
+        """Build the loss module: the class proxies and the Proxy-Anchor loss.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p, over_samples = self.params, self.fidelity == "released_el"
         return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

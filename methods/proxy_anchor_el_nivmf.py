@@ -17,14 +17,23 @@ from .published import NivmfScripts
 
 
 class GuidedElNivmfLoss(ElNivmfLoss):
-    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions."""
+    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions.
+
+    EL-nivMF is the expected likelihood under non-isotropic vMF proxies (Kirchhof et al. 2022, with this sum in Eq. 7).
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        params: Hyper-parameters of EL-nivMF, and weight, scale and margin of Proxy-Anchor.
+        released: Compute what the public code of the paper does.
+    """
 
     def __init__(self, num_classes: int, dim: int, params: ProxyAnchorElNivmf.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, released)
         self.omega, self.alpha, self.delta = params.omega, params.alpha, params.delta
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         cosines = distribution.loc @ self.directions().mT
         guide = proxy_anchor_loss(cosines, labels, self.alpha, self.delta, over_samples=self.released)
         return F.cross_entropy(self.logits(distribution), labels) + self.omega * guide
@@ -32,7 +41,11 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 
 @register
 class ProxyAnchorElNivmf(DistributionProxyMethod):
-    """EL-nivMF guided by Proxy-Anchor, as a method."""
+    """EL-nivMF (expected likelihood under non-isotropic vMF proxies) guided by Proxy-Anchor, as a method.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of the paper (Kirchhof et al.
+    2022).
+    """
 
     name = "proxy_anchor_el_nivmf"
     summary = "EL-nivMF plus Proxy-Anchor on the same proxy directions; end to end"
@@ -48,12 +61,15 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
     released_behaviour = (*EL_NIVMF_RELEASED, "Proxy-Anchor's positive term is averaged over samples")
 
     class Params(ElNivmfParams):
-        """Hyper-parameters of EL-nivMF, and weight omega, scale alpha and margin delta of Proxy-Anchor."""
+        """Hyper-parameters of EL-nivMF, and weight omega, scale alpha and margin delta of the Proxy-Anchor loss."""
 
         omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)
         alpha: float = 32.0
         delta: float = 0.1
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the shared proxies and the sum of both losses."""
+        """Build the loss module: the shared proxies, and the sum of the EL-nivMF and Proxy-Anchor losses.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return GuidedElNivmfLoss(num_classes, dim, self.params, self.released)

@@ -25,14 +25,21 @@ from .published import NivmfScripts
 
 
 class DistanceLoss(DistributionProxies):
-    """Cross-entropy of the logits -d / t, with d a closed-form distance of image and proxy; it contains the proxies."""
+    """Cross-entropy of the logits -d / t, with d a closed-form distance of image and proxy; it contains the proxies.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        params: Distance, and initial values and learning rates of the proxies.
+        released: Compute what the public code of the EL-nivMF paper does (Kirchhof et al. 2022).
+    """
 
     def __init__(self, num_classes: int, dim: int, params: ProxyDistance.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, vector=params.distance == "nivmf", released=released)
         self.distance, self.normalizer = params.distance, params.normalizer
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]``: the negative distances of images and proxies, divided by the temperature."""
+        """Logits ``[B, C]``: the negative distances of B images and C proxies, divided by the temperature."""
         raw = distribution.loc * distribution.concentration.unsqueeze(-1)
         return distance_logits(
             self.distance,
@@ -45,13 +52,17 @@ class DistanceLoss(DistributionProxies):
         )
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
         return F.cross_entropy(self.logits(distribution), labels)
 
 
 @register
 class ProxyDistance(DistributionProxyMethod):
-    """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper."""
+    """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of that paper (Kirchhof et al.
+    2022).
+    """
 
     name = "proxy_distance"
     summary = "von Mises-Fisher images against proxies by cosine, L2, nivMF, EL-vMF, B-vMF or KL-vMF distance"
@@ -85,11 +96,21 @@ class ProxyDistance(DistributionProxyMethod):
     )
 
     class Params(NormConcentrationParams):
-        """Hyper-parameters: those of the proxies, the choice of the distance, and the normaliser of ``nivmf``."""
+        """Hyper-parameters: those of the proxies, the choice of the distance, and its normaliser.
+
+        Attributes:
+            distance: Distance of image and proxy: ``cosine``, ``l2``, ``nivmf`` (point against non-isotropic vMF), or
+                of two vMFs ``el_vmf`` (expected likelihood), ``b_vmf`` (Bhattacharyya) or ``kl_vmf``
+                (Kullback-Leibler).
+            normalizer: Normaliser of ``nivmf``: ``heuristic`` (the paper's), ``exact`` or ``none``.
+        """
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the proxies and the cross-entropy of negative distances."""
+        """Build the loss module: the proxies and the cross-entropy of negative distances.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return DistanceLoss(num_classes, dim, self.params, self.released)

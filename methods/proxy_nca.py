@@ -26,7 +26,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class ProxyNCA(Method):
-    """ProxyNCA as a method: deterministic embeddings, one proxy per class, each sample compared with all proxies."""
+    """ProxyNCA as a method: deterministic embeddings, one proxy per class, each sample compared with all proxies.
+
+    ``fidelity``: ``corrected`` as in the paper, or as in a public code: ``released_per`` (Probabilistic Embeddings
+    Revisited) or ``released_el`` (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022).
+    """
 
     name = "proxy_nca"
     summary = "deterministic; neighbourhood components with one proxy per class (original, ++ or NIR's form)"
@@ -49,7 +53,14 @@ class ProxyNCA(Method):
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Hyper-parameters of ProxyNCA: form, scale, margin (``softplus`` only) and initialisation of the proxies."""
+        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies.
+
+        Attributes:
+            form: ``original``, ``plusplus`` (ProxyNCA++) or ``softplus`` (that of NIR, Roth et al., CVPR 2022).
+            scale: Inverse temperature of the cosines.
+            margin: Margin of the cosines, for ``softplus`` only.
+            start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+        """
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
@@ -57,6 +68,9 @@ class ProxyNCA(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the class proxies and the ProxyNCA loss in the chosen form."""
+        """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

@@ -12,7 +12,12 @@ from typing import Any
 
 
 def same_names(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Keep the published parameters that have the same name here; the others are left out.
+    """Keep the published parameters of a method that have the same name in this benchmark; the others are left out.
+
+    Args:
+        values: Published values by name.
+        fields: Names of the method's parameters here.
+        variant: Name of the published setting; not used.
 
     Example:
         >>> same_names({"scale": 16.0, "kl": 0.1}, ["scale", "margin"], "cosface")
@@ -23,13 +28,16 @@ def same_names(values: Mapping[str, float], fields: Collection[str], variant: st
 
 @dataclass(frozen=True)
 class PER:
-    """Settings of "Probabilistic Embeddings Revisited" (PER), one row of values per method and data set.
+    """Rule for reading a method's settings from those published with "Probabilistic Embeddings Revisited" (PER).
+
+    The published table has one row of values per method and data set.
 
     Attributes:
-        name: Name of the method there, such as ``dul-cls``; a row may add the base or the classifier to it.
-        convert: ``(values, fields, variant) -> parameters`` from the published values, the names of the method's
-            parameters, and the whole name of the row, such as ``dul-cls-arcface``.
-        kinds: Names of rows that are this method with other parameters than the usual, each with these parameters.
+        name: Name of the method in PER, such as ``dul-cls``. A row's name may add the base model or the classifier,
+            such as ``dul-cls-arcface``.
+        convert: Function ``(values, fields, variant) -> parameters`` from the published values, the names of the
+            method's parameters, and the whole name of the row.
+        kinds: Further names of rows that are this method, each with the parameters in which it differs.
     """
 
     name: str
@@ -39,13 +47,16 @@ class PER:
 
 @dataclass(frozen=True)
 class NivmfScripts:
-    """Settings of the run scripts of EL-nivMF and NIR, one row of options per method, data set and network.
+    """Rule for reading a method's settings from the public run scripts of EL-nivMF and NIR.
+
+    The scripts, those of Kirchhof et al. 2022 and Roth et al. 2022, have one row of options per method, data set and
+    network.
 
     Attributes:
-        convert: ``(options, fields) -> (parameters, learning rates of the objective)`` from the options of a row, the
-            data set's name as ``dataset`` among them, and the names of the method's parameters.
+        convert: Function ``(options, fields) -> (parameters, learning rates of the objective)`` from the options of a
+            row, with the name of the data set as ``dataset``, and the names of the method's parameters.
         names: Names of the method in the scripts, each with the parameters that make it the method of that name.
-        released_only: Whether the settings make sense for the released form only.
+        released_only: Whether the settings make sense only if the method computes what the public code does.
     """
 
     convert: Callable[[Mapping[str, str], Collection[str]], tuple[dict[str, Any], dict[str, Any]]]

@@ -25,7 +25,11 @@ from .published import PER
 
 @register
 class SCF(SpreadMethod):
-    """SCF: a concentration head trained on a frozen deterministic base and its class weights."""
+    """SCF (spherical confidence learning): a concentration head trained on a frozen base model and its class weights.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
+    """
 
     name = "scf"
     summary = "von Mises-Fisher embedding; a concentration head on a frozen base and its class weights"
@@ -48,10 +52,13 @@ class SCF(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Hyper-parameter of SCF: the choice of the distribution."""
+        """Hyper-parameter of SCF: the distribution of an embedding, ``vmf`` or ``normal``."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: negative log likelihood of the base's class weights."""
+        """Build the loss module: negative log likelihood of the class weights of a trained base model.
+
+        ``base`` is the loss module of that model; the other arguments are not used.
+        """
         return ClassLikelihood(base, self.name)

@@ -15,7 +15,10 @@ from .proxies import SoftTripleLoss
 
 @register
 class SoftTriple(Method):
-    """SoftTriple as a method: deterministic embeddings, several centres per class."""
+    """SoftTriple as a method: deterministic embeddings, several centres per class.
+
+    ``fidelity`` is always ``corrected``, the form of the paper.
+    """
 
     name = "soft_triple"
     summary = "deterministic; softmax over several centres per class"
@@ -27,7 +30,15 @@ class SoftTriple(Method):
     )
 
     class Params(MethodParams):
-        """Scale, margin, centres per class, inverse sharpness of the assignment and weight of the regulariser."""
+        """Hyper-parameters of SoftTriple.
+
+        Attributes:
+            scale: Scale of the similarities in the softmax over classes.
+            margin: Margin subtracted from the similarity to the own class.
+            centres: Centres per class.
+            gamma: Temperature of the softmax over the centres of a class.
+            tau: Weight of the regulariser that merges centres.
+        """
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
@@ -36,6 +47,9 @@ class SoftTriple(Method):
         tau: float = 0.2
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the centres of the classes and the SoftTriple loss."""
+        """Build the loss module: the centres of the classes and the SoftTriple loss.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         return SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, p.gamma, p.tau)

@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 
 def halves(labels: Tensor) -> Tensor:
-    """Half ``[B]`` (False or True) of each image: the images of a class alternate between the two.
+    """Half (False or True) ``[B]`` of the batch to which each image belongs.
+
+    The images of a class alternate between the two.
+
+    Args:
+        labels: Classes ``[B]`` of the images.
 
     Example:
         >>> halves(torch.tensor([7, 7, 3, 7, 3])).tolist()
@@ -66,6 +71,8 @@ def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, I
 def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
     """Estimate ``[Q]`` of the log expected softmax of queries, log E_{z ~ query} [p_target(z) / sum_c p_c(z)].
 
+    A query is an image to classify; p_c is the density of the prototype of class c.
+
     Args:
         query: Distributions of the queries, batch shape ``[Q]``.
         prototype: Prototypes of the classes, batch shape ``[C]``.
@@ -87,10 +94,13 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 
 
 class PrototypeLoss(nn.Module):
-    """Loss of SPE: expected softmax over the prototypes of the batch's other half, with a trained noise variance.
+    """Loss of SPE (stochastic prototype embeddings): softmax over class prototypes that the batch makes itself.
+
+    The batch is cut into two halves. Images of one half are classified by prototypes, normal distributions made from
+    the images of the other half; then the halves change roles. The softmax is an expectation over draws.
 
     Args:
-        samples: Draws per query.
+        samples: Draws per query, the image that is classified; 0 takes a mean instead.
         noise: Whether a trained noise variance eps is added to the images' variances.
     """
 
@@ -103,19 +113,32 @@ class PrototypeLoss(nn.Module):
         self.log_noise = nn.Parameter(torch.zeros(())) if noise else None
 
     def noise(self) -> Tensor | float:
-        """The noise variance eps that is added to variances; 0 without noise."""
+        """Trained noise variance eps that is added to the images' variances; 0 without noise."""
         return 0.0 if self.log_noise is None else self.log_noise.exp()
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half of the batch that each image belongs to, ``[B]``, False or True."""
+        """Half (False or True) ``[B]`` of the batch to which each image belongs.
+
+        The images of a class alternate between the two. ``labels [B]`` are the classes.
+        """
         return halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes."""
+        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes.
+
+        Args:
+            query: Distributions of the queries, batch shape ``[Q]``.
+            prototype: Prototypes of the classes, batch shape ``[C]``.
+            target: Position ``[Q]`` of each query's class among the prototypes.
+        """
         return log_expected_softmax(query, prototype, target, self.samples)
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch with at least two images of some class."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``.
+
+        Raises:
+            ValueError: If no image can be classified: a batch needs two classes, and two images of one of them.
+        """
         half = self.split(labels)
         variance = distribution.variance + self.noise()
         losses = []
@@ -134,7 +157,13 @@ class PrototypeLoss(nn.Module):
 
 
 def released_halves(labels: Tensor) -> Tensor:
-    """Half ``[B]`` (False or True) of each image in PER's public code: the first images of a class, then the last.
+    """Half (False or True) ``[B]`` of the batch to which each image belongs.
+
+    The first half of a class's images is in one, the second in the other, as in the public code of Probabilistic
+    Embeddings Revisited.
+
+    Args:
+        labels: Classes ``[B]`` of the images.
 
     Example:
         >>> released_halves(torch.tensor([7, 7, 3, 7, 3, 7])).tolist()
@@ -145,10 +174,11 @@ def released_halves(labels: Tensor) -> Tensor:
 
 
 def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
-    """Quantity ``[Q]`` that PER's public code takes for the log of the expected softmax.
+    """Quantity ``[Q]`` that a public code takes for the log expected softmax of queries, the images to classify.
 
-    In place of p_c(z) for one z, the sum over classes has p_c(z_c), with z_c drawn from the product of the query and
-    prototype c.
+    The code is that of Probabilistic Embeddings Revisited. The softmax is p_target(z) / sum_c p_c(z), with p_c the
+    density of the prototype of class c. In place of p_c(z) for one z, the sum over classes has p_c(z_c), with z_c drawn
+    from the product of the query and prototype c.
 
     Args:
         query: Distributions of the queries, batch shape ``[Q]``.
@@ -166,14 +196,15 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 
 
 class ReleasedPrototypeLoss(PrototypeLoss):
-    """Loss of SPE as in PER's public code.
+    """Loss of SPE (stochastic prototype embeddings) as in the public code of Probabilistic Embeddings Revisited.
 
-    The noise variance is added to the images of a prototype and again to the prototype, but not to queries.
+    Images of one half of a batch, the queries, are classified by class prototypes made from the other half. The noise
+    variance is added to the images of a prototype and again to the prototype, but not to queries.
 
     Args:
-        samples: Draws per query and class.
+        samples: Draws per query and class; 0 takes a mean instead.
         dim: Embedding size D; the noise starts at exp(0.01^(2/D)).
-        noise: Whether a trained noise variance eps is added to the images' variances.
+        noise: Whether a trained noise variance eps is added.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -185,18 +216,31 @@ class ReleasedPrototypeLoss(PrototypeLoss):
             nn.init.constant_(self.log_noise, 0.01 ** (2 / dim))
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half of the batch that each image belongs to, ``[B]``, False or True."""
+        """Half (False or True) ``[B]`` of the batch to which each image belongs.
+
+        The first half of a class's images is in one, the second in the other. ``labels [B]`` are the classes.
+        """
         return released_halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes."""
+        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes, to which noise is added first.
+
+        Args:
+            query: Distributions of the queries, batch shape ``[Q]``.
+            prototype: Prototypes of the classes, batch shape ``[C]``.
+            target: Position ``[Q]`` of each query's class among the prototypes.
+        """
         noisy = IsotropicNormal(prototype.loc, prototype.variance + self.noise(), validate_args=False)
         return log_released_softmax(query, noisy, target, self.samples)
 
 
 @register
 class SPE(Method):
-    """SPE: isotropic normal embedding classified by class prototypes of the batch, without a classifier."""
+    """SPE (stochastic prototype embeddings): isotropic normal embedding classified by class prototypes of the batch.
+
+    It has no classifier. ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of
+    Probabilistic Embeddings Revisited.
+    """
 
     name = "spe"
     summary = "normal embedding; expected softmax over the batch's own class prototypes, end to end"
@@ -228,34 +272,57 @@ class SPE(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of SPE: initial standard deviation of the embeddings, draws per query, use of noise."""
+        """Hyper-parameters of SPE.
+
+        Attributes:
+            spread: Initial standard deviation of the coordinates of embeddings.
+            samples: Draws per classified image; 0 takes a mean instead.
+            noise: Whether a trained noise variance is added to the variances of images.
+        """
 
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
         samples: int = Field(16, ge=0)
         noise: bool = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Variance head with one raw number per image."""
+        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
+
+        ``dim``, the embedding size, is not used.
+        """
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """Isotropic normal N(raw, s2 I) with the variance s2 from the spread head; the mean is not normalised."""
+        """Isotropic normal N(raw, s2 I), whose mean is not normalised.
+
+        Args:
+            raw: Output ``[B, D]`` of the mean head.
+            spread: Output ``[B, 1]`` of the variance head, mapped to the variance s2 here.
+        """
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         return IsotropicNormal(raw, phi + RELEASED_SPREAD if self.released else phi, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: expected softmax over the prototypes of the batch."""
+        """Build the loss module: expected softmax over the prototypes of the batch.
+
+        ``dim`` is the embedding size. The other arguments are not used: there is no classifier and no base model.
+        """
         p = self.params
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to the standard deviation ``spread``; the released form (PER's code) does not."""
+        """Scale embeddings to the standard deviation ``spread``, a hyper-parameter; do nothing in the released form.
+
+        Args:
+            model: The untrained network, changed in place.
+            raw: Raw embeddings ``[N, D]`` of training images.
+            labels: Classes of these images, not used.
+        """
         if self.released:
             return
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]``: the negative log variance."""
+        """Confidence ``[B]`` of the embeddings: the negative log variance."""
         return spread_confidence(distribution)

@@ -25,27 +25,40 @@ from .published import PER
 
 
 class LikelihoodClassifier(CosineClassifier):
-    """Cross-entropy over the likelihoods of unit class weights under the image's distribution."""
+    """Loss of vMF-FL: cross-entropy over the likelihoods of unit class weights under the image's distribution.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+    """
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__(num_classes, dim, scale=1.0)
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, Tensor]:
-        """Cosines ``[B, C]`` of the modes to the class weights, and each image's own scale ``[B, 1]``."""
+        """Cosines ``[B, C]`` of the modes to the class weights, and each image's own scale ``[B, 1]``.
+
+        The scale is the concentration of a vMF or 1/variance of a normal.
+        """
         if isinstance(distribution, IsotropicNormal):
             return self.cosines(distribution.loc), distribution.variance.reciprocal().unsqueeze(-1)
         assert isinstance(distribution, VonMisesFisher)
         return self.cosines(distribution.loc), distribution.concentration.unsqueeze(-1)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Mean cross-entropy, scalar."""
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
         cosine, scale = self.class_cosines(distribution)
         return F.cross_entropy(scale * cosine, labels)
 
 
 @register
 class VmfFl(SpreadMethod):
-    """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end."""
+    """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end.
+
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released`` the
+    spread head and its start are those of that code; with ``corrected`` the concentration starts at D, the variance at
+    2/D.
+    """
 
     name = "vmf_fl"
     summary = "vMF (or normal) embedding; softmax over classes with the image's concentration as its scale"
@@ -60,10 +73,16 @@ class VmfFl(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Hyper-parameter of vMF-FL: the distribution; the network predicts the scale, so none is tuned."""
+        """Hyper-parameter of vMF-FL: the distribution of an embedding, ``vmf`` or ``normal``.
+
+        The network predicts the scale of the softmax, so none is tuned.
+        """
 
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: cross-entropy over the likelihoods of the class weights."""
+        """Build the loss module: cross-entropy over the likelihoods of the class weights.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         return LikelihoodClassifier(num_classes, dim)

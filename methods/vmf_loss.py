@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 
 def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
-    """Closed form of the vMF-loss authors for the log normaliser log C(k), up to a constant.
+    """Approximate log normaliser log C(k) of the vMF distribution on the sphere of R^dim, up to a constant.
 
-    Up to the constant it is within 0.1 nats from D = 8 (0.11 at D = 3), and its slope is a bound of -A(k).
+    It is the closed form of the authors of the vMF-loss (Scott et al., ICCV 2021). Up to the constant it is within 0.1
+    nats from dim = 8 (0.11 at dim = 3), and its slope is a bound of minus the mean resultant length A(k).
     """
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()
@@ -98,17 +99,17 @@ class _MeanLogSum(torch.autograd.Function):
 
 
 class VmfLoss(nn.Module):
-    """The vMF-loss as a module that contains the vMF distributions of the classes.
+    """The vMF-loss (Scott et al., ICCV 2021) as a module that contains the vMF distributions of the classes.
 
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
         temperature: Inverse temperature beta at the start (trained).
         class_length: Mean resultant length of the class distributions at the start.
-        samples: Draws per image; 0 replaces the draw by its expectation A(k_x) mu_x.
-        released: Compute what PER's public code does: the authors' closed form of the normaliser, a faulty sampler, an
-            offset in the loss, and the learning rate of the temperature.
-        points: Whether classes are points mu_c, not distributions (PER's "vmf-loss-det").
+        samples: Draws per image; 0 replaces a draw by its expectation, the mean of the image's distribution.
+        released: Compute what the public code of Probabilistic Embeddings Revisited (PER) does: the authors' closed
+            form of the normaliser, a faulty sampler, an offset in the loss, and the learning rate of the temperature.
+        points: Make the classes points on the sphere, not distributions (PER's method "vmf-loss-det").
     """
 
     def __init__(
@@ -129,12 +130,15 @@ class VmfLoss(nn.Module):
         self.weight = nn.Parameter(torch.randn(num_classes, dim) * (norm / math.sqrt(dim)))
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines of the modes to the class modes, and the inverse temperature."""
+        """Cosines ``[B, C]`` of the modes to the class modes, and the inverse temperature."""
         assert isinstance(distribution, VonMisesFisher)
         return distribution.loc @ F.normalize(self.weight, dim=-1).mT, float(self.log_temperature.detach().exp())
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Class logits ``[B, C]`` in float64: log E_w exp(beta w.z) at each image's mean z = A(k_x) mu_x."""
+        """Class logits ``[B, C]`` in float64: log E_w exp(beta w.z) at each image's mean z.
+
+        The expectation is over the distribution of the class; beta is the inverse temperature.
+        """
         mean, weight, beta = distribution.mean.double(), self.weight.double(), self.log_temperature.double().exp()
         if self.points:
             return beta * mean @ F.normalize(weight, dim=-1).mT
@@ -145,7 +149,7 @@ class VmfLoss(nn.Module):
         return log_c(k_class, distribution.dim) - log_c(joint, distribution.dim)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch."""
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         dim, beta = distribution.dim, self.log_temperature.exp()
         k_class = self.weight.square().sum(-1).clamp_min(1e-12).sqrt()
         draws = self._draws(distribution)
@@ -185,7 +189,11 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 @register
 class VmfLossMethod(NormConcentrationMethod):
-    """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm."""
+    """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm.
+
+    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
+    Revisited.
+    """
 
     name = "vmf_loss"
     summary = "von Mises-Fisher images and classes, the concentration is the norm; end to end"
@@ -212,7 +220,15 @@ class VmfLossMethod(NormConcentrationMethod):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters: inverse temperature, initial mean resultant lengths, draws, and kind of the classes."""
+        """Hyper-parameters of the vMF-loss.
+
+        Attributes:
+            temperature: Inverse temperature of the softmax at the start.
+            image_length: Initial mean resultant length of the images' distributions.
+            class_length: Initial mean resultant length of the classes' distributions.
+            samples: Draws per image; 0 replaces a draw by its expectation.
+            classes: Kind of the classes: distributions (``vmf``) or points on the sphere (``point``).
+        """
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
@@ -221,18 +237,31 @@ class VmfLossMethod(NormConcentrationMethod):
         classes: Literal["vmf", "point"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the objective: the class distributions and the vMF-loss."""
+        """Build the loss module: the class distributions and the vMF-loss.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
         p = self.params
         points = p.classes == "point"
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches that :meth:`initialise` sees: 10 in the released form, else one pass (None)."""
+        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+
+        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
+        public code, else None.
+        """
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set alpha so that the mean concentration of the images gives the mean resultant length ``image_length``."""
+        """Set the factor from norms to concentrations: images start at the mean resultant length ``image_length``.
+
+        Args:
+            model: The untrained network, changed in place.
+            raw: Raw embeddings ``[N, D]`` of training images.
+            labels: Classes of these images, not used.
+        """
         spread, dim = model.spread, raw.shape[-1]
         assert isinstance(spread, ScaledNorm)
         length = self.params.image_length

@@ -12,7 +12,7 @@ __all__ = ["PROTOCOLS", "Preset", "Protocol", "Selection", "Tests", "get_protoco
 
 
 def get_protocol(name: str) -> Protocol:
-    """Protocol by name.
+    """Protocol (declarative plan of an experiment) of a name, ``reality_check`` or ``standardized``.
 
     Raises:
         ValueError: If there is none of that name.

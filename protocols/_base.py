@@ -11,17 +11,19 @@ SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Rule that selects the epoch of a training and the trial of a hyper-parameter study.
+    """Rule that selects the best epoch of a training and the best trial of a hyper-parameter study.
 
     Attributes:
-        metric: ``map_at_r`` (MAP@R on validation classes with the method's own scorer), ``stage_loss`` (the stage's own
-            validation loss) or ``last`` (the last epoch).
-        frozen_metric: The same for a stage that leaves the means of the embeddings as its base made them: MAP@R of the
-            means cannot see such a stage, and MAP@R under a likelihood score prefers early epochs (measured, see docs).
+        metric: ``map_at_r`` (highest MAP@R on validation classes with the method's own scorer), ``stage_loss`` (lowest
+            validation loss of what is trained) or ``last`` (the last epoch).
+        frozen_metric: Metric, in place of ``metric``, for trainings that leave the embedding means of a trained base
+            model unchanged. MAP@R of the means cannot see such a training, and MAP@R under a likelihood score prefers
+            early epochs (measured, see the docs).
         patience: Epochs without improvement after which training stops.
-        min_improvement: What counts as an improvement for ``patience`` (not for keeping the best epoch).
-        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), see
-            :mod:`bench.protocols.near_modes`.
+        min_improvement: Smallest rise of the selected value that counts as an improvement for ``patience``; the best
+            epoch is kept without this margin.
+        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), which
+            ranks only the images whose modes are nearest to the query's, see :mod:`bench.protocols.near_modes`.
     """
 
     metric: SelectionMetric = "map_at_r"
@@ -40,17 +42,19 @@ class Tests:
     """Settings of the tests on the test classes.
 
     Attributes:
-        groups: Groups of tests (:mod:`bench.protocols.known_tests`).
-        recall_ks: k of Recall@k.
+        groups: Names of the groups of tests to run, such as ``retrieval`` (:mod:`bench.protocols.known_tests`).
+        recall_ks: Values of k for Recall@k.
         corruptions: Smallest and largest severity by name of the corruption; each test image's severity is drawn
-            uniformly between them. The severity of a centre crop is 1 - its side.
-        filter_fractions: Shares of the least confident images removed.
+            uniformly between them. The severity of a centre crop is 1 - its side as a fraction of the image's side.
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
+            (MAP@R and Recall@1 of what is left).
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        reranked: Whether retrieval, filter-out curves and risk areas are also given as the public code of
-            "Probabilistic Embeddings Revisited" (PER) computes them (:mod:`bench.protocols.reranked`).
-        nearest_roc_point: Whether verification rates are also given at the nearest points of the ROC, as PER's public
-            code reads them.
-        deterministic_confidence: Confidence quoted for deterministic methods that have it; their own default if empty.
+        reranked: Whether retrieval, filter-out curves and areas under risk-coverage curves are also given as the public
+            code of "Probabilistic Embeddings Revisited" (PER) computes them (:mod:`bench.protocols.reranked`).
+        nearest_roc_point: Whether verification rates are also given at the nearest point of the ROC, without
+            interpolation or bound, as PER's public code does.
+        deterministic_confidence: Name of the confidence by which tables represent deterministic methods that have it;
+            if empty, each method's own default.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -67,20 +71,27 @@ class Tests:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """One named variant of a protocol.
+    """A named variant of a protocol: a bundle of its settings.
+
+    The last four attributes replace values of the recipe of a data set, its settings of network, data and optimiser.
 
     Attributes:
-        folds: The development classes are cut into this many contiguous blocks; with 1, all of them train.
-        validate: The blocks that validate, each for a model of its own: with one, a replicate is one model; with more,
-            a trial counts by the mean of its models and a replicate is tested as ``separated`` (the mean over its
-            models) and ``concatenated`` (their embeddings side by side).
-        trials: Default number of trials of a hyper-parameter study; 0 where nothing may be tuned.
-        trial_batch: Trials asked before any of them is told; fixed, so that a study does not depend on timing.
+        folds: Number of contiguous blocks that the development classes (all but the test classes) are cut into; with 1,
+            all of them train.
+        validate: Indices of the blocks that validate, each for a model of its own. With one, a replicate (one seed) is
+            one model. With more, a trial counts by the mean of its models, and a replicate is tested as ``separated``
+            (the mean over its models) and ``concatenated`` (their embeddings side by side).
+        trials: Default number of trials of a hyper-parameter study; 0 if nothing may be tuned.
+        trial_batch: Number of trials that are proposed before the result of any of them is known; it is fixed, so that
+            a study does not depend on timing.
         seeds: Default number of replicates at the best setting.
-        view: How photographs are read where it differs from the recipe.
-        photographs: Settings that replace those in the recipes of photographs.
-        optim: Settings that replace those of these recipes' end-to-end optimisation.
-        methods: Parameters of methods where they differ from the recipe: ``{method: {parameter: value}}``.
+        selection: Rule that selects epochs and trials.
+        tests: Settings of the tests.
+        view: Settings of :class:`bench.datasets.View`, how photographs are read, that replace those of the recipe.
+        photographs: Settings of network, batches and augmentation for data sets of photographs.
+        optim: Settings of the optimiser for data sets of photographs when the backbone is trained; they apply only
+            together with ``photographs``.
+        methods: Parameters of methods: ``{method: {parameter: value}}``.
     """
 
     folds: int = 4
@@ -96,7 +107,7 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings as plain values by name, for records and for the ids of trainings and tests."""
+        """All settings as plain values by name, for files of results and for the ids of trainings and tests."""
         return asdict(self)
 
 
@@ -105,8 +116,8 @@ class Protocol:
     """A declarative plan of an experiment: how classes are split, what is tuned, selected and tested.
 
     Attributes:
-        name: Name on the command line and in the tables.
-        summary: One line for ``bench list``.
+        name: Name on the command line and in the tables of results.
+        summary: Description of one line for ``bench list``.
         version: Version number; results of different versions are never mixed in a folder.
         document: Explanation for ``bench show``.
         presets: Its variants by name.

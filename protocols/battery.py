@@ -11,7 +11,15 @@ from .rows import Row
 
 
 def applies(test: EmbeddingTest, view: Embeddings) -> bool:
-    """Check if embeddings have every field that a test needs, such as confidences; returns True or False."""
+    """Check if a test can run on some embeddings.
+
+    It can if the embeddings have every field that it needs, such as confidences. A test for clean images cannot run on
+    corrupted ones.
+
+    Args:
+        test: The test.
+        view: The embedded images.
+    """
     if test.clean_only and not view.clean:
         return False
     values = (getattr(view, name) for name in test.needs)
@@ -19,14 +27,18 @@ def applies(test: EmbeddingTest, view: Embeddings) -> bool:
 
 
 def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
-    """Run every test that applies: scorer by scorer, then the tests of the embeddings as a whole.
+    """Run every test that applies to some embeddings.
+
+    Tests that rank or compare images run first, scorer by scorer (a scorer is a similarity of embeddings); then come
+    the tests of the embeddings as a whole.
 
     Args:
-        view: The embeddings.
+        view: The embedded images.
         tests: Tests to run (:func:`~bench.protocols.known_tests.load_tests`).
 
     Returns:
-        Tidy rows. A value that does not exist (the correlation of a constant confidence, say) is nan.
+        Tidy rows, one per value of a metric. A value that does not exist (the correlation of a constant confidence,
+        say) is nan.
 
     Raises:
         ValueError: If a value is outside the range of a metric that its test declares.

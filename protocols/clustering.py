@@ -19,8 +19,8 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
     Args:
         points: Points ``[N, D]``; normalise them first to cluster directions.
         clusters: Number of clusters, at most N.
-        restarts: Runs from different starts; the one with the smallest squared distances counts.
-        iterations: Steps of each run.
+        restarts: Number of starts; the one with the smallest sum of squared distances counts.
+        iterations: Steps from each start.
         seed: Seed of the random starts.
 
     Returns:
@@ -53,7 +53,11 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
 
 
 def nmi(labels: Tensor, clusters: Tensor) -> float:
-    """Mutual information of classes and clusters, divided by the mean of their entropies: in [0, 1].
+    """Mutual information of classes and clusters, divided by the mean of their entropies (NMI): in [0, 1].
+
+    Args:
+        labels: Class of each image, integers ``[N]``.
+        clusters: Cluster of each image, integers ``[N]``.
 
     Example:
         >>> nmi(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 6, 6]))
@@ -67,6 +71,10 @@ def nmi(labels: Tensor, clusters: Tensor) -> float:
 def ami(labels: Tensor, clusters: Tensor) -> float:
     """Adjusted mutual information: 0 on average for random clusters, 1 if the clusters are the classes.
 
+    Args:
+        labels: Class of each image, integers ``[N]``.
+        clusters: Cluster of each image, integers ``[N]``.
+
     Example:
         >>> round(ami(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])), 6)
         -0.5
@@ -77,7 +85,11 @@ def ami(labels: Tensor, clusters: Tensor) -> float:
 
 
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:
-    """F1 over pairs of images, when a common cluster predicts a common class.
+    """F1 score over all pairs of images: a pair is positive if it shares a class, and predicted if it shares a cluster.
+
+    Args:
+        labels: Class of each image, integers ``[N]``.
+        clusters: Cluster of each image, integers ``[N]``.
 
     Example:
         >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
@@ -94,13 +106,13 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
+    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes: one tidy row each.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1.
         labels: Classes ``[N]``.
         seed: Seed of the random starts.
-        restarts: Runs of k-means, the best of which counts.
+        restarts: Number of starts of k-means, the best of which counts.
 
     Example:
         >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
@@ -117,7 +129,13 @@ def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
 
 
 def clusters_of(view: Embeddings) -> Tensor:
-    """Cluster of each unit embedding ``[N]`` by k-means with as many clusters as classes; computed once."""
+    """Number of each image's cluster, int64 ``[N]``.
+
+    The unit embeddings are clustered by k-means with as many clusters as classes, once for all tests.
+
+    Args:
+        view: The embedded images.
+    """
     classes = len(torch.unique(view.labels))
     seed = view.seed("k-means") % 2**31
     return view.once("clusters", lambda: k_means(view.unit_vectors, classes, seed=seed, restarts=5))
@@ -125,5 +143,12 @@ def clusters_of(view: Embeddings) -> Tensor:
 
 @test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
 def clustering(view: Embeddings) -> Iterator[Row]:
-    """NMI, AMI and pair F1 of k-means on the unit embeddings."""
+    """NMI, AMI and pair F1 of k-means on the unit embeddings.
+
+    Args:
+        view: The embedded images.
+
+    Yields:
+        One row per metric.
+    """
     yield from _rows(view.labels, clusters_of(view))

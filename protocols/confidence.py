@@ -24,7 +24,7 @@ def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
     confidence gives exactly the mean risk everywhere.
 
     Args:
-        confidence: Confidence of each item, ``[N]``.
+        confidence: Confidence of each item (such as a query), ``[N]``.
         risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
 
     Example:
@@ -39,12 +39,12 @@ def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
 
 
 def aurc(confidence: Tensor, risk: Tensor) -> float:
-    """Area under the risk-coverage curve (Geifman et al. 2019), lower is better; nan without items.
+    """Area under the risk-coverage curve (AURC, Geifman et al. 2019), lower is better; nan without items.
 
-    The mean of :func:`risk_coverage` over n, so a constant confidence gives exactly the mean risk.
+    It is the mean of :func:`risk_coverage` over n, so a constant confidence gives exactly the mean risk.
 
     Args:
-        confidence: Confidence of each item, ``[N]``.
+        confidence: Confidence of each item (such as a query), ``[N]``.
         risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
 
     Example:
@@ -55,7 +55,13 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
 
 
 def e_aurc(confidence: Tensor, risk: Tensor) -> float:
-    """Excess AURC: the AURC less that of the best possible order, 0 for a perfect confidence (Geifman et al. 2019).
+    """Excess AURC: the area under the risk-coverage curve minus that of the best possible order (Geifman et al. 2019).
+
+    It is 0 for a perfect confidence; lower is better.
+
+    Args:
+        confidence: Confidence of each item (such as a query), ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
 
     Example:
         >>> e_aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
@@ -65,7 +71,7 @@ def e_aurc(confidence: Tensor, risk: Tensor) -> float:
 
 
 def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
-    """AUROC of telling right from wrong answers (Recall@1) by confidence, ties count half.
+    """AUROC of telling right from wrong answers (Recall@1) by confidence; ties count half.
 
     Args:
         confidence: Confidence of each query, ``[N]``.
@@ -93,12 +99,17 @@ def risk_rows(
 ) -> Iterator[Row]:
     """AURC and E-AURC of MAP@R and of Recall@1, and the AUROC of Recall@1, for some confidences of the queries.
 
+    AURC is the area under the risk-coverage curve with the risk 1 - metric; E-AURC is its excess over the best order.
+
     Args:
-        values: Metrics of every query by name, each ``[Q]``, nan for queries without a positive
-            (:func:`~bench.protocols.query_metrics.per_query`).
+        values: Metrics of every query by name (``map_at_r``, ``recall_at_1``), each ``[Q]``, nan for queries without a
+            positive, which are left out (:func:`~bench.protocols.query_metrics.per_query`).
         confidences: Confidences of the queries by name, each ``[Q]``.
-        scorer: Name of the scorer.
-        oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
+        scorer: Name of the scorer (similarity of embeddings) behind the values, for the rows.
+        oracle: Add the confidence ``oracle`` for comparison: for each metric, the queries' own values of it.
+
+    Yields:
+        Tidy rows, one per value; ``variant`` is the metric that gives the risk.
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
@@ -122,7 +133,18 @@ def risk_rows(
 
 @test(group="risk", per="own scorer", needs=("confidences",))
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Risk areas and error detection of every confidence, with the random and the oracle control."""
+    """Areas under risk-coverage curves and error detection of every confidence, with random and oracle for comparison.
+
+    The oracle is the best possible confidence: each query's own value of the metric. Error detection is the AUROC of
+    telling right from wrong nearest neighbours.
+
+    Args:
+        view: The embedded images, with their confidences (one of them random).
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        One row per metric and confidence.
+    """
     values = view.query_values(scorer, view.options.risk_ks)
     of_queries = view.confidences
     if view.queries is not None:

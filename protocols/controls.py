@@ -13,13 +13,27 @@ JUDGED_BY = ("map_at_r", "recall_at_1")
 
 
 def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
-    """Uniform random number in [0, 1) for each image, which depends on its identity, the seed and the purpose alone."""
+    """Uniform random number in [0, 1) for each image, float64 ``[N]``.
+
+    It depends on the image's identity, the seed and the purpose alone, not on the other images.
+
+    Args:
+        ids: Identities (permanent names) of N images.
+        seed: Seed of the draw.
+        purpose: Any text, so that draws for different purposes are independent.
+    """
     keys = [blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids]
     return torch.tensor([int.from_bytes(key, "big") >> 11 for key in keys], dtype=torch.float64) * 2.0**-53
 
 
 def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
-    """Random confidence of each image ``[N]``, drawn by its identity: the control of every curve.
+    """Random confidence of each image, float64 ``[N]`` in [0, 1), with which tests compare the confidences of a method.
+
+    An image's value depends on its identity and the seed alone.
+
+    Args:
+        ids: Identities (permanent names) of N images.
+        seed: Seed of the draw.
 
     Example:
         >>> a = random_confidence(["x", "y"], seed=0)
@@ -33,6 +47,9 @@ def oracle_confidence(values: Tensor) -> Tensor:
     """Best possible confidence for a metric: each query's own value of it, ``[N]``.
 
     Queries without a positive, whose value is nan, get -1 and so come last.
+
+    Args:
+        values: Metric of each query, such as Recall@1, ``[N]``.
 
     Example:
         >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()

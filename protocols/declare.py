@@ -24,41 +24,47 @@ NEEDED = ("candidates", "confidences", "directions", "gallery", "quality", "quer
 
 
 class DeclaredMetric(Protocol):
-    """The part of a :class:`~bench.protocols.metrics.Metric` that a declaration checks."""
+    """Interface of the fields of a :class:`~bench.protocols.metrics.Metric` that the declaration of a test uses."""
 
     @property
     def name(self) -> str:
-        """Name in the tidy table."""
+        """Name of the metric in tables of results; that of a family has a placeholder, as in ``recall_at_{k}``."""
 
     @property
     def group(self) -> str:
-        """Group of the test that computes it."""
+        """Name of the group of tests that computes the metric."""
 
     @property
     def low(self) -> float:
-        """Smallest possible value."""
+        """Smallest possible value of the metric."""
 
     @property
     def high(self) -> float:
-        """Largest possible value."""
+        """Largest possible value of the metric."""
 
     def values(self, name: str) -> dict[str, str] | None:
-        """Values of the placeholders in a name by placeholder; None if the name belongs to another metric."""
+        """Values of the placeholders in a full name, as in ``{"k": "4"}`` for ``recall_at_4`` of ``recall_at_{k}``.
+
+        None if the name belongs to another metric.
+
+        Args:
+            name: Full name of a metric, without placeholders.
+        """
 
 
 @dataclass(frozen=True)
 class EmbeddingTest:
-    """A test of embeddings.
+    """A test of embeddings: a function that computes metrics of embedded images, and what it needs.
 
     Attributes:
-        group: Name by which plans ask for it.
-        per: How often it runs: once for every ``scorer``, for the ``own scorer`` (those that confidences are judged
-            with), or once for the ``embeddings``.
+        group: Name of its group, by which plans and commands select it.
+        per: How often it runs: once for every ``scorer`` (similarity of embeddings), only for each ``own scorer`` (by
+            which confidences are judged, usually the method's), or once for the ``embeddings``.
         run: Function of the :class:`~bench.protocols.embeddings.Embeddings`, and of the name of the scorer if it runs
-            per scorer, that returns tidy rows.
-        needs: Attributes of the embeddings without which it is left out.
-        clean_only: Whether it is left out on corrupted images.
-        metrics: Metrics that the test declares; metrics of built-in tests are in the table of metrics.
+            per scorer, that returns tidy rows, one per value.
+        needs: Names of attributes of the embeddings, such as ``confidences``, without which the test is left out.
+        clean_only: Whether the test is left out on corrupted images.
+        metrics: Metrics that the test itself declares; those of built-in tests are in :mod:`bench.protocols.metrics`.
     """
 
     group: str
@@ -70,7 +76,7 @@ class EmbeddingTest:
 
     @property
     def module(self) -> str:
-        """Dotted name of the module that defines it."""
+        """Dotted name of the module that defines the test's function."""
         return self.run.__module__
 
 
@@ -87,7 +93,18 @@ def test(
     clean_only: bool = False,
     metrics: Iterable[DeclaredMetric] = (),
 ) -> Callable[[F], F]:
-    """Declare a function as a test of embeddings (:class:`EmbeddingTest`).
+    """Decorator that declares a function as a test of embeddings (:class:`EmbeddingTest`) and returns the function.
+
+    The function takes the :class:`~bench.protocols.embeddings.Embeddings`, and the name of a scorer (similarity of
+    embeddings) if it runs per scorer. It returns tidy rows, one per value.
+
+    Args:
+        group: Name by which plans and commands select the test.
+        per: ``"scorer"`` to run for every scorer, ``"own scorer"`` for those that confidences are judged by, or
+            ``"embeddings"`` to run once.
+        needs: Names of attributes of the embeddings, such as ``"confidences"``, without which the test is left out.
+        clean_only: Leave the test out on corrupted images.
+        metrics: Metrics that the test computes, unless they are in the built-in table.
 
     Raises:
         ValueError: If a metric names another group than the test, or ``per`` or ``needs`` has an unknown value.
@@ -121,5 +138,9 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test of ours, whate
 
 
 def declared_tests(module: str | None = None) -> tuple[EmbeddingTest, ...]:
-    """Tests of a module that was imported, or of all such modules, in the order of their declaration."""
+    """Tests of embeddings that imported modules have declared with :func:`test`, in the order of their declaration.
+
+    Args:
+        module: Dotted name of a module, to get its tests alone; None for those of all imported modules.
+    """
     return tuple(declared for (name, _), declared in _DECLARED.items() if module in (None, name))

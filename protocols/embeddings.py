@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def seed_of(purpose: str) -> int:
-    """Seed of a random draw, derived from the name of its purpose alone."""
+    """Seed of a random draw, a non-negative integer that depends on the name of the draw's purpose alone."""
     return int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -29,13 +29,14 @@ class Options:
 
     Attributes:
         recall_ks: Values of k for Recall@k.
-        risk_ks: Values of k for Recall@k where MAP@R and Recall@1 of every query are computed to judge confidences. The
-            number of ranks summed over follows from the largest, so it can change the last bit of these values.
-        filter_fractions: Shares of the least confident images that are removed.
+        risk_ks: Values of k for which Recall@k of every query is computed, with MAP@R, to judge confidences. The
+            largest sets the length of sums, so it can change the last bit of these values.
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
+            (MAP@R and Recall@1 of what is left).
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        nearest_roc_point: Give verification rates at the nearest points of the ROC too, as the public code of
-            "Probabilistic Embeddings Revisited" (PER) does.
-        held_out_threshold: Choose a verification threshold on half of the classes and test it on the other half.
+        nearest_roc_point: Give verification rates also at the nearest point of the ROC, without interpolation or bound,
+            as the public code of "Probabilistic Embeddings Revisited" (PER) does.
+        held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
     """
 
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
@@ -48,12 +49,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """A known quality of the images, which a confidence should follow.
+    """A known quality of the images, such as the size of a crop, which a confidence should follow.
 
     Attributes:
         values: Quality of each image, ``[N]``, higher = better; 1 - severity for corrupted images.
-        kind: Name of the corruption (``crop``); metrics are named after it.
-        variant: Name that distinguishes the rows of this quality from those of others of its kind.
+        kind: Name of the corruption (``crop``); metrics are named after it, as in ``spearman_crop``.
+        variant: Entry of the column ``variant`` in the rows of this quality, to distinguish them from others of its
+            kind.
         clean: Confidences of the same images without the corruption by name, each ``[N]``, if they are known.
     """
 
@@ -74,33 +76,36 @@ class _Current:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Embeddings:
-    """A set of embedded images, as tests see it.
+    """A set of N embedded images, as the tests of embeddings see it.
 
-    What several tests need (rankings, pairs, clusters) is computed once, on first use. Splits of the same images are
-    best made with :func:`dataclasses.replace`, which keeps what depends on labels and identities alone.
+    Values that several tests need (rankings, pairs, clusters) are computed once, on first use. For a corrupted version
+    of the same images, copy the set with :func:`dataclasses.replace`: the copy shares what depends on labels and
+    identities alone. Rows are positions 0..N-1 of images.
 
     Attributes:
         labels: Classes, ``[N]`` integers.
-        ids: One stable identity per image; everything that is drawn is drawn per identity.
-        scorers: Similarities to rank with by name, each made when its turn comes.
-        own_scorers: Names of the scorers that confidences are judged with.
-        confidences: Confidences by name, each ``[N]``, higher = more confident, with the control ``random``.
-        queries: Rows that are queries, ascending; all if not given.
-        gallery: Rows that are searched; all if not given.
+        ids: Permanent name of each image; random draws depend on it, not on the order of the images.
+        scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its turn comes.
+        own_scorers: Names of the scorers by which confidences are judged.
+        confidences: Confidences by name, each ``[N]``, higher = more confident; with a random one, ``random``, for
+            comparison.
+        queries: Rows that are queries, ascending; all if None.
+        gallery: Rows that are searched; all if None.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
-        quality: A known quality of the images.
-        soft_labels: People's label distributions, ``[N, K]``, rows of nan if an image has none.
-        validation: Images of other classes, which thresholds are chosen on.
+        quality: A known quality of the images, which confidences are correlated with.
+        soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
+        validation: Embedded images of other classes, on which thresholds are chosen.
         validation_split: Name of the split of ``validation``; ``train`` if a model was trained on them.
-        candidates: Function that makes the scorer of the modes; the public code of "Probabilistic Embeddings Revisited"
-            (PER) ranks only the nearest neighbours by this scorer (:mod:`bench.protocols.reranked`).
+        candidates: Function that makes a scorer of the distributions' modes. The public code of "Probabilistic
+            Embeddings Revisited" (PER) ranks only the nearest neighbours by this scorer
+            (:mod:`bench.protocols.reranked`).
         clean: Whether the images are not corrupted.
         seed: Function that returns the seed of a random draw from the name of its purpose.
         options: Options of the tests.
-        shared: Cache of values that depend on labels and identities alone, common to all splits of the same images.
+        shared: Cache of values that depend on labels and identities alone, shared with copies of the set.
 
     Raises:
-        ValueError: If lengths differ, identities repeat, or a value is not finite.
+        ValueError: If lengths differ, identities repeat, or a confidence or quality is not finite.
     """
 
     labels: Tensor
@@ -140,22 +145,23 @@ class Embeddings:
 
     @property
     def unit_vectors(self) -> Tensor:
-        """Unit embeddings ``[N, D]``, float64.
+        """Embeddings of length 1, float64 ``[N, D]``, computed on first use.
 
         Raises:
-            ValueError: If there are no directions.
+            ValueError: If the set was made without the function ``directions``.
         """
         if self.directions is None:
             raise ValueError("these embeddings have no directions")
         return self.once("unit vectors", self.directions)
 
     def once(self, name: str, compute: Callable[[], T], *, shared: bool = False) -> T:
-        """A value that several tests need, computed for the first of them.
+        """A value that several tests need, computed on the first call and kept.
 
         Args:
-            name: Name of the value.
-            compute: Computes it.
-            shared: Whether it depends on labels and identities alone, and is kept for the other splits too.
+            name: Name under which the value is kept.
+            compute: Function that computes it.
+            shared: Whether the value depends on labels and identities alone, and is therefore kept for corrupted
+                versions of the same images too.
 
         Example:
             >>> view = Embeddings(labels=torch.tensor([0, 0]), ids=("a", "b"))
@@ -168,13 +174,18 @@ class Embeddings:
         return cast("T", cache[name])
 
     def scorer(self, name: str) -> Scorer:
-        """A scorer by name. Only the last one is kept, with its ranking: both may be large."""
+        """Scorer (similarity of embeddings) of a name. Only the last one is kept, with its ranking: both may be large.
+
+        Args:
+            name: One of the names in ``scorers``.
+        """
         return self._use(name).scorer
 
     def ranking(self, scorer: str) -> Ranking:
-        """The whole gallery ranked for every query, as deep as the metrics need.
+        """Ranking of the whole gallery for every query, as deep as the metrics of all tests need; made on first use.
 
-        Filter-out curves look deeper than the other tests; one ranking serves them all.
+        Args:
+            scorer: Name of the scorer (similarity of embeddings).
         """
         current = self._use(scorer)
         if current.ranking is None:
@@ -184,11 +195,11 @@ class Embeddings:
         return current.ranking
 
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
-        """Metrics of every query by name, each ``[Q]``, nan for queries without a positive.
+        """Retrieval metrics of every query by name (``recall_at_1``, ..), each ``[Q]``; nan without a positive.
 
         Args:
-            scorer: Name of the scorer.
-            ks: k of Recall@k; by default the ones of the options.
+            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+            ks: Values of k for Recall@k; by default ``recall_ks`` of the options.
         """
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))

@@ -37,27 +37,28 @@ def filter_out_rows(
     gallery: Tensor | None = None,
     ranking: Ranking | None = None,
 ) -> Iterator[Row]:
-    """Filter-out curves of MAP@R and Recall@1 for some confidences.
+    """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed, for some confidences.
 
-    The gallery is ranked once, deep enough that most queries find their neighbours again after any removal; the
-    others are ranked again against the rest, so every value is exact.
+    The variant ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes images from
+    both. The gallery is ranked once, deep enough that most queries find their neighbours again after any removal; the
+    others are ranked again against the rest, so every value is exact. Rows are positions of images in the labels.
 
     Args:
-        scorer: Similarity of rows.
+        scorer: Similarity of rows by which the gallery is ranked.
         labels: Classes ``[N]``.
-        ids: Identities of the N images.
+        ids: Identities (permanent names) of the N images.
         confidences: Confidences ``[N]`` by name.
-        oracle: Add the control ``oracle``: for each metric, the order by the queries' own values of it.
+        oracle: Add the confidence ``oracle`` for comparison: for each metric, the queries' own values of it.
         fractions: Shares removed, in [0, 1).
         seed: Seed of the order among equal confidences.
-        queries: Rows that are queries; all if not given. ``query_only`` then removes a share of these.
-        gallery: Rows that are searched; all if not given. Then ``oracle`` has no ``query_and_gallery`` curve: a gallery
+        queries: Rows that are queries; all if None. ``query_only`` then removes a share of these.
+        gallery: Rows that are searched; all if None. Otherwise ``oracle`` has no ``query_and_gallery`` curve: a gallery
             image has no value of a metric to be ordered by.
         ranking: Ranking by this scorer of these queries, in ascending order, and this gallery, if there is one
             already; best of :func:`filter_depth` places.
 
     Yields:
-        Rows of ``filter_out_map_at_r`` and ``filter_out_recall_at_1`` with variant and fraction.
+        Tidy rows of ``filter_out_map_at_r`` and ``filter_out_recall_at_1``, one per confidence, variant and fraction.
 
     Raises:
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
@@ -204,7 +205,18 @@ def _compacted(
 
 @test(group="filter_out", per="own scorer", needs=("confidences",))
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Filter-out curves of every confidence, with the random and the oracle control."""
+    """MAP@R and Recall@1 as the least confident images are removed, with random and oracle for comparison.
+
+    The oracle is the best possible confidence: each query's own value of the metric.
+
+    Args:
+        view: The embedded images, with their confidences (one of them random).
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        One row per metric, confidence, fraction removed, and variant (removal from the queries alone or the gallery
+        too).
+    """
     yield from filter_out_rows(
         view.scorer(scorer),
         view.labels,

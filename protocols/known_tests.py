@@ -27,7 +27,7 @@ BUILT_IN = {
 
 
 def known_groups() -> tuple[str, ...]:
-    """All known groups: the built-in ones, then those of imported test files.
+    """Names of all groups of tests of embeddings: the built-in ones, then those of imported plug-ins.
 
     Example:
         >>> known_groups()[:3]
@@ -37,7 +37,7 @@ def known_groups() -> tuple[str, ...]:
 
 
 def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
-    """Groups of tests that some modules of plug-ins declare.
+    """Names of the groups of tests of embeddings that some imported plug-ins declare.
 
     Args:
         packages: Dotted names of modules, or of packages that contain them.
@@ -57,7 +57,10 @@ def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
 
 
 def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
-    """Tests of some groups, in the order of the registry.
+    """Tests of embeddings in some groups: built-in ones in their fixed order, then those of plug-ins.
+
+    Args:
+        groups: Names of groups, such as ``retrieval``.
 
     Raises:
         ValueError: If a group is unknown.
@@ -74,7 +77,12 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
 
 
 def modules_of(groups: Iterable[str]) -> tuple[str, ...]:
-    """Dotted names of the modules that compute the tests of some groups; none of them imports this registry.
+    """Dotted names of the modules that run and compute the tests of some groups, sorted.
+
+    Results of these tests depend on the code of these modules.
+
+    Args:
+        groups: Names of groups of tests, such as ``retrieval``.
 
     Raises:
         ValueError: If a group is unknown.

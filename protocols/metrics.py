@@ -19,20 +19,21 @@ Unit = Literal["share", "correlation", "number"]
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of the tidy table (one row per value).
+    """Description of a metric, or of a family such as Recall@k, in tidy tables (one row per value).
 
     Attributes:
         name: Name in the column ``metric``; a parametrised family has a placeholder in braces, as in ``recall_at_{k}``.
         title: Heading in tables and figures; placeholders as in the name.
-        group: Group of the test that computes it.
-        asked_as: Name that selects it and related metrics in ``bench score --metrics``; that of its group if empty.
+        group: Name of the group of tests that computes it.
+        asked_as: Name that selects it and related metrics in the option ``--metrics`` of ``bench score``, which tests a
+            file of embeddings; if empty, the name of its group.
         better: ``higher`` or ``lower``; empty if neither is better.
-        of: Subject of the metric: ``ranking`` (by a scorer), ``confidence``, or ``embeddings``. Metrics of a confidence
-            are computed whenever there is one, the others on request or by ``default``.
+        of: Subject of the metric: ``ranking`` (by a similarity), ``confidence``, or ``embeddings``. Metrics of a
+            confidence are computed whenever there is one, the others on request or by ``default``.
         unit: ``share`` (printed in percent), ``correlation`` in [-1, 1], or a plain ``number``.
         low: Smallest possible value.
         high: Largest possible value.
-        members: Members of a family that are computed if none is named.
+        members: Names of the members of a family that are computed if none is named.
         source: Publication that defines it.
         default: Whether ``bench score`` computes it by default.
         short: Heading in tables with little space; the title if empty.
@@ -66,11 +67,14 @@ class Metric:
 
     @property
     def family(self) -> bool:
-        """True if the entry describes several metrics."""
+        """True if the name has a placeholder, as in ``recall_at_{k}``, so that it describes several metrics."""
         return "{" in self.name
 
     def values(self, name: str) -> dict[str, str] | None:
-        """Values of the placeholders in a name of this family; None if it is no member.
+        """Values of the placeholders of this family in the full name of a metric; None if that is no member.
+
+        Args:
+            name: Full name of a metric.
 
         Example:
             >>> METRICS["recall_at_{k}"].values("recall_at_4")
@@ -82,7 +86,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 if higher is better, -1 if lower is."""
+        """-1 if lower values are better, else 1."""
         return -1 if self.better == "lower" else 1
 
 
@@ -276,10 +280,10 @@ METRICS: Mapping[str, Metric] = _table(*_RANKED, *_DIRECTIONS, *_CONFIDENCES)
 
 
 def known_metrics() -> dict[str, Metric]:
-    """All metrics by name: the built-in ones, then those declared by imported test files.
+    """All metrics by name: the built-in ones, then those declared by the tests of imported plug-ins.
 
     Raises:
-        ValueError: If a test brings a metric of a name that is taken.
+        ValueError: If a plug-in declares another metric under a name that is taken, or something that is not a metric.
     """
     known = dict(METRICS)
     for declared in declared_tests():
@@ -296,7 +300,10 @@ def known_metrics() -> dict[str, Metric]:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Metric of a name in the tidy table, or None.
+    """Metric, or family of metrics, that a name belongs to; None if there is none.
+
+    Args:
+        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
 
     Example:
         >>> find_metric("recall_at_16").title, find_metric("spearman_blur").group
@@ -309,7 +316,11 @@ def find_metric(name: str) -> Metric | None:
 
 
 def title_of(name: str, *, short: bool = False) -> str:
-    """Title of a name in the tidy table, or its short heading.
+    """Title of a metric for tables and figures; of an unknown metric, the name with spaces for underscores.
+
+    Args:
+        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
+        short: Give the short heading, for tables with little space.
 
     Example:
         >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("filter_out_map_at_r")
@@ -326,14 +337,16 @@ def title_of(name: str, *, short: bool = False) -> str:
 
 
 def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
-    """Groups of tests with their metrics, in the order of the table."""
+    """Names of the groups of tests of embeddings, each with its metrics, built-in ones first."""
     known = known_metrics().values()
     for group in dict.fromkeys(metric.group for metric in known):
         yield group, tuple(metric for metric in known if metric.group == group)
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:
-    """Names of groups that ``bench score --metrics`` takes, each with its metrics.
+    """Names of groups of related metrics that the option ``bench score --metrics`` takes, each with its metrics.
+
+    Metrics of a confidence are left out: they are computed whenever there is a confidence.
 
     Example:
         >>> metric_requests()["recall"], metric_requests()["clustering"]
@@ -348,7 +361,7 @@ def metric_requests() -> dict[str, tuple[str, ...]]:
 
 
 def default_requests() -> tuple[str, ...]:
-    """Names of the metrics that ``bench score`` computes without being asked.
+    """Names of the groups of related metrics that ``bench score`` computes if the option ``--metrics`` is not given.
 
     Example:
         >>> default_requests()
@@ -358,7 +371,7 @@ def default_requests() -> tuple[str, ...]:
 
 
 def metric_help() -> str:
-    """Help text of an option that takes metrics.
+    """Help text of a command-line option that takes names of metrics.
 
     Example:
         >>> metric_help().startswith("Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification")
@@ -372,7 +385,7 @@ def metric_help() -> str:
 
 
 def metrics_page() -> str:
-    """The page of the docs that lists every metric, in Markdown."""
+    """The page of the documentation that lists every built-in metric, in Markdown."""
     lines = [
         "# Metrics",
         "",

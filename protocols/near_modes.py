@@ -23,11 +23,14 @@ BLOCK_PAIRS = 1 << 15
 
 
 def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
-    """Number of nearest modes that are scored, the query included: one more than the largest class or the largest k.
+    """Number of images, nearest to a query by mode, that are scored: one more than the largest class or the largest k.
+
+    The query itself counts as one of them. So does the public code of "Probabilistic Embeddings Revisited" (PER), which
+    chooses candidates by the distance of the embedding distributions' modes and orders only these by a score.
 
     Args:
         labels: Classes of the gallery, ``[N]``.
-        ks: k of Recall@k.
+        ks: Values of k for Recall@k.
 
     Example:
         >>> candidate_count(torch.tensor([0, 0, 0, 1]), (1,)), candidate_count(torch.tensor([0, 0, 0, 1]), (1, 8))
@@ -38,16 +41,20 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NearModes:
-    """The nearest modes of some queries with the scores of another scorer.
+    """Gallery images whose modes are nearest to those of some queries, with their scores by another scorer.
+
+    The public code of "Probabilistic Embeddings Revisited" (PER) chooses candidates by the distance of the embedding
+    distributions' modes and orders only these by a score, such as a likelihood. Rows are positions of images.
 
     Attributes:
-        near: Ranking by the distance of the modes, deep enough for most removals.
-        scores: Scores of its places, ``[Q, K]`` float64; minus infinity where the gallery is exhausted.
-        scorer: The scorer that orders the nearest.
+        near: Ranking by the distance of the modes, deep enough for most removals of images.
+        scores: Scores of the images in this ranking by ``scorer``, ``[Q, K]`` float64; minus infinity at places without
+            an image.
+        scorer: The scorer that orders the candidates.
         modes: The scorer that chose them.
         labels: Classes of all rows, ``[N]``.
         searched: Whether a row is in the gallery, ``[N]``.
-        ks: k of Recall@k.
+        ks: Values of k for Recall@k.
     """
 
     near: Ranking
@@ -72,13 +79,15 @@ class NearModes:
     ) -> NearModes:
         """Rank the gallery by the distance of the modes, and score the nearest images with another scorer.
 
+        Rows are positions of images in the labels.
+
         Args:
-            scorer: Orders the nearest.
-            modes: Similarity of the modes.
+            scorer: Scorer that orders the nearest images.
+            modes: Scorer by the distance of the embedding distributions' modes, which chooses them.
             labels: Classes of all rows, ``[N]``.
-            ks: k of Recall@k.
-            queries: Rows that are queries; all if not given.
-            gallery: Rows that are searched; all if not given.
+            ks: Values of k for Recall@k.
+            queries: Rows that are queries; all if None.
+            gallery: Rows that are searched; all if None.
             near: Ranking by ``modes`` of these queries and this gallery, if there is one already.
 
         Raises:
@@ -93,10 +102,13 @@ class NearModes:
         return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
-        """Metrics of the kept queries against the kept gallery by name, each ``[Q]``, nan without a positive.
+        """Retrieval metrics of the kept queries against the kept gallery, if only the nearest modes are ordered.
 
         Args:
-            keep: Whether a row is kept, ``[N]``; all if not given.
+            keep: Whether an image is kept, bool ``[N]``; all if None.
+
+        Returns:
+            ``map_at_r`` and ``recall_at_{k}`` of every kept query, each ``[Q]``; nan for queries without a positive.
         """
         keep = torch.ones_like(self.searched) if keep is None else keep
         rows = keep[self.near.queries].nonzero().squeeze(1)
@@ -166,7 +178,15 @@ class NearModes:
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
-    """Depth of a ranking by modes that holds the candidates of most queries, even after images are removed."""
+    """Depth of a ranking by modes (places kept per query) that suffices for most queries after images are removed.
+
+    It suffices for a query if it contains all candidates, the images nearest to it by mode, which are then ordered by
+    score.
+
+    Args:
+        labels: Classes of all images, ``[N]``.
+        ks: Values of k for Recall@k, which set the number of candidates (:func:`candidate_count`).
+    """
     return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
 
 
@@ -187,6 +207,12 @@ def _scores(scorer: Scorer, near: Ranking) -> Tensor:
 def with_lone_queries(metric: str, values: Tensor) -> Tensor:
     """Values of the queries that count: without a positive, a query counts as 0 in MAP@R and is left out of Recall@k.
 
+    The public code of "Probabilistic Embeddings Revisited" (PER) counts so.
+
+    Args:
+        metric: Name of the metric, such as ``map_at_r``.
+        values: Its value for each query, ``[Q]``, nan for queries without a positive.
+
     Example:
         >>> nan = float("nan")
         >>> with_lone_queries("map_at_r", torch.tensor([1.0, nan])).tolist()
@@ -198,13 +224,15 @@ def with_lone_queries(metric: str, values: Tensor) -> Tensor:
 
 
 def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
-    """MAP@R of the rankings of the nearest modes, without the other metrics, for model selection.
+    """MAP@R for model selection, if only the images whose modes are nearest to the query's are ordered by score.
+
+    So does the public code of "Probabilistic Embeddings Revisited" (PER). Queries without a positive count as 0.
 
     Args:
-        scorer: Orders the nearest.
-        modes: Similarity of the modes.
-        labels: Classes ``[N]``.
-        ks: k of Recall@k; the largest k or the largest class decides how many images are ordered.
+        scorer: Scorer that orders the nearest images.
+        modes: Scorer by the distance of the embedding distributions' modes, which chooses them.
+        labels: Classes ``[N]``; every image is query and gallery.
+        ks: Values of k for Recall@k; the largest k or the largest class decides how many images are ordered.
     """
     values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
     return mean_of_counted(with_lone_queries("map_at_r", values))

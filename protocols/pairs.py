@@ -15,7 +15,13 @@ from .controls import random_confidence
 
 @dataclass(frozen=True)
 class Pairs:
-    """Verification pairs of rows: ``left [P]``, ``right [P]``, and whether they share a class, ``same [P]``."""
+    """Pairs of images for verification.
+
+    Attributes:
+        left: Position of the first image of each pair, int64 ``[P]``.
+        right: Position of the second image, int64 ``[P]``.
+        same: Whether the two share a class, bool ``[P]``.
+    """
 
     left: Tensor
     right: Tensor
@@ -28,16 +34,19 @@ def _draw(seed: int, *what: object) -> int:
 
 
 def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
-    """One positive and one negative pair per image, drawn per identity, as in "Probabilistic Embeddings Revisited".
+    """One positive and one negative pair per image for verification, as in "Probabilistic Embeddings Revisited".
 
-    Positives: each class is put in a random circular order, and every image is paired with the next. Negatives: every
-    image is paired with a uniform image of another class, which is a class drawn by its size and then an image of it.
-    The pairs depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
+    Positives: each class is put in a random circular order, and every image is paired with the next; an image alone in
+    its class has none. Negatives: every image is paired with a uniform image of another class. The pairs depend on
+    ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
 
     Args:
         labels: Classes ``[N]``.
-        ids: Identities of the N images.
+        ids: Identities (permanent names) of the N images.
         seed: Seed of the draw.
+
+    Returns:
+        Pairs of positions of images, positive ones first.
 
     Raises:
         ValueError: If there is only one class, or no class has two images.
@@ -74,9 +83,17 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
 
 
 def class_halves(labels: Tensor, ids: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
-    """Split the classes into two random halves, and return the rows of each half.
+    """Split the classes into two random halves.
 
-    A class is drawn by the alphabetically first identity of its images, so its number does not matter.
+    The draw of a class depends on the seed and the alphabetically first identity of its images, not on its number.
+
+    Args:
+        labels: Classes ``[N]``.
+        ids: Identities (permanent names) of the N images.
+        seed: Seed of the draw.
+
+    Returns:
+        Positions of the images of each half, int64.
 
     Example:
         >>> sorted(map(len, class_halves(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)))

@@ -16,7 +16,7 @@ from .vectors import as_vectors
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Spearman correlation, pooled over all images (confidence with the side of a crop, say).
+    """Spearman correlation of two vectors ``[N]``, such as the confidence and the side of the crop of N images.
 
     As in "Probabilistic Embeddings Revisited" (PER), Table 5. Ties get average ranks. The result is nan if either is
     constant: a constant confidence has no order to correlate.
@@ -34,7 +34,7 @@ def spearman(x: Tensor, y: Tensor) -> float:
 
 
 def kendall(x: Tensor, y: Tensor) -> float:
-    """Kendall's rank correlation tau-b; nan if either is constant.
+    """Kendall's rank correlation tau-b of two vectors ``[N]``; nan if either is constant.
 
     Example:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
@@ -49,7 +49,13 @@ def kendall(x: Tensor, y: Tensor) -> float:
 
 
 def share_above(clean: Tensor, corrupted: Tensor) -> float:
-    """Share of images that are more confident than their corrupted form; ties count half (Kirchhof et al. 2023, URL).
+    """Share of images that are more confident clean than corrupted; ties count half.
+
+    As in the URL benchmark of uncertainty (Kirchhof et al. 2023).
+
+    Args:
+        clean: Confidences of N clean images, ``[N]``.
+        corrupted: Confidences of the same images under a corruption, ``[N]``.
 
     Example:
         >>> share_above(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
@@ -61,7 +67,15 @@ def share_above(clean: Tensor, corrupted: Tensor) -> float:
 
 @test(group="quality", per="embeddings", needs=("quality", "confidences"))
 def quality(view: Embeddings) -> Iterator[Row]:
-    """Rank correlations of every confidence with the quality, and comparisons with the clean images."""
+    """Rank correlations of every confidence with the known quality of the images, and comparisons with clean images.
+
+    Args:
+        view: The embedded images, with their confidences and a quality, such as 1 - severity of a corruption.
+
+    Yields:
+        One row per confidence and metric: Spearman, Kendall, and the share of images that are less confident once
+        corrupted (if the confidences of the clean images are known).
+    """
     known = view.quality
     if known is None:
         return
@@ -79,7 +93,7 @@ def quality(view: Embeddings) -> Iterator[Row]:
 def ranks_by_severity(
     confidences: Mapping[str, Tensor], quality: Tensor, severity: tuple[float, float], bins: int = 10
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Mean rank of each confidence, in [0, 1], in equal bins of the severity of a corruption.
+    """Mean rank of each confidence among all images, scaled to [0, 1], in equal bins of the severity of a corruption.
 
     Args:
         confidences: Confidences by name, each ``[N]``.
@@ -88,7 +102,7 @@ def ranks_by_severity(
         bins: Number of bins; those without an image are left out.
 
     Returns:
-        Middles of the bins, and the mean ranks by name.
+        Middles of the bins, and the mean ranks in the bins by name of the confidence.
 
     Example:
         >>> ranks_by_severity({"a": torch.tensor([2.0, 1.0])}, torch.tensor([1.0, 0.5]), (0.0, 0.5), bins=2)

@@ -18,9 +18,13 @@ from .scorers import Scorer
 
 @dataclass(frozen=True)
 class Places:
-    """Tie group of each place of some rankings, as tables ``[Q, K]``.
+    """Groups of tied items in the rankings of Q queries: four tables ``[Q, K]`` with a value for each of K places.
 
-    They hold the group's size m, its relevant items r, and the places s and relevant items b before it.
+    Attributes:
+        size: Number of items in the place's tie group.
+        hits: Number of relevant items in the group.
+        start: Number of places before the group.
+        before: Number of relevant items before the group.
     """
 
     size: Tensor
@@ -38,7 +42,16 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """Tables of the first ``need`` places (default: all) of rows ``[Q, K]`` whose valid places come first."""
+        """Describe the groups of tied items in the rankings of Q queries with K places, those with an item first.
+
+        Args:
+            relevant: Whether the item at a place has the query's class, bool ``[Q, K]``.
+            group: Number of the place's group of tied items, ascending along a row, ``[Q, K]``.
+            valid: Whether there is an item at a place, bool ``[Q, K]``.
+            beyond: Number of items that are tied with the last place but lie beyond it, ``[Q]``.
+            beyond_relevant: Number of the relevant ones among them, ``[Q]``.
+            need: Number of first places to describe; all K if None.
+        """
         relevant = relevant & valid
         need = group.shape[1] if need is None else min(need, group.shape[1])
         if need < group.shape[1]:
@@ -74,12 +87,22 @@ class Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four tables ``size``, ``hits``, ``start`` and ``before``."""
+        """Tables ``[Q, K]`` of the group of tied items at each place: ``size``, ``hits``, ``start``, ``before``.
+
+        There is a row per query and a column per place of its ranking. The tables give the number of items of the
+        group, the relevant ones among them, and the places and relevant items before it.
+        """
         return self.size, self.hits, self.start, self.before
 
 
 def expected_precisions(places: Places) -> Tensor:
-    """Expected products of the relevance of place i and the precision at i, ``[Q, K]``: the summands of MAP@R."""
+    """Expected product of the relevance of place i and the precision at i, ``[Q, K]``: the summands of MAP@R.
+
+    The expectation is over random orders of tied items.
+
+    Args:
+        places: Groups of tied items in the rankings of Q queries.
+    """
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
@@ -87,7 +110,16 @@ def expected_precisions(places: Places) -> Tensor:
 
 
 def expected_metrics(places: Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Metrics of every query by name, each ``[Q]``, in expectation over the orders of ties; nan without a positive."""
+    """Retrieval metrics of every query, in expectation over random orders of tied items.
+
+    Args:
+        places: Groups of tied items in the rankings of Q queries.
+        positives: Number of relevant items R in the gallery of each query, ``[Q]``.
+        ks: Values of k for Recall@k.
+
+    Returns:
+        ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}``, each ``[Q]``; nan without a positive.
+    """
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     share = r / m
@@ -124,7 +156,7 @@ def _recall(m: Tensor, r: Tensor, s: Tensor, b: Tensor, k: int) -> Tensor:
 
 
 def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
-    """Compute the metrics of every query, in expectation over random orders of tied scores.
+    """Compute the retrieval metrics of every query, in expectation over random orders of tied scores.
 
     A query is never its own neighbour. R is the number of its relevant gallery items.
 
@@ -159,6 +191,9 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
 def mean_of_counted(values: Tensor) -> float:
     """Mean over the queries whose value is not nan, the same to the last bit in any order; nan if there are none.
 
+    Args:
+        values: Value of a metric for each query, ``[Q]``, nan for queries without a positive.
+
     Example:
         >>> mean_of_counted(torch.tensor([1.0, 0.0, float("nan")]))
         0.5
@@ -169,6 +204,10 @@ def mean_of_counted(values: Tensor) -> float:
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:
     """MAP@R over the full gallery, without the other metrics, for model selection.
+
+    Args:
+        scorer: Similarity by which the gallery is ranked.
+        labels: Classes ``[N]``; every image is query and gallery, but never its own neighbour.
 
     Example:
         >>> from .scorers import ScoreMatrix

@@ -30,7 +30,10 @@ BLOCK_PLACES = 1 << 18
 
 @dataclass(frozen=True)
 class Ranking:
-    """The nearest neighbours of some queries, with their groups of tied scores.
+    """The nearest neighbours of Q queries, with their groups of tied scores.
+
+    Rows are positions of images. K is the depth, the number of places kept per query; scores that are equal up to
+    rounding form a tie group.
 
     Attributes:
         gallery_size: Items in the gallery, the query itself included if it is one of them.
@@ -38,9 +41,9 @@ class Ranking:
         neighbours: Rows of the nearest gallery items, best first, ``[Q, K]`` int32; -1 where the gallery is exhausted.
             Tied items are in the order of their rows.
         relevant: Whether a neighbour has the query's class, ``[Q, K]``.
-        group: Number of the tie group of each place, ascending along a row, ``[Q, K]`` int32.
-        beyond: How many items of a row's last stored group lie beyond place K, ``[Q]``.
-        beyond_relevant: How many of those are relevant, ``[Q]``.
+        group: Number of the tie group of each place, ascending with the place, ``[Q, K]`` int32.
+        beyond: Number of items that are tied with place K but lie beyond it, ``[Q]``.
+        beyond_relevant: Number of the relevant ones among them, ``[Q]``.
         positives: Relevant items in the whole gallery, R, ``[Q]``.
     """
 
@@ -60,11 +63,11 @@ class Ranking:
 
     @property
     def exhausted(self) -> bool:
-        """True if the whole gallery is stored, so that no place is missing."""
+        """True if the ranking contains the whole gallery, so that no neighbour is missing."""
         return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
 
     def blocks(self) -> Iterator[Ranking]:
-        """Rankings of parts of the queries, so that what is computed from them stays small."""
+        """Split the ranking into rankings of consecutive queries, so that intermediate results stay small in memory."""
         for block in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
             rows = slice(int(block[0]), int(block[-1]) + 1)
             yield Ranking(
@@ -90,14 +93,16 @@ def rank(
 ) -> Ranking:
     """Rank the whole gallery for every query and keep the ``depth`` nearest.
 
+    Rows are positions of images in the labels. A query is not its own neighbour.
+
     Args:
         scorer: Similarity of rows.
         labels: Classes of all rows, ``[N]``.
         depth: Places kept per query, at least 1.
-        queries: Rows that are queries; all if not given.
-        gallery: Rows that are in the gallery; all if not given.
-        block_bytes: Memory of one block, up to four times as much if the gallery is so large that it would contain
-            fewer than 64 queries; does not change the result.
+        queries: Rows that are queries; all if None.
+        gallery: Rows that are in the gallery; all if None.
+        block_bytes: Memory of one block of scores, up to four times as much if the gallery is so large that it would
+            contain fewer than 64 queries; does not change the result.
 
     Raises:
         ValueError: If a score is not finite, or there is nothing to rank.
@@ -225,11 +230,13 @@ def _rank_block(
 
 
 def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
-    """Number of each place's tie group ``[Q, K]`` along rows of sorted scores; places without an item form their own.
+    """Number of the group of tied scores at each place, ``[Q, K]``, counted from 0 along rows of sorted scores.
+
+    Places without an item share a group of their own.
 
     Args:
         descending: Scores ``[Q, K]``, best first; minus infinity where there is no item.
-        tolerance: Largest gap of tied neighbours, ``[Q]``.
+        tolerance: Largest gap between neighbouring scores that are tied, ``[Q]``.
 
     Example:
         >>> tie_groups(torch.tensor([[2.0, 2.0, 1.0]]), torch.tensor([0.1])).tolist()
@@ -242,7 +249,13 @@ def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
 
 
 def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
-    """Depth of a ranking that all metrics need: the largest class size less one or the largest k, at most the gallery.
+    """Depth of a ranking (places kept per query) that all metrics of a query need.
+
+    It is the largest class size less one or the largest k, at most the number of images.
+
+    Args:
+        labels: Classes of all images, ``[N]``.
+        ks: Values of k for Recall@k.
 
     Example:
         >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
@@ -255,8 +268,12 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
 def filter_depth(labels: Tensor) -> int:
     """Depth of a ranking in which most queries still find R neighbours after images are removed from it.
 
-    Twice the largest R for small classes, where chance alone may remove most neighbours; for large ones half of R more,
-    which bounds the memory. Queries that need more are ranked again, so it changes no value.
+    R is the number of a query's positives. The depth is twice the largest R plus 8 for small classes, where chance
+    alone may remove most neighbours; for large ones half of R more, plus 128, which bounds the memory. Queries that
+    need more are ranked again, so the depth changes no value.
+
+    Args:
+        labels: Classes of all images, ``[N]``.
 
     Example:
         >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)

@@ -24,9 +24,11 @@ from .scorers import Scorer
 
 
 def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
-    """Mask of the images whose confidence is at least the round((N - 1) f)-th smallest, counted from 0.
+    """Mask of the images that a filter-out curve keeps when it removes the least confident share f of N images.
 
-    So up to one image more than a share 1 - f is kept, and all that are tied with the threshold.
+    As in the public code of "Probabilistic Embeddings Revisited" (PER), the threshold is the round((N - 1) f)-th
+    smallest confidence, counted from 0, and images at or above it are kept. So up to one image more than a share 1 - f
+    is kept, and all that are tied with the threshold.
 
     Args:
         confidence: Confidence of each image, ``[N]``.
@@ -51,12 +53,18 @@ def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
 
 
 def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
-    """Filter-out curves of MAP@R and Recall@1 in the form of PER's public code: queries and gallery are filtered.
+    """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed from queries and gallery.
+
+    As in the public code of "Probabilistic Embeddings Revisited" (PER), only the images whose modes are nearest to the
+    query's are ordered by score.
 
     Args:
-        near: The nearest modes of all queries.
+        near: The nearest images by mode of all queries, with their scores.
         confidences: Confidences ``[N]`` by name.
         fractions: Shares removed, in [0, 1).
+
+    Yields:
+        Tidy rows, one per confidence, fraction and metric.
     """
     for name, confidence in confidences.items():
         for fraction in fractions:
@@ -86,7 +94,18 @@ def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> N
 
 @test(group="reranked", per="scorer", needs=("candidates",))
 def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Recall@k and MAP@R as PER's public code computes them; for own scorers filter-out curves and risk areas too."""
+    """Recall@k and MAP@R as the public code of "Probabilistic Embeddings Revisited" (PER) computes them.
+
+    It orders only the images whose modes are nearest to the query's. Scorers by which confidences are judged also get
+    filter-out curves (metrics as the least confident images are removed) and areas under risk-coverage curves.
+
+    Args:
+        view: The embedded images, with a scorer of their modes.
+        scorer: Name of the scorer (similarity of embeddings) that orders the nearest images.
+
+    Yields:
+        Tidy rows of variant ``reranked``, one per value.
+    """
     assert view.candidates is not None
     near = _near_modes(view, scorer, view.candidates)
     values = near.values()

@@ -28,18 +28,22 @@ def retrieval_rows(
     gallery: Tensor | None = None,
     ranking: Ranking | None = None,
 ) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and P@1 averaged over queries; by default every image is query and gallery.
+    """Recall@k, MAP@R, R-precision and Precision@1 averaged over queries; by default every image is query and gallery.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
+    Queries without a positive are left out. Rows are positions of images in the labels.
 
     Args:
-        scorer: Similarity of rows.
+        scorer: Similarity of rows by which the gallery is ranked.
         labels: Classes ``[N]``.
-        ks: k of Recall@k.
-        queries: Rows that are queries; all if not given.
-        gallery: Rows that are searched; all if not given.
+        ks: Values of k for Recall@k.
+        queries: Rows that are queries; all if None.
+        gallery: Rows that are searched; all if None.
         ranking: Ranking by this scorer of these queries and this gallery, if there is one already; deep enough for the
             largest R and the largest k.
+
+    Yields:
+        One tidy row per metric.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -68,11 +72,22 @@ def map_at_k_rows(
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
 ) -> Iterator[Row]:
-    """mAP@1000 as deep metric learning reports it, under two denominators.
+    """Mean average precision at k (mAP@1000 by default), under the two denominators in use in deep metric learning.
 
-    The precisions at the relevant places among the first k are summed and divided by ``n``, the class's images with the
-    query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, what can be found.
-    The expectation over the orders of tied scores is exact.
+    The precisions at the relevant places among the first k are summed and divided by ``n``, the class size including
+    the query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, the number of
+    positives that can be found. The expectation over the orders of tied scores is exact. Rows are positions of images
+    in the labels.
+
+    Args:
+        scorer: Similarity of rows by which the gallery is ranked.
+        labels: Classes ``[N]``.
+        k: Number of nearest images that count.
+        queries: Rows that are queries; all if None.
+        gallery: Rows that are searched; all if None.
+
+    Yields:
+        One tidy row per denominator, named in ``variant``.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -106,11 +121,27 @@ def map_at_k_rows(
 
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery."""
+    """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery.
+
+    Args:
+        view: The embedded images.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        One tidy row per metric, a mean over the queries that have a positive.
+    """
     yield from _mean_rows(view.query_values(scorer), scorer)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)
 def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """mAP@1000, divided by the class size and by the number of positives that can be found."""
+    """mAP@1000, divided by the class size and by the number of positives that can be found.
+
+    Args:
+        view: The embedded images.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        One tidy row per denominator, named in ``variant``.
+    """
     yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)

@@ -11,7 +11,18 @@ See :mod:`bench.protocols.reranked`."""
 
 
 class Row(TypedDict):
-    """A tidy row: one value of one metric."""
+    """A row of a tidy table of results: one value of one metric.
+
+    Attributes:
+        scorer: Name of the scorer (similarity of embeddings) behind the value; empty if there is none.
+        confidence: Name of the confidence that the value is about; empty if it is about none.
+        variant: Text that distinguishes the value from others of the same metric, such as the choice of a threshold.
+        metric: Name of the metric.
+        fraction: Share of the images that was removed before (filter-out curves), if any was.
+        value: The value; None or nan if it does not exist.
+        n_queries: Number of queries (or images or pairs) that count.
+        n_lone: Number of queries left out because they have no positive.
+    """
 
     scorer: str
     confidence: str
@@ -24,7 +35,11 @@ class Row(TypedDict):
 
 
 class SplitRow(Row):
-    """A tidy row with the split it is about: ``test``, ``test_crop``, ``val``, .."""
+    """A row of a tidy table of results, with the split it is about.
+
+    Attributes:
+        split: ``test``, ``val``, ``train``, or ``test_NAME`` for test images under the corruption of that name.
+    """
 
     split: str
 
@@ -40,16 +55,16 @@ def row(
     n_queries: int = 0,
     n_lone: int = 0,
 ) -> Row:
-    """Build a tidy row.
+    """Build a row of a tidy table of results: one value of one metric.
 
     Args:
         metric: Name of the metric.
-        value: A fraction in [0, 1], a correlation in [-1, 1], or nan if the value does not exist.
-        scorer: Similarity that the value was computed with, if any.
-        confidence: Confidence that the value is about, if any.
-        variant: Tells the value apart from others of the same metric.
-        fraction: Share of the images that was removed, if any was.
-        n_queries: Number of items that count.
+        value: A fraction in [0, 1], a correlation in [-1, 1], another number, or nan if the value does not exist.
+        scorer: Name of the scorer (similarity of embeddings) that the value was computed with, if any.
+        confidence: Name of the confidence that the value is about, if any.
+        variant: Text that distinguishes the value from others of the same metric.
+        fraction: Share of the images that was removed before, if any was.
+        n_queries: Number of queries (or images or pairs) that count.
         n_lone: Number of queries left out because they have no positive.
 
     Example:

@@ -11,19 +11,37 @@ from torch import Tensor
 
 
 class Scorer(Protocol):
-    """Similarity of rows, higher = more similar, in float64."""
+    """Interface of a scorer: similarity of embedded images, given by their positions; higher = more similar.
+
+    Attributes:
+        name: Name of the scorer in tables of results.
+    """
 
     name: str
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` between two lists of rows."""
+        """Scores of every query with every gallery image, float64 ``[Q, G]``.
+
+        Args:
+            queries: Positions of the queries, ``[Q]``.
+            gallery: Positions of the gallery images, ``[G]``.
+        """
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of aligned rows."""
+        """Scores of pairs of images, float64 ``[P]``.
+
+        Args:
+            left: Position of the first image of each pair, ``[P]``.
+            right: Position of the second image, ``[P]``.
+        """
 
 
 class ScoreMatrix:
-    """Scorer that looks scores up in a given matrix ``[N, N]``.
+    """Scorer (similarity of embedded images) that looks scores up in a given matrix.
+
+    Args:
+        scores: Matrix ``[N, N]`` of scores of all pairs of images, higher = more similar.
+        name: Name of the scorer in tables of results.
 
     Example:
         >>> scorer = ScoreMatrix(torch.eye(2))
@@ -36,16 +54,29 @@ class ScoreMatrix:
         self.name = name
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]``."""
+        """Scores of every query with every gallery image, ``[Q, G]``, from the given matrix.
+
+        Args:
+            queries: Positions of the queries, ``[Q]``.
+            gallery: Positions of the gallery images, ``[G]``.
+        """
         return self.scores[queries][:, gallery]
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]``."""
+        """Scores of pairs of images, ``[P]``, from the given matrix.
+
+        Args:
+            left: Position of the first image of each pair, ``[P]``.
+            right: Position of the second image, ``[P]``.
+        """
         return self.scores[left, right]
 
 
 class MeanScorer:
-    """Scorer that averages several scorers, as for embeddings of several models side by side.
+    """Scorer (similarity of embedded images) that averages several scorers, such as those of several models.
+
+    Args:
+        scorers: At least one scorer; the name of the first is taken.
 
     Example:
         >>> MeanScorer([ScoreMatrix(torch.eye(2)), ScoreMatrix(torch.zeros(2, 2))]).pairs(
@@ -58,26 +89,36 @@ class MeanScorer:
         self._scorers = tuple(scorers)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]``."""
+        """Mean scores of every query with every gallery image, ``[Q, G]``.
+
+        Args:
+            queries: Positions of the queries, ``[Q]``.
+            gallery: Positions of the gallery images, ``[G]``.
+        """
         total = self._scorers[0].matrix(queries, gallery).double()
         for scorer in self._scorers[1:]:
             total = total + scorer.matrix(queries, gallery)
         return total / len(self._scorers)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of aligned rows."""
+        """Mean scores of pairs of images, ``[P]``.
+
+        Args:
+            left: Position of the first image of each pair, ``[P]``.
+            right: Position of the second image, ``[P]``.
+        """
         return torch.stack([scorer.pairs(left, right).double() for scorer in self._scorers]).mean(0)
 
 
 class Reranked:
-    """Scorer by which the nearest ``candidates`` of another scorer are ranked; the others follow in the other's order.
+    """Scorer that reorders the nearest images of another scorer; all other images follow in that scorer's order.
 
     It scores the whole gallery: :class:`~bench.protocols.near_modes.NearModes` is the fast form of the ranking.
 
     Args:
-        scorer: Scorer of the candidates.
+        scorer: Scorer that orders the nearest images, the candidates.
         first: Scorer that chooses them.
-        candidates: How many, the query itself included; candidates tied with the last one are all taken.
+        candidates: Number of candidates, the query itself included; images tied with the last one are all taken.
 
     Example:
         >>> near = ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0]]))
@@ -91,7 +132,12 @@ class Reranked:
         self._scorer, self._first, self._candidates = scorer, first, candidates
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]``: candidates at 0 and above, the rest below."""
+        """Scores of every query with every gallery image, ``[Q, G]``: 0 and above for candidates, below for the rest.
+
+        Args:
+            queries: Positions of the queries, ``[Q]``.
+            gallery: Positions of the gallery images, ``[G]``.
+        """
         first = self._first.matrix(queries, gallery).double()
         last = first.topk(min(self._candidates, len(gallery)), dim=1).values[:, -1:]
         chosen = first >= last
@@ -101,5 +147,10 @@ class Reranked:
         return torch.where(chosen, score - low, first - high - 1.0)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of aligned rows: pairs are not ranked, so nothing is chosen."""
+        """Scores of pairs of images, ``[P]``, by the scorer that orders candidates; no pair is excluded.
+
+        Args:
+            left: Position of the first image of each pair, ``[P]``.
+            right: Position of the second image, ``[P]``.
+        """
         return self._scorer.pairs(left, right)

@@ -33,38 +33,70 @@ _LARGEST = 4
 
 
 class Bound(Protocol):
-    """A score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises."""
+    """Interface of a score whose upper bounds let a search skip most of the gallery.
+
+    The score of query i with gallery image j is ``f(<left_i, right_j>; i, j)``: it never falls as the inner product
+    rises, and depends otherwise on at most one number per image, such as its variance. Rows are positions of images.
+
+    Attributes:
+        per_image: Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none.
+    """
 
     per_image: Tensor | None
     """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, K]`` of queries, float64."""
+        """Vectors ``[B, K]`` of queries in the inner product of the score, float64.
+
+        Args:
+            rows: Positions of the queries, ``[B]``.
+        """
 
     def right(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, K]`` of gallery items, float64."""
+        """Vectors ``[B, K]`` of gallery images in the inner product of the score, float64.
+
+        Args:
+            rows: Positions of the images, ``[B]``.
+        """
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of ``rows [B]`` with ``items [B, M]`` at these inner products, float64."""
+        """Scores of queries with gallery images, given their inner products: float64 ``[B, M]``.
+
+        Args:
+            inner: Inner products, float64 ``[B, M]``.
+            rows: Positions of the queries, ``[B]``.
+            items: Positions of M gallery images per query, ``[B, M]``.
+        """
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bound ``[B, n]`` of the score of items with ``per_image`` in [low, high] and no larger inner product.
+        """Upper bound of the scores of queries with gallery images, of which only ranges are known: ``[B, n]``.
 
-        ``low`` and ``high`` broadcast to ``inner``; they are the same tensor if the number is known.
+        Args:
+            inner: Largest possible inner product, ``[B, n]``.
+            rows: Positions of the queries, ``[B]``.
+            low: Smallest value of ``per_image`` of these gallery images; broadcasts to ``inner``.
+            high: Largest such value; the same tensor as ``low`` if the values are known exactly.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound on the size of the terms of a query's scores, ``[B]``: rounding errors are relative to it."""
+        """Bound ``[B]`` on the size of the terms of a query's scores; rounding errors are relative to it.
+
+        Args:
+            rows: Positions of the queries, ``[B]``.
+            gallery: Positions of the gallery images, ``[G]``.
+        """
 
 
 @dataclass
 class Found:
-    """Neighbours of some queries, best first; a row's scores are apart from all that is not listed.
+    """Nearest neighbours of some queries, best first, whose order is proven in spite of rounding errors.
+
+    Every listed score is further from all items that are not listed than a tie allows.
 
     Attributes:
-        place: Places of the rows among the queries, ``[B]``.
-        items: Gallery items, ``[B, M]``; -1 where the gallery is exhausted.
-        scores: Their scores ``[B, M]``, minus infinity where exhausted; up to an error that hides no tie.
+        place: Places of these B queries in the list of queries that was given to the search, ``[B]``.
+        items: Positions of the gallery images, ``[B, M]``; -1 where the gallery is exhausted.
+        scores: Their scores ``[B, M]``, minus infinity where exhausted; exact up to an error that cannot hide a tie.
     """
 
     place: Tensor
@@ -73,11 +105,15 @@ class Found:
 
 
 def product_error(left: Tensor, right: Tensor) -> Tensor:
-    """Bound on the error of float32 inner products of float64 rows ``[B, K]`` with ``[G, K]``, ``[B]``.
+    """Bound on the rounding error of inner products in float32, for each row of ``left``: ``[B]``.
 
     Rounding the factors and summing K products in any order, fused or not, errs by at most (K + 2) roundings of
-    sum |l_i r_i| <= |l| |r| (Higham 2002, Section 3.1); some more are for the norms and the sums made with it, and a
-    term for what is too small for float32.
+    sum |l_i r_i| <= |l| |r| (Higham 2002, Section 3.1). Some more roundings cover the norms and the sums made with the
+    error, and a further term covers values that are too small for float32.
+
+    Args:
+        left: Rows ``[B, K]``, float64.
+        right: Rows ``[G, K]``, float64, with each of which every row of ``left`` is multiplied.
 
     Example:
         >>> x = torch.ones(1, 4, dtype=torch.float64)
@@ -92,10 +128,16 @@ def product_error(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Gallery:
-    """A gallery sorted by the number per image and cut into groups of equal size, in float32.
+    """A gallery prepared for a search by bounds: sorted by the number per image and cut into groups of equal size.
 
-    Group ``n`` has its member ``s`` in column ``s * groups + n``: the maximum over groups then runs over contiguous
+    Member ``s`` of group ``n`` is in column ``s * groups + n``: the maximum over groups then runs over contiguous
     memory.
+
+    Args:
+        bound: The score, as a function of inner products and at most one number per image.
+        gallery: Positions of the gallery images, ``[G]``.
+        size: Number of images in a group.
+        rounded: Keep a second copy of the vectors that is rounded to bfloat16, for faster products.
     """
 
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
@@ -138,9 +180,13 @@ def _round(x: Tensor) -> Tensor:
 
 
 def rounding_pays(queries: int) -> bool:
-    """Check whether products of bfloat16 values, summed in float32, are faster here than those of float32 values.
+    """Check if matrix products of bfloat16 values, summed in float32, are faster here than those of float32.
 
-    Never for few queries: a second copy of the gallery is made for it.
+    It depends on the processor. The answer is no for fewer than 1024 queries, since a second copy of the gallery is
+    needed.
+
+    Args:
+        queries: Number of queries.
     """
     if queries < 1024:
         return False
@@ -161,14 +207,29 @@ def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
 
 
 def group_size(count: int, depth: int) -> int:
-    """Size of a group at which the work on groups and on members of the best groups is about equal."""
+    """Number of gallery images per group, a power of 2 from 4 to 64, in a search that scores only the best groups.
+
+    At this size the work on groups and on the members of the best groups is about equal.
+
+    Args:
+        count: Number of images in the gallery.
+        depth: Number of neighbours wanted per query.
+    """
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
 
 def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
-    """Check if a search by bounds is exact and worth its preparation.
+    """Check if a search by bounds of the score is exact and worth its preparation.
 
-    Exact: float32 products have their full precision, and nothing that bounds are made of overflows.
+    It is worth it for 128 queries or more and a gallery that is large for the depth. It is exact if matrix products in
+    float32 have their full precision and all numbers are finite.
+
+    Args:
+        bound: The score, as a function of inner products and at most one number per image.
+        queries: Positions of the queries, ``[Q]``.
+        gallery: Positions of the gallery images, ``[G]``.
+        tolerance: Differences of scores that count as ties, ``[Q]``.
+        depth: Number of neighbours wanted per query.
     """
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False
@@ -185,18 +246,18 @@ def search(
     depth: int,
     block_bytes: int,
 ) -> Iterator[Found]:
-    """Nearest neighbours of the queries for which they could be proven, in parts; the rest is left out.
+    """Exact nearest neighbours of the queries for which they can be proven from bounds; other queries are left out.
 
     Args:
-        bound: Bound of the score.
-        queries: Rows of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
-        gallery: Rows of the gallery ``[G]``.
+        bound: The score, as a function of inner products and at most one number per image.
+        queries: Positions of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
+        gallery: Positions of the gallery images ``[G]``.
         tolerance: Differences of scores that count as ties, ``[Q]``.
-        depth: Neighbours wanted.
-        block_bytes: Bound on the memory of a block; up to four times as much for one of 64 queries.
+        depth: Number of neighbours wanted per query.
+        block_bytes: Bound on the memory of a block of queries; up to four times as much for one of 64 queries.
 
     Yields:
-        Rows whose listed scores hold every item that is tied with, or above, place ``depth``.
+        Neighbours of part of the queries: all gallery images that are tied with, or above, place ``depth``.
     """
     left = torch.arange(len(queries))
     rounded = rounding_pays(len(queries))

@@ -44,7 +44,14 @@ def label_entropy(probabilities: Tensor) -> Tensor:
 
 @test(group="soft_labels", per="embeddings", needs=("soft_labels", "confidences"), clean_only=True)
 def soft_labels(view: Embeddings) -> Iterator[Row]:
-    """Rank correlations of every confidence with people's agreement, minus the entropy of their labels."""
+    """Rank correlations of every confidence with people's agreement on the class, minus the entropy of their labels.
+
+    Args:
+        view: The embedded images, with their confidences and with label distributions given by people.
+
+    Yields:
+        Two tidy rows per confidence, Spearman and Kendall; images without a distribution do not count.
+    """
     if view.soft_labels is None:
         return
     entropy = label_entropy(view.soft_labels)

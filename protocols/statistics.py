@@ -11,7 +11,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, standard deviation (ddof 1), 95 % t-interval and count; nan where one value does not determine them."""
+    """Mean of the values of several seeds, with their spread; the spread of a single value is nan.
+
+    Attributes:
+        mean: Mean.
+        sd: Standard deviation (denominator n - 1).
+        ci_low: Lower end of the 95 % t-interval of the mean.
+        ci_high: Upper end.
+        n: Number of values.
+    """
 
     mean: float
     sd: float
@@ -21,7 +29,10 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Summary of the seeds of one setting.
+    """Mean, standard deviation and 95 % t-interval of a metric over the seeds of one setting.
+
+    Args:
+        values: Value of the metric for each seed.
 
     Raises:
         ValueError: If there is no value.
@@ -45,7 +56,11 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
-    """Summary of ``a - b`` over the seeds that both have.
+    """Mean, standard deviation and 95 % t-interval of ``a - b`` over the seeds that both have.
+
+    Args:
+        a: Values of a metric by seed.
+        b: Values of the other side by seed.
 
     Raises:
         ValueError: If they share no seed.
@@ -59,7 +74,14 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference with its 95 % percentile interval, and the number of queries or groups that were resampled."""
+    """A difference of means with its 95 % percentile interval from a bootstrap.
+
+    Attributes:
+        difference: Difference of the means.
+        ci_low: Lower end of the interval.
+        ci_high: Upper end.
+        units: Number of queries, or of groups of queries, that were resampled.
+    """
 
     difference: float
     ci_low: float
@@ -70,16 +92,16 @@ class Interval:
 def paired_bootstrap(
     a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None, *, resamples: int = 2000, seed: int = 0
 ) -> list[Interval]:
-    """Bootstrap of ``mean(a) - mean(b)`` over paired values (Efron 1979, percentile interval).
+    """Bootstrap of ``mean(a) - mean(b)`` over paired values of queries (Efron 1979, percentile interval).
 
     Queries are drawn with replacement, the same ones for both sides and for every metric. With ``groups``, whole groups
     are drawn instead (classes, say): queries of one class rise and fall together, and intervals that treat them as
     independent are too narrow for a statement about other classes.
 
     Args:
-        a: ``[Q, M]``, values of M metrics of every query.
-        b: Values of the other side, ``[Q, M]``.
-        groups: ``[Q]`` integers, the group of each query; each its own if not given.
+        a: Values of M metrics for every query, ``[Q, M]``.
+        b: Values of the other side for the same queries, ``[Q, M]``.
+        groups: Group of each query, ``[Q]`` integers; None makes each query a group of its own.
         resamples: Number of draws.
         seed: Seed of the draws.
 

@@ -20,11 +20,11 @@ _BLOCK = 2048
 
 
 def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
-    """Sum-normalised singular values of the uncentred matrix ``[N, D]``, largest first.
+    """Singular values of the uncentred matrix of embeddings, largest first, divided by the sum of those that are kept.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1, N >= D.
-        drop: Number of largest singular values that are left out (Roth et al.: 1).
+        drop: Number of largest singular values that are left out (Roth et al. 2020: 1).
 
     Returns:
         float64 ``[D - drop]``.
@@ -39,14 +39,14 @@ def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
 
 
 def spectral_decay(unit: Tensor, drop: int = 1) -> float:
-    """KL divergence KL(uniform || s), where s is the :func:`singular_spectrum`; lower = flatter.
+    """Spectral decay: KL divergence KL(uniform || s) with the normalised singular values s; lower = flatter.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1, N >= D.
-        drop: Number of largest singular values that are left out (Roth et al.: 1).
+        drop: Number of largest singular values that are left out (Roth et al. 2020: 1).
 
     Returns:
-        The divergence, nan where no singular value is left.
+        The divergence in nats, nan if no singular value is left.
 
     Example:
         >>> abs(round(spectral_decay(torch.eye(3)), 6))
@@ -59,7 +59,11 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
 
 
 def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the embeddings ``[C, D]`` and numbers of images ``[C]`` of the classes that occur.
+    """Sums of the embeddings ``[C, D]`` and numbers of images ``[C]`` of the C classes that occur, in ascending order.
+
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
 
     Example:
         >>> class_sums(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1]))
@@ -77,7 +81,13 @@ def _mean_cosine(sums: Tensor, counts: Tensor) -> Tensor:
 
 
 def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Mean cosine distance inside the classes of two images or more, and between normalised class means.
+    """Mean cosine distance between images of a class, and mean cosine distance between normalised class means.
+
+    The first is computed for each class of two images or more and averaged over these classes.
+
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
 
     Raises:
         ValueError: If there is one class only, or no class of two images.
@@ -98,9 +108,13 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def density(unit: Tensor, labels: Tensor) -> float:
-    """Mean distance inside classes over mean distance between class means; higher = looser classes.
+    """Mean cosine distance inside classes over mean cosine distance between class means; higher = looser classes.
 
-    Nan where all class means are the same.
+    As in Roth et al. 2020. It is nan if all class means are the same.
+
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -114,6 +128,10 @@ def density(unit: Tensor, labels: Tensor) -> float:
 def uniformity(unit: Tensor, t: float = 2.0) -> float:
     """Mean of exp(-t |x - y|^2) over pairs of different images (Wang and Isola 2020, without the logarithm).
 
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        t: Factor t of the squared distance.
+
     Example:
         >>> round(uniformity(torch.eye(2)), 6)  # one pair at squared distance 2: exp(-4)
         0.018316
@@ -126,10 +144,14 @@ def uniformity(unit: Tensor, t: float = 2.0) -> float:
 
 
 def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
-    """Spread of each class of two images or more, ``[C]``; higher = less concentrated.
+    """Spread of each of C classes of two images or more, float64 ``[C]``; higher = less concentrated.
 
     It is the mean cosine distance of the class's images to its normalised mean, divided by the mean distance between
     the normalised means of all classes.
+
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -143,15 +165,19 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
 
 
 def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Diversity of the cosine distances inside classes, within a class and between classes.
+    """Variance of the cosine distances between images of a class, within classes and between classes.
 
     EL-nivMF (Kirchhof et al. 2022, Supplement L) calls it "variance of intraclass distances". The paper gives no
     formula and only relative changes, and it measures training images.
 
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
+
     Returns:
         The variance of the distances between two images of a class, as a mean over the classes of three images or
-        more; and the variance over classes, those of two images or more, of their mean distances. Both with the
-        number less one as denominator; nan if there is no such class, or only one.
+        more; and the variance of the classes' mean distances, over the classes of two images or more. Both variances
+        are unbiased (denominator n - 1). The first is nan without such a class, the second with fewer than two.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -172,7 +198,14 @@ def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """Rows of all structural metrics; ``class_concentration`` as variance, SD and coefficient of variation of classes.
+    """Tidy rows of all metrics of the structure of embeddings, one per value.
+
+    These are spectral decay, density, uniformity, class concentration (its variance, standard deviation and coefficient
+    of variation over classes) and cluster diversity.
+
+    Args:
+        unit: Embeddings ``[N, D]`` of length 1.
+        labels: Classes ``[N]``.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -200,5 +233,12 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
 
 @test(group="structure", per="embeddings", needs=("directions",), clean_only=True)
 def structure(view: Embeddings) -> Iterable[Row]:
-    """Spectral decay, density, uniformity, class concentration and cluster diversity of the unit embeddings."""
+    """Spectral decay, density, uniformity, class concentration and cluster diversity of the unit embeddings.
+
+    Args:
+        view: The embedded images.
+
+    Returns:
+        Tidy rows, one per value.
+    """
     return structure_rows(view.unit_vectors, view.labels)

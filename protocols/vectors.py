@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Check two vectors and convert them to float64 arrays.
+    """Check that two tensors are finite vectors of one length, and convert them to float64 NumPy arrays.
 
     Raises:
         ValueError: If they are not vectors of one length, or a value is not finite.

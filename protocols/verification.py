@@ -16,9 +16,14 @@ from .rows import Row, row
 
 
 def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
-    """The threshold of the highest accuracy, and that accuracy; pairs at or above it are called the same.
+    """Threshold of the highest verification accuracy, and that accuracy; pairs at or above it count as the same class.
 
-    Thresholds lie half-way between neighbouring distinct scores, or beyond the ends. The lowest of the best is taken.
+    Thresholds lie half-way between neighbouring distinct scores, or at plus or minus infinity. The lowest of the best
+    is taken.
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class, bool ``[P]``; both kinds must occur.
 
     Example:
         >>> best_threshold(torch.tensor([1.0, 3.0]), torch.tensor([False, True]))
@@ -41,7 +46,12 @@ def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
 
 
 def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
-    """Share of pairs that a threshold decides rightly.
+    """Share of pairs of images that a threshold decides rightly; pairs at or above it count as the same class.
+
+    Args:
+        threshold: The threshold.
+        scores: Similarity of each pair, ``[P]``.
+        same: Whether the pair shares a class, bool ``[P]``; both kinds must occur.
 
     Example:
         >>> accuracy_at(2.0, torch.tensor([1.0, 3.0, 4.0]), torch.tensor([False, True, False]))
@@ -52,7 +62,11 @@ def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
 
 
 def auc(scores: Tensor, same: Tensor) -> float:
-    """Area under the ROC curve: P(a positive pair scores above a negative one), ties count half.
+    """Area under the ROC curve of verification: P(a positive pair scores above a negative one); ties count half.
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
 
     Example:
         >>> auc(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([False, True, True]))
@@ -80,7 +94,13 @@ def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def equal_error_rate(scores: Tensor, same: Tensor) -> float:
-    """Error rate where false positives and false negatives are equally frequent, on the ROC's line segments.
+    """Error rate of verification at which false positives and false negatives are equally frequent.
+
+    The ROC curve is interpolated linearly between its points.
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
 
     Example:
         >>> equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
@@ -99,7 +119,12 @@ def equal_error_rate(scores: Tensor, same: Tensor) -> float:
 
 
 def tpr_at_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
-    """Largest true positive rate at a false positive rate of at most ``rate``.
+    """Largest true positive rate of verification at a false positive rate of at most ``rate``.
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
+        rate: Largest false positive rate, in [0, 1].
 
     Example:
         >>> tpr_at_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.1)
@@ -117,9 +142,14 @@ def _nearest(values: Tensor, target: Tensor, *, last: bool) -> int:
 
 
 def nearest_equal_error_rate(scores: Tensor, same: Tensor) -> float:
-    """Mean of both error rates at the ROC point where they are nearest to each other, as in PER's public code.
+    """Mean of the false positive and the false negative rate at the ROC point where they are nearest to each other.
 
-    Of the first and the last of such points the smaller mean is taken; the code looks at no other.
+    As in the public code of "Probabilistic Embeddings Revisited" (PER). If several points are equally near, the smaller
+    mean of the first and the last is taken, since that code looks at no other.
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
 
     Example:
         >>> nearest_equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
@@ -135,6 +165,11 @@ def tpr_at_nearest_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
     """True positive rate at the last ROC point whose false positive rate is nearest to ``rate``, which it may exceed.
 
     As in the public code of "Probabilistic Embeddings Revisited" (PER).
+
+    Args:
+        scores: Similarity of each pair of images, ``[P]``.
+        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
+        rate: False positive rate aimed at, in [0, 1].
 
     Example:
         >>> tpr_at_nearest_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.9)
@@ -166,24 +201,28 @@ def verification_rows(
     nearest_roc_point: bool = False,
     validation_split: str = "val",
 ) -> Iterator[Row]:
-    """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs.
+    """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs of images.
 
-    The accuracy is given at the threshold of the validation pairs and at the best threshold of the test pairs, which is
-    optimistic ("Probabilistic Embeddings Revisited", PER).
+    The accuracy is given at the threshold of the validation pairs and at the best threshold of the test pairs. The
+    latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
 
     Args:
-        scores: Scores of the test pairs ``[P]``.
+        scores: Scores (similarities) of the test pairs ``[P]``.
         same: Whether they share a class ``[P]``.
         val_scores: Scores of the validation pairs, which give the threshold; None leaves out its accuracy.
         val_same: Whether they share a class.
-        scorer: Name of the scorer.
+        scorer: Name of the scorer, for the rows.
         false_positive_rate: False positive rate at which the true positive rate is given.
-        nearest_roc_point: Add the EER and the true positive rate at the nearest points of the ROC.
-        validation_split: Split of the validation pairs, which names the variant: ``train`` if a model was trained on
-            them.
+        nearest_roc_point: Add the EER and the true positive rate at the nearest points of the ROC, as PER's public code
+            does.
+        validation_split: Split of the validation pairs, which names the variant: ``val``, or ``train`` if a model was
+            trained on them.
+
+    Yields:
+        Tidy rows, one per value; the column ``variant`` names the threshold.
 
     Raises:
-        ValueError: If a score is not finite or there are no pairs of one class, or none of two.
+        ValueError: If a score is not finite, or if all pairs or no pairs share a class.
 
     Example:
         >>> s, y = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
@@ -221,7 +260,16 @@ def _pair_scores(view: Embeddings, scorer: str) -> Tensor:
 
 @test(group="verification", per="scorer")
 def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out classes."""
+    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out classes.
+
+    Args:
+        view: The embedded images; its options say whether half of the classes also choose a threshold for the other
+            half.
+        scorer: Name of the scorer (similarity of embeddings).
+
+    Yields:
+        Tidy rows, one per value.
+    """
     validation = view.validation
     yield from verification_rows(
         _pair_scores(view, scorer),

@@ -22,15 +22,17 @@ Draw = Callable[[int], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Corruption:
-    """One kind of corruption.
+    """A kind of image corruption, such as blur, with a function that applies it.
 
     Attributes:
-        name: Its name in ``--corruptions`` and after ``test_`` in the tables.
-        summary: One line for ``bench list corruptions``.
-        low: Smallest severity if none is asked for.
-        high: Largest severity if none is asked for.
-        apply: Function of an image (uint8 ``[C, H, W]``), a severity in (0, 1] and the image's :data:`Draw`, which
-            returns the corrupted image; None for the crop.
+        name: Its name on the command line (``--corruptions``); corrupted test images are the split ``test_NAME`` in
+            tables.
+        summary: Description of one line for ``bench list corruptions``.
+        low: Smallest severity by default, in [0, 1].
+        high: Largest severity by default, in [low, 1].
+        apply: Function of an image (uint8 ``[C, H, W]``), a severity in (0, 1] and the image's :data:`Draw`, a function
+            of n that returns n random numbers in (0, 1); it returns the corrupted image. None for the centre crop,
+            which every set of images computes itself (:meth:`ImageSet.cropped`).
     """
 
     name: str
@@ -41,10 +43,10 @@ class Corruption:
 
 
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
-    """Uniform random number in [0, 1) for each image, which depends on its identity and the seed alone.
+    """Uniform random number in [0, 1) for each image, which depends on the image's identity and the seed alone.
 
     Args:
-        ids: Identities of N images.
+        ids: Identities (permanent names) of N images.
         seed: Seed of the corruption.
 
     Returns:

@@ -10,14 +10,14 @@ from ._base import CROP, identity_draw
 
 
 def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
-    """Normalised images of a set under a corruption.
+    """Normalised images of a set under a corruption, ready for a network.
 
     Args:
         images: The set.
-        name: Name of a corruption; the crop is :meth:`ImageSet.cropped`.
+        name: Name of a corruption: ``crop``, ``blur``, ``jpeg``, ``noise``, ``occlusion`` or one of a plug-in.
         index: int64 ``[B]``, positions in the set.
-        quality: ``[B]``, what is left of each image: 1 - severity, in [0, 1].
-        seed: Seed of what the corruption draws; a draw depends on the seed and the image's identity alone.
+        quality: ``[B]``, 1 - severity of the corruption of each image, in [0, 1]; above 0 for the crop.
+        seed: Seed of the random numbers of the corruption; those of an image depend on the seed and its identity alone.
 
     Returns:
         float32 ``[B, C, H, W]``; an image of quality 1 is the clean image, bit for bit.
@@ -40,18 +40,18 @@ def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int)
     """Corrupt the pixels of one image.
 
     Args:
-        name: Name of a corruption, any but the crop.
+        name: Name of a corruption, such as ``blur``; any but ``crop``, which does not work on pixels.
         image: uint8 ``[C, H, W]``.
         severity: In [0, 1]; 0 gives the image itself.
         identity: Permanent name of the image.
-        seed: Seed of what the corruption draws.
+        seed: Seed of the corruption's random numbers, which depend on the seed and the identity alone.
 
     Returns:
         uint8 ``[C, H, W]``.
 
     Raises:
-        ValueError: If the name is unknown or the crop's, the image is not 8-bit, the severity is not in [0, 1], or the
-            corruption does not give an image of the same kind.
+        ValueError: If the name is unknown or ``crop``, the image is not 8-bit, the severity is not in [0, 1], or the
+            corruption returns an image of another shape or type.
 
     Example:
         >>> image = torch.tensor([[[0, 40], [80, 120]]], dtype=torch.uint8)

@@ -17,8 +17,8 @@ def noise(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
     Args:
         image: uint8 ``[C, H, W]``.
-        severity: In (0, 1]; the standard deviation is proportional to it.
-        draw: Source of the image's own random numbers.
+        severity: In (0, 1]; the standard deviation is 0.4 x severity for pixels in [0, 1].
+        draw: Function of n that returns n random numbers in (0, 1), which belong to this image.
 
     Returns:
         uint8 ``[C, H, W]``.

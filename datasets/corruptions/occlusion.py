@@ -16,7 +16,7 @@ def occlusion(image: Tensor, severity: float, draw: Draw) -> Tensor:
     Args:
         image: uint8 ``[C, H, W]``.
         severity: Share of the image's area that the patch covers, in (0, 1].
-        draw: Source of the image's own random numbers, which place the patch.
+        draw: Function of n that returns n random numbers in (0, 1), which belong to this image; they place the patch.
 
     Returns:
         uint8 ``[C, H, W]``.

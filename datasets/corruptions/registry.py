@@ -45,10 +45,13 @@ CORRUPTIONS: Mapping[str, Corruption] = _Corruptions()
 
 
 def register_corruption(corruption: Corruption) -> Corruption:
-    """Register the corruption of a plug-in, so that ``--corruptions`` takes it.
+    """Register the corruption of a plug-in, so that the option ``--corruptions`` accepts its name.
 
     Args:
         corruption: The corruption. The calling module counts as the one that defines it: results depend on its code.
+
+    Returns:
+        The corruption itself.
 
     Raises:
         ValueError: If another module has a corruption of that name, the name cannot be part of a metric's name, the
@@ -97,7 +100,13 @@ def corruption_module(name: str) -> str:
 
 
 def corruption_file(name: str) -> str:
-    """Name of the file that defines a corruption, for messages.
+    """Name of the Python file that defines a corruption, for error messages.
+
+    Args:
+        name: Name of the corruption.
+
+    Raises:
+        KeyError: If there is no such corruption.
 
     Example:
         >>> corruption_file("blur")

@@ -15,14 +15,14 @@ LEVELS = 5
 
 
 def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: float) -> Tensor:
-    """Draw the quality of each image, 1 - severity, uniformly over a range of severities.
+    """Draw the quality of each image, 1 - severity of a corruption, uniformly over a range of severities.
 
-    A draw depends on the seed and the image's identity alone: not on the order of the list, nor on its other members.
-    The quality of a crop is its side as a fraction of the image's side.
+    A draw depends on the seed and the image's identity alone, not on the other images or their order. The quality of a
+    centre crop is the side of the crop as a fraction of the image's side.
 
     Args:
         name: Name of the corruption.
-        ids: Identities of the images.
+        ids: Identities (permanent names) of N images.
         seed: Seed of the corruption.
         low: Smallest severity.
         high: Largest severity, ``0 <= low <= high <= 1``.
@@ -31,7 +31,7 @@ def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: flo
         float64 ``[N]`` in [1 - high, 1 - low].
 
     Raises:
-        ValueError: If the range is not within [0, 1], or includes an empty crop.
+        ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
 
     Example:
         >>> draw_quality("blur", ["a.png", "b.png"], 0, 0.6, 0.6).tolist()
@@ -43,7 +43,7 @@ def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: flo
 
 
 def check_range(name: str, low: float, high: float) -> None:
-    """Check a range of severities.
+    """Check a range of severities of a corruption.
 
     Args:
         name: Name of the corruption.
@@ -51,7 +51,7 @@ def check_range(name: str, low: float, high: float) -> None:
         high: Largest severity.
 
     Raises:
-        ValueError: If it is not within [0, 1], or includes an empty crop.
+        ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
     """
     if not 0 <= low <= high <= 1:
         raise ValueError(f"severities are from 0 to 1, the smaller first, not {low:g} to {high:g}")
@@ -60,14 +60,14 @@ def check_range(name: str, low: float, high: float) -> None:
 
 
 def manifest_sha256(ids: Sequence[str], quality: Tensor, seed: int) -> str:
-    """SHA-256 (hexadecimal) of the severity of each image; the order of the images does not matter.
+    """SHA-256 (hexadecimal) of the severities of a corruption of N images; the order of the images does not matter.
 
-    It covers the seed, then a line ``["id", severity]`` (JSON) per image in the order of the identities.
+    It covers the seed, then a line ``["id", severity]`` (JSON) per image, sorted by identity.
 
     Args:
-        ids: Identities of N images.
-        quality: ``[N]``, what the corruption leaves of each image, 1 - severity.
-        seed: Seed of what the corruption draws.
+        ids: Identities (permanent names) of the images.
+        quality: ``[N]``, 1 - severity of each image.
+        seed: Seed of the corruption's random numbers.
     """
     digest = hashlib.sha256(f"{seed}\n".encode())
     for identity, value in sorted(zip(ids, quality.tolist())):

@@ -19,7 +19,8 @@ class ConvNet(nn.Module):
 
     Args:
         in_channels: Channels of the images.
-        pooling: ``avg_max``, global average plus maximum as in PER's networks, or ``avg``.
+        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum, as in the networks of Probabilistic
+            Embeddings Revisited (PER).
     """
 
     widths = (16, 32, 64, 64)
@@ -44,10 +45,17 @@ class ConvNet(nn.Module):
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> ConvNet:
-    """Build the network with random weights; its batch norms are always trained, whatever ``freeze_norm`` says."""
+    """Build the small convolutional network :class:`ConvNet` with random weights.
+
+    Args:
+        name: Name of the backbone; not used.
+        in_channels: Channels of the images.
+        freeze_norm: Not used: the batch norms of this network are always trained.
+        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
+    """
     return ConvNet(in_channels, pooling)
 
 
 def load_weights(network: ConvNet, path: Path) -> None:
-    """Load the weights of the whole network from a ``.safetensors`` file."""
+    """Load the weights of the whole network from the ``.safetensors`` file ``path``, in place."""
     network.load_state_dict(load_file(path))

@@ -8,10 +8,13 @@ POOLINGS: tuple[str, ...] = ("avg_max", "avg")
 
 
 def pooled(maps: Tensor, pooling: str) -> Tensor:
-    """Features ``[B, F]`` of maps ``[B, F, h, w]``: their mean, plus their maximum with ``avg_max``.
+    """Global pooling of feature maps ``[B, F, h, w]`` to features ``[B, F]``.
 
-    The sum is the pooling of Probabilistic Embeddings Revisited (PER) and the "double" pooling of NIR; EL-nivMF and the
-    other rows of NIR take the mean alone.
+    Args:
+        maps: Feature maps ``[B, F, h, w]``.
+        pooling: ``avg`` for the mean over the positions, or ``avg_max`` for the mean plus the maximum. The latter is
+            the pooling of Probabilistic Embeddings Revisited and the "double" pooling of NIR (Roth et al., CVPR 2022);
+            EL-nivMF (Kirchhof et al., ECCV 2022) and the other results of NIR take the mean alone.
     """
     mean = maps.mean((2, 3))
     return mean + maps.amax((2, 3)) if pooling == "avg_max" else mean

@@ -20,7 +20,10 @@ HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLo
 
 @dataclass(frozen=True)
 class InputFormat:
-    """Input format of a body: ``(scale * x - mean) / std`` for x in [0, 1], channels as RGB or BGR."""
+    """Input format of a pretrained network: it reads ``(scale * x - mean) / std`` for an image x in [0, 1].
+
+    ``order`` is that of the channels, ``RGB`` or ``BGR``; ``mean`` and ``std`` are in that order.
+    """
 
     order: str = "RGB"
     scale: float = 1.0
@@ -30,6 +33,8 @@ class InputFormat:
     @classmethod
     def parse(cls, text: str) -> InputFormat:
         """Input format from a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
+
+        The range is ``0..1`` or ``0..255``, the order of the channels ``RGB`` or ``BGR``.
 
         Raises:
             ValueError: If the sentence has another form.
@@ -48,7 +53,7 @@ class InputFormat:
 
 
 class SqueezeNetMaps(nn.Module):
-    """SqueezeNet 1.0 up to its last fire module, with torchvision's names."""
+    """SqueezeNet 1.0 up to its last fire module: random weights, torchvision's parameter names."""
 
     num_features = 512
 
@@ -59,13 +64,13 @@ class SqueezeNetMaps(nn.Module):
         self.features = squeezenet1_0(weights=None).features
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 512, H/16, W/16]``."""
+        """Feature maps ``[B, 512, H/16, W/16]`` of normalised images ``[B, 3, H, W]``."""
         maps: Tensor = self.features(images)
         return maps
 
 
 class GoogLeNetMaps(nn.Module):
-    """GoogLeNet (with batch norm) up to its last inception module, with torchvision's names."""
+    """GoogLeNet (with batch norm) up to its last inception module: random weights, torchvision's parameter names."""
 
     num_features = 1024
 
@@ -79,14 +84,19 @@ class GoogLeNetMaps(nn.Module):
                 self.add_module(name, module)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 1024, H/32, W/32]``."""
+        """Feature maps ``[B, 1024, H/32, W/32]`` of normalised images ``[B, 3, H, W]``."""
         for module in self.children():
             images = module(images)
         return images
 
 
 class TimmMaps(nn.Module):
-    """Any model of timm: feature maps if it has them, else its own pooled features."""
+    """Any model of timm without its classifier and with random weights, as a network that gives feature maps.
+
+    Args:
+        name: Name of the model in timm.
+        in_channels: Channels of the images.
+    """
 
     def __init__(self, name: str, in_channels: int) -> None:
         super().__init__()
@@ -97,7 +107,10 @@ class TimmMaps(nn.Module):
         self.num_features = int(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, F, h, w]`` of normalised images, or features ``[B, F]`` for networks of tokens."""
+        """Feature maps ``[B, F, h, w]`` of normalised images, or pooled features ``[B, F]`` if the model has no maps.
+
+        Vision transformers, for example, have none; they are pooled in their own way.
+        """
         maps: Tensor = self.model.forward_features(images)
         if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
             return maps
@@ -106,13 +119,14 @@ class TimmMaps(nn.Module):
 
 
 class Photographs(nn.Module):
-    """A body with its input format before it and global pooling after it.
+    """Network for photographs: normalisation to an input format, a body, and global pooling.
 
     Args:
-        body: From normalised images to feature maps ``[B, F, h, w]`` or features ``[B, F]``, with ``num_features``.
-        input_format: The format that the body was trained with; it is part of the state.
-        freeze_norm: ``no``; ``statistics``: batch-norm statistics stay, as in Roth et al. 2020; ``all``: their affine
-            parameters too, as in PER.
+        body: Pretrained network without its classifier, from normalised images to feature maps ``[B, F, h, w]`` or
+            features ``[B, F]``; its attribute ``num_features`` is F.
+        input_format: Format that the body was trained with; it is saved in the state dict.
+        freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
+            al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
         pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features is not pooled.
     """
 
@@ -141,7 +155,7 @@ class Photographs(nn.Module):
                         parameter.requires_grad_(False)
 
     def set_format(self, input_format: InputFormat) -> None:
-        """Replace the input format, by which images are normalised before the body sees them."""
+        """Replace the input format, by which images are normalised before they enter the pretrained body."""
         mean, std = (torch.tensor([float(x) for x in values]) for values in (input_format.mean, input_format.std))
         self.channels.copy_(torch.tensor([2, 1, 0] if input_format.order == "BGR" else [0, 1, 2]))
         self.scale.copy_((input_format.scale / std).view(3, 1, 1))
@@ -149,10 +163,13 @@ class Photographs(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, images: Tensor) -> None:
-        """Divide features by a constant from now on, such that their root mean square over these images is 1.
+        """Set the constant by which features are divided, so that their root mean square over these images is 1.
 
-        Heads and learning rates are made for features of that size; a body without batch norm may give features of
-        any (some 200 for SqueezeNet in its Caffe form, which sends a confidence head to nonsense).
+        Heads and learning rates are made for features of that size. A network without batch norm may give features of
+        any size: those of SqueezeNet with Caffe weights are about 200, with which a confidence head fails.
+
+        Args:
+            images: RGB images ``[B, 3, H, W]`` in [0, 1].
         """
         was_training = self.training
         self.eval()
@@ -161,7 +178,10 @@ class Photographs(nn.Module):
         self.train(was_training)
 
     def train(self, mode: bool = True) -> Photographs:
-        """Set training mode; frozen batch norms keep their statistics."""
+        """Set training mode, or evaluation mode if ``mode`` is false, and return the network.
+
+        Frozen batch norms stay in evaluation mode and keep their statistics.
+        """
         super().train(mode)
         if self.freeze_norm != "no":
             for module in self.modules():
@@ -186,10 +206,14 @@ OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
 
 
 def check_colour(name: str, in_channels: int) -> None:
-    """Refuse images that a body for colour photographs cannot read.
+    """Raise an error if images do not have the three channels that a network for colour photographs needs.
+
+    Args:
+        name: Name of the backbone, for the message.
+        in_channels: Channels of the images.
 
     Raises:
-        ValueError: If the images do not have three channels.
+        ValueError: If ``in_channels`` is not 3.
     """
     if in_channels != 3:
         raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
@@ -198,8 +222,15 @@ def check_colour(name: str, in_channels: int) -> None:
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
     """Build a network for photographs by name, with random weights.
 
+    Args:
+        name: ``googlenet`` or ``squeezenet1_0`` (of torchvision), or the name of any model of timm.
+        in_channels: Channels of the images.
+        freeze_norm: Freezing of batch norm in training: ``no``, its ``statistics``, or ``all`` (with the affine
+            parameters).
+        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
+
     Raises:
-        ValueError: If it cannot read images of so many channels.
+        ValueError: If a network of torchvision is to read images that are not in colour.
     """
     if name in OWN:
         check_colour(name, in_channels)
@@ -212,9 +243,13 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photog
 
 
 def cached_weights(name: str) -> Path | None:
-    """Find ImageNet weights that an earlier download left on this machine; nothing is downloaded.
+    """Find ImageNet weights that an earlier download left on this machine; None if there are none.
 
-    Weights of torchvision are in torch's hub folder, those of timm in the Hugging Face or torch hub folder.
+    Nothing is downloaded. Weights of torchvision are in torch's hub folder, those of timm in the Hugging Face or torch
+    hub folder.
+
+    Args:
+        name: Name of the backbone.
     """
     hub = Path(torch.hub.get_dir()) / "checkpoints"
     if name in OWN:
@@ -241,14 +276,17 @@ def cached_weights(name: str) -> Path | None:
 
 
 def load_weights(network: Photographs, path: Path) -> None:
-    """Load a checkpoint into the body by name; its classifier is left out, and an input format in it is taken over.
+    """Load the weights of a checkpoint into a network for photographs, in place.
+
+    Parameters are matched by name, and those of the checkpoint's classifier are left out. If the file states an input
+    format (order, range, mean and deviation of the channels), the network takes it over.
 
     Args:
         network: Network for photographs.
-        path: ``.safetensors`` (its metadata may say the ``input`` format), or a file of ``torch.save``.
+        path: ``.safetensors`` file, whose metadata may have the input format as ``input``, or a file of ``torch.save``.
 
     Raises:
-        ValueError: If it does not hold the weights of this network.
+        ValueError: If the file does not hold the weights of this network.
     """
     input_format = None
     if path.suffix == ".safetensors":

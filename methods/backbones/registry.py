@@ -25,14 +25,14 @@ FREEZE_NORM: tuple[str, ...] = ("no", "statistics", "all")
 
 
 def known_backbones() -> list[str]:
-    """Names that :func:`build_backbone` accepts."""
+    """Names of all backbones: those built in, then all models of timm."""
     import timm
 
     return [*MODULES, *timm.list_models()]
 
 
 def check_backbone(name: str) -> None:
-    """Refuse the name of a backbone that does not exist.
+    """Raise an error if no backbone has this name.
 
     Raises:
         ValueError: If the name is unknown; the message gives the nearest known name.
@@ -47,9 +47,10 @@ def check_backbone(name: str) -> None:
 
 
 def backbone_module(name: str) -> str:
-    """Dotted name of the module that builds a backbone, such as ``bench.methods.backbones.convnet``, without import.
+    """Dotted name of the module that builds a backbone, such as ``bench.methods.backbones.convnet``.
 
-    The name is not checked: every name that is not in :data:`MODULES` counts as a model of timm.
+    The module is not imported. The backbone's name is not checked: every name that is not built in counts as a model
+    of timm.
 
     Example:
         >>> [backbone_module(name).rpartition(".")[2] for name in ("bn_inception", "resnet50")]
@@ -59,11 +60,12 @@ def backbone_module(name: str) -> str:
 
 
 def find_weights(name: str, asked: str | None) -> Path | None:
-    """File of starting weights: what was asked for, else what is cached on this machine; None for random weights.
+    """Find the file of weights from which a backbone starts; None for random weights.
 
     Args:
         name: Name of the backbone.
-        asked: A file, ``none`` for random weights, or None for the default.
+        asked: Path of a file, ``none`` for random weights, or None for the default: ImageNet weights that are cached on
+            this machine, or random weights for the small ``convnet``.
 
     Raises:
         ValueError: If ImageNet weights are the default and none are cached here; the message says what to do.
@@ -85,14 +87,15 @@ def find_weights(name: str, asked: str | None) -> Path | None:
 def build_backbone(
     name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no", pooling: str = "avg_max"
 ) -> nn.Module:
-    """Backbone by name, randomly initialised or from a file.
+    """Build a backbone by name, with random weights or those of a file.
 
     Args:
         name: One of :func:`known_backbones`.
         in_channels: Channels of the images.
-        weights: Checkpoint, ``.safetensors`` or ``.pth``.
-        freeze_norm: ``no``, ``statistics`` or ``all`` (see :class:`.pretrained.Photographs`).
-        pooling: ``avg_max`` or ``avg`` (:mod:`.pooling`).
+        weights: Checkpoint, ``.safetensors`` or ``.pth``; None for random weights.
+        freeze_norm: Freezing of batch norm in training: ``no``, its ``statistics``, or ``all`` (with the affine
+            parameters).
+        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
 
     Raises:
         ValueError: If the name is unknown or the file does not fit the architecture.

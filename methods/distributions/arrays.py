@@ -23,15 +23,15 @@ _CLASSES: dict[str, type[Distribution]] = {}
 
 
 def array_form(kind: str, *names: str) -> Callable[[D], D]:
-    """Declare that a distribution class is made of named tensors: a class decorator.
+    """Class decorator that declares the named tensors of which a distribution is made, so that it can be stored.
 
     The class gets the attributes ``array_kind`` and ``array_names``. Its constructor must take each name and
     ``validate_args`` as keywords, and an instance must have an attribute of each name, ``[*B, ...]``. A subclass does
     not inherit the declaration, because it may have more parameters than these.
 
     Args:
-        kind: Name of the kind in files.
-        names: Names of the parameters.
+        kind: Name of the class of distributions in stored files, such as ``isotropic_normal``.
+        names: Names of the parameters, such as ``loc`` and ``variance``.
 
     Raises:
         ValueError: If another class declared this kind.
@@ -70,7 +70,7 @@ def array_form(kind: str, *names: str) -> Callable[[D], D]:
 
 
 def known_distributions() -> dict[str, type[Distribution]]:
-    """Return the classes of distributions that can be stored as plain arrays, by kind.
+    """Return the classes of distributions that can be stored as plain arrays, by their names in stored files.
 
     The built-in ones come first, then those that imported plug-ins have registered.
 
@@ -84,13 +84,13 @@ def known_distributions() -> dict[str, type[Distribution]]:
 
 
 def to_arrays(distribution: Distribution) -> tuple[str, dict[str, Tensor]]:
-    """Kind and parameters of a batch of distributions.
+    """Split a batch of N distributions into plain tensors that can be stored; :func:`from_arrays` is the inverse.
 
     Returns:
-        Name of the kind, and its parameters ``{name: [N, ...]}``.
+        Kind of the distributions, such as ``isotropic_normal``, and their parameters ``{name: [N, ...]}``.
 
     Raises:
-        TypeError: If the class of the distribution declares no array form, with what to add.
+        TypeError: If the class of the distribution lacks the decorator :func:`array_form`; the message names it.
     """
     cls = type(distribution)
     declared = vars(cls)
@@ -103,10 +103,14 @@ def to_arrays(distribution: Distribution) -> tuple[str, dict[str, Tensor]]:
 
 
 def from_arrays(kind: str, arrays: Mapping[str, Tensor]) -> Distribution:
-    """Inverse of :func:`to_arrays`.
+    """Make a batch of distributions from stored tensors: the inverse of :func:`to_arrays`.
+
+    Args:
+        kind: Kind of the distributions, such as ``isotropic_normal``.
+        arrays: Parameters of the distributions by name, each ``[N, ...]``.
 
     Raises:
-        TypeError: If no class declares this kind, with what to add.
+        TypeError: If no class declares this kind; the message says what to add.
         KeyError: If a parameter is missing.
     """
     cls: Any = _class_of(kind)

@@ -126,12 +126,12 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
 def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass.
 
-    C is the normaliser of the von Mises-Fisher distribution and A its mean resultant length. The results have no
-    gradient: this is for losses that write their own.
+    C is the normaliser of the von Mises-Fisher distribution with concentration k, and A its mean resultant length. The
+    results have no gradient: this is for losses that write their own.
 
     Args:
-        squared: Any shape, k^2 >= 0, float32 or float64.
-        dim: Dimension D >= 2.
+        squared: Values of k^2 >= 0, any shape, float32 or float64.
+        dim: Dimension D >= 2 of the space around the sphere.
     """
     log, ratio = _evaluate_squared(squared, _check_dim(dim), True)
     assert log is not None
@@ -221,10 +221,10 @@ def vmf_log_uniform(dim: int) -> float:
 def vmf_log_normalizer_ratio(concentration: Tensor, dim: int) -> Tensor:
     """Log ratio of the von Mises-Fisher normaliser to that of the uniform distribution, log C(k) - log C(0).
 
-    It is accurate *relative to itself* down to k = 0, where log C(0) would swallow it.
+    Its *relative* accuracy is kept down to k = 0, unlike that of the difference of the two logarithms.
 
     Args:
-        concentration: Any shape, k >= 0.
+        concentration: Concentrations k >= 0, any shape.
         dim: Dimension D >= 2 of the space around the sphere.
 
     Returns:
@@ -240,7 +240,7 @@ def vmf_log_normalizer(concentration: Tensor, dim: int) -> Tensor:
     log C(k) = (dim/2 - 1) log k - (dim/2) log 2 pi - log I_{dim/2-1}(k) (Mardia and Jupp 2000, Eq. 9.3.4).
 
     Args:
-        concentration: Any shape, k >= 0; 0 gives the uniform distribution.
+        concentration: Concentrations k >= 0, any shape; 0 gives the uniform distribution.
         dim: Dimension D >= 2.
 
     Returns:
@@ -257,10 +257,12 @@ def vmf_log_normalizer(concentration: Tensor, dim: int) -> Tensor:
 
 
 def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
-    """Mean resultant length A(k) = I_{dim/2}(k) / I_{dim/2-1}(k) = |E z|, in [0, 1) (Mardia and Jupp 2000, Eq. 9.3.9).
+    """Mean resultant length of a von Mises-Fisher distribution, A(k) = |E z| in [0, 1), for concentrations k.
+
+    A(k) = I_{dim/2}(k) / I_{dim/2-1}(k) with Bessel functions I (Mardia and Jupp 2000, Eq. 9.3.9).
 
     Args:
-        concentration: Any shape, k >= 0.
+        concentration: Concentrations k >= 0, any shape.
         dim: Dimension D >= 2.
 
     Returns:
@@ -275,10 +277,11 @@ def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
 
 
 def released_log_uniform(dim: int) -> float:
-    """Stand-in for log C(0), the log density of the uniform distribution, in the prior term of PER's public code.
+    """Approximate log density of the uniform distribution on the unit sphere of R^dim, as in a public code.
 
-    It is log C(1e-6) by the first term of its series, in float32. The error is what float32 rounds from numbers of
-    hundreds (1e-5 at D = 128).
+    The code of Probabilistic Embeddings Revisited takes the von Mises-Fisher log normaliser at k = 1e-6, by the first
+    term of its series and in float32, in place of log C(0). The error is rounding of terms of size several hundred
+    (1e-5 at dim = 128).
     """
     order = _check_dim(dim) / 2 - 1
     power = order * torch.tensor(1e-6, dtype=torch.float32).log()

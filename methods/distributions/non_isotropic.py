@@ -23,21 +23,22 @@ def nivmf_log_prob(
     normalizer: str = "heuristic",
     log_normalizer: LogNormalizer = vmf_log_normalizer,
 ) -> Tensor:
-    """Log densities of all points under all non-isotropic vMFs, as two matrix products.
+    """Log densities of all points under all non-isotropic von Mises-Fisher distributions, as two matrix products.
 
-    With K = diag(concentration), kt = |K mu| and s the cosine (Kirchhof et al. 2022, Eq. 4):
+    With K = diag(concentration), mu = loc, kt = |K mu| and s the cosine (Kirchhof et al. 2022, Eq. 4):
 
         log rho(z) = log C(kt) + kt s(K z, K mu) + log D,   kt s(K z, K mu) = (z . K^2 mu) / |K z|
 
-    ``heuristic`` is the paper's log D = sum_m log k_m - log kt, which does not integrate to one. ``exact`` takes the
-    Jacobian of z -> K z / |K z| instead, log D = sum_m log k_m - D log |K z|, and does. ``none`` leaves log D out.
+    ``heuristic`` is the paper's log D = sum_m log k_m - log kt, with which rho does not integrate to one. ``exact``
+    takes the Jacobian of z -> K z / |K z| instead, log D = sum_m log k_m - D log |K z|, with which it does. ``none``
+    leaves log D out.
 
     Args:
         points: Unit vectors ``[*, N, D]``.
         loc: Directions mu ``[C, D]``, unit vectors.
         concentration: Diagonals of K ``[C, D]``, positive.
         normalizer: ``heuristic``, ``exact`` or ``none``.
-        log_normalizer: Function ``(k, dim)`` for log C(k), the log normaliser of the vMF.
+        log_normalizer: Function ``(k, dim)`` for log C(k), the log normaliser of the isotropic distribution.
 
     Returns:
         Log densities ``[*, N, C]`` of each point under each distribution.
@@ -68,10 +69,13 @@ def _assemble(
 class NonIsotropicVonMisesFisher(Distribution):
     """Non-isotropic von Mises-Fisher distribution nivMF(loc, concentration): a vMF stretched along the axes.
 
+    The stretch is a diagonal matrix K.
+
     Args:
-        loc: ``[*B, D]``, D >= 2; normalised here.
-        concentration: ``[*B, D]``, positive: the diagonal of K (not of K squared).
-        normalizer: See :func:`nivmf_log_prob`. Only ``exact`` is a density; only it can be sampled.
+        loc: Directions mu ``[*B, D]``, D >= 2; normalised here.
+        concentration: Diagonals of K (not of K squared) ``[*B, D]``, positive.
+        normalizer: ``heuristic``, ``exact`` or ``none``, see :func:`nivmf_log_prob`. Only ``exact`` makes
+            :meth:`log_prob` a density and allows draws.
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -107,7 +111,7 @@ class NonIsotropicVonMisesFisher(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """Direction mu ``[*B, D]``, where K z points along K mu: the mode under the heuristic normaliser."""
+        """Direction mu ``[*B, D]``: the mode under the heuristic normaliser, because K z points along K mu there."""
         return self.loc
 
     @property
@@ -116,14 +120,14 @@ class NonIsotropicVonMisesFisher(Distribution):
         return self.loc
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NonIsotropicVonMisesFisher:
-        """Same distribution with a broadcast batch shape."""
+        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
         shape = (*batch_shape, self.dim)
         return NonIsotropicVonMisesFisher(
             self.loc.expand(shape), self.concentration.expand(shape), self.normalizer, validate_args=False
         )
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of unit vectors ``value [*, D]``, up to what ``normalizer`` leaves out."""
+        """Log densities of unit vectors ``value [*, D]``; not normalised unless ``normalizer`` is ``exact``."""
         squared = self.concentration.square()
         kt = (squared * self.loc.square()).sum(-1).sqrt()
         stretched = (value.square() * squared).sum(-1)
@@ -137,7 +141,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         A draw is K^-1 y / |K^-1 y| with y ~ vMF(K mu / |K mu|, |K mu|).
 
         Raises:
-            NotImplementedError: If ``normalizer`` is not ``exact``: the others are no densities.
+            NotImplementedError: If ``normalizer`` is not ``exact``: the others give no density to draw from.
         """
         if self.normalizer != "exact":
             raise NotImplementedError(f"normalizer={self.normalizer!r} gives no density to draw from; use 'exact'")

@@ -61,8 +61,8 @@ class IsotropicNormal(_Normal):
     """Normal distribution with one variance for all dimensions, N(loc, variance * I).
 
     Args:
-        loc: ``[*B, D]``.
-        variance: ``[*B]``, positive.
+        loc: Means ``[*B, D]``.
+        variance: Variances ``[*B]``, positive.
     """
 
     arg_constraints = {"loc": constraints.real_vector, "variance": constraints.positive}  # noqa: RUF012
@@ -82,7 +82,7 @@ class IsotropicNormal(_Normal):
         return self._variance.unsqueeze(-1)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> IsotropicNormal:
-        """Same distribution with a broadcast batch shape."""
+        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
         return IsotropicNormal(
             self.loc.expand(*batch_shape, self.dim), self._variance.expand(batch_shape), validate_args=False
         )
@@ -93,8 +93,8 @@ class DiagonalNormal(_Normal):
     """Normal distribution with one variance per dimension, N(loc, diag(variance)).
 
     Args:
-        loc: ``[*B, D]``.
-        variance: ``[*B, D]``, positive.
+        loc: Means ``[*B, D]``.
+        variance: Variances ``[*B, D]``, positive.
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -119,7 +119,7 @@ class DiagonalNormal(_Normal):
         return self._variance
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
-        """Same distribution with a broadcast batch shape."""
+        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
         shape = (*batch_shape, self.dim)
         return DiagonalNormal(self.loc.expand(shape), self._variance.expand(shape), validate_args=False)
 

@@ -16,7 +16,7 @@ class PointMass(Distribution):
     """Degenerate distribution with all mass at the point ``loc``.
 
     Args:
-        loc: ``[*B, D]``. Kept as given (not normalised), because its norm is a confidence candidate.
+        loc: Points ``[*B, D]``, kept as given and not normalised, because the norm may serve as a confidence.
     """
 
     arg_constraints = {"loc": constraints.real_vector}  # noqa: RUF012 (torch declares it as a plain attribute)
@@ -40,7 +40,7 @@ class PointMass(Distribution):
         return torch.zeros_like(self.loc)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> PointMass:
-        """Same point with a broadcast batch shape."""
+        """Same point with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
         return PointMass(self.loc.expand(*batch_shape, self.loc.shape[-1]), validate_args=False)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

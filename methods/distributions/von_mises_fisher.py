@@ -29,11 +29,11 @@ class VonMisesFisher(Distribution):
     """Von Mises-Fisher distribution vMF(loc, concentration) on the unit sphere, with density C(k) exp(k mu.z).
 
     Args:
-        loc: ``[*B, D]``, D >= 2; normalised here, a zero vector raises (or stays zero without validation).
-        concentration: ``[*B]``, >= 0; 0 is the uniform distribution.
-        gradient: How draws depend on the concentration. ``implicit`` is exact in any dimension; ``pathwise`` follows
-            the accepted proposal only, cheaper and too small by up to 0.8 / D (see :data:`PATHWISE_FROM_DIM`); ``auto``
-            chooses by D.
+        loc: Modes mu ``[*B, D]``, D >= 2; normalised here, a zero vector raises (or stays zero without validation).
+        concentration: Concentrations k ``[*B]``, >= 0; 0 is the uniform distribution.
+        gradient: Gradient of draws in the concentration. ``implicit`` is exact in any dimension; ``pathwise``, which
+            follows the accepted proposal of the rejection sampler only, is cheaper and too small by up to 0.8 / D
+            (relative, for the mean cosine to the mode); ``auto`` is ``implicit`` below D = 64, else ``pathwise``.
 
     Source: Mardia and Jupp 2000, section 9.3.
     """
@@ -78,7 +78,7 @@ class VonMisesFisher(Distribution):
         return self.loc
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> VonMisesFisher:
-        """Same distribution with a broadcast batch shape."""
+        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
         new = VonMisesFisher.__new__(VonMisesFisher)
         new.loc = self.loc.expand(*batch_shape, self.dim)
         new.concentration = self.concentration.expand(batch_shape)
@@ -87,26 +87,29 @@ class VonMisesFisher(Distribution):
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of unit vectors ``value [*, D]`` against the surface measure."""
+        """Log densities of unit vectors ``value [*, D]`` with respect to the surface measure of the sphere."""
         cosine = (value * self.loc).sum(-1)
         return self.concentration * cosine + vmf_log_normalizer(self.concentration, self.dim)
 
     def kl_to_uniform(self) -> Tensor:
-        """KL divergence ``[*B]`` from the uniform distribution, k A(k) + log C(k) - log C(0) >= 0."""
+        """KL divergence ``[*B]`` from the uniform distribution, k A(k) + log C(k) - log C(0) >= 0.
+
+        A is the mean resultant length and C the normaliser of the density, at concentration k.
+        """
         # k A and log C both grow like k while their sum grows like log k: float64 keeps it in float32 models.
         k = self.concentration.double()
         kl = k * vmf_mean_resultant_length(k, self.dim) + vmf_log_normalizer_ratio(k, self.dim)
         return kl.clamp_min(0.0).to(self.concentration.dtype)
 
     def entropy(self) -> Tensor:
-        """Differential entropy ``[*B]``, -log C(k) - k A(k)."""
+        """Differential entropy ``[*B]``, -log C(k) - k A(k), with the normaliser C and the mean resultant length A."""
         return -vmf_log_uniform(self.dim) - self.kl_to_uniform()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws ``[*sample_shape, *B, D]`` with gradients.
+        """Draws ``[*sample_shape, *B, D]`` with gradients in ``loc`` and ``concentration``.
 
-        Wood's rejection sampler gives the cosine to the mode, a normal draw the tangent direction. Draws are
-        differentiable in ``loc`` and ``concentration`` (see ``gradient``).
+        Wood's rejection sampler gives the cosine to the mode, a normal draw the tangent direction. The attribute
+        ``gradient`` chooses the kind of gradient.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         loc = self.loc.expand(shape)
@@ -134,19 +137,20 @@ def _random_tangent(loc: Tensor) -> Tensor:
 
 
 def sample_cosine(concentration: Tensor, dim: int, *, implicit: bool = True) -> tuple[Tensor, Tensor]:
-    """Cosines to the mode of vMF draws, and their sines.
+    """Draw cosines w between von Mises-Fisher draws and their mode, and return them with their sines.
 
-    Density on [-1, 1] proportional to (1 - w^2)^{(dim-3)/2} exp(k w); Wood's (1994) rejection from a Beta envelope,
-    with b = (dim-1) / (2k + sqrt(4 k^2 + (dim-1)^2)), its cancellation-free form.
+    The density on [-1, 1] is proportional to (1 - w^2)^{(dim-3)/2} exp(k w). The sampler is Wood's (1994) rejection
+    from a Beta envelope with b = (dim-1) / (2k + sqrt(4 k^2 + (dim-1)^2)), a form without cancellation.
 
     Args:
         concentration: Concentrations k ``[*]``, >= 0 and finite.
         dim: Dimension D >= 2 of the space around the sphere.
-        implicit: Gradient in k by implicit reparametrisation (Figurnov et al. 2018) instead of along the accepted
-            proposal, which forgets that acceptance depends on k.
+        implicit: Take the gradient in k by implicit reparametrisation (Figurnov et al. 2018) instead of along the
+            accepted proposal, which ignores that acceptance depends on k.
 
     Returns:
-        ``w`` and ``sqrt(1 - w^2)``, each ``[*]`` in the dtype of ``concentration``; the gradient is right in the mean.
+        ``w`` and ``sqrt(1 - w^2)``, each ``[*]`` in the dtype of ``concentration``. With ``implicit``, their gradient
+        is an unbiased estimate.
 
     Raises:
         ValueError: If a concentration is negative or not finite.
@@ -207,10 +211,11 @@ def _accepted_proposal(k: Tensor, dim: int) -> Tensor:
 def released_rsample(distribution: VonMisesFisher, sample_shape: tuple[int, ...] = ()) -> Tensor:
     """Draws ``[*sample_shape, *B, D]`` by the faulty sampler of the public vMF code, kept to reproduce its results.
 
-    From s-vae-pytorch through google-research/vmf_embeddings into PER and EL-nivMF: above k = 11 the envelope
-    parameter b becomes its limit for k >> D, (D-1)/(4k), while the acceptance test keeps the constants of the exact
-    b. For k between 10 and about 2 D draws point away from the mode. A draw around the first axis is reflected onto the
-    mode; gradients flow through b and the reflection, not through the acceptance.
+    The fault came from the repository s-vae-pytorch through google-research/vmf_embeddings into the codes of
+    Probabilistic Embeddings Revisited and EL-nivMF (Kirchhof et al. 2022). Above k = 11 the parameter b of the Beta
+    envelope becomes its limit for k >> D, (D-1)/(4k), while the acceptance test keeps the constants of the exact b. For
+    k between 10 and about 2 D draws point away from the mode. A draw around the first axis is reflected onto the mode;
+    gradients flow through b and the reflection, not through the acceptance.
     """
     wide = distribution.expand(torch.Size(sample_shape) + distribution.batch_shape) if sample_shape else distribution
     k, dim = wide.concentration.double(), wide.dim
@@ -234,7 +239,7 @@ def _released_envelope(k: Tensor, dim: int) -> Tensor:
 
 
 def released_draws(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Draw the random numbers of :func:`released_rsample`, here and nowhere else, so that a test can replace them.
+    """Draw all random numbers of :func:`released_rsample`, in a function of their own that a test can replace.
 
     Args:
         k: Concentrations ``[*B]``, float64.

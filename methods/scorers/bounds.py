@@ -27,26 +27,48 @@ Rows = Callable[[Tensor], Distribution]
 
 
 class Bound(Protocol):
-    """Protocol of a score ``f(<left_i, right_j>; i, j)`` that never falls as the inner product rises, with bounds."""
+    """Protocol of a score f(<left_i, right_j>; i, j) of images i and j that never falls as the inner product rises.
+
+    It gives upper bounds of the score for groups of images, with which an exact search skips most of a gallery. Besides
+    the inner product the score may depend on one number per image. Images are named by their rows in a set of N.
+    """
 
     @property
     def per_image(self) -> Tensor | None:
         """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
-        """Left factors ``[B, K]`` of the inner product, of the queries ``rows [B]``, float64."""
+        """Left factors ``[B, K]`` of the inner product, float64, for the queries in ``rows [B]`` of the set."""
 
     def right(self, rows: Tensor) -> Tensor:
-        """Right factors ``[B, K]`` of the inner product, of the gallery items ``rows [B]``, float64."""
+        """Right factors ``[B, K]`` of the inner product, float64, for the gallery items in ``rows [B]`` of the set."""
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of ``rows [B]`` with ``items [B, M]`` at these inner products, float64."""
+        """Scores of queries with gallery items from their inner products, ``[B, M]`` float64.
+
+        Args:
+            inner: Inner products ``[B, M]``.
+            rows: Rows ``[B]`` of the queries in the set.
+            items: Rows ``[B, M]`` of the gallery items in the set.
+        """
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bound ``[B, n]`` of scores of items with ``per_image`` in [low, high] and at most these products."""
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
+
+        Args:
+            inner: Largest inner product ``[B, n]`` of each query with a group.
+            rows: Rows ``[B]`` of the queries in the set.
+            low: Smallest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
+            high: Largest ``per_image`` of each group, of the same shape.
+        """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound on the size of the terms of a query's scores, ``[B]``: rounding errors are relative to it."""
+        """Bound ``[B]`` on the size of the terms of a query's scores, to which rounding errors are relative.
+
+        Args:
+            rows: Rows ``[B]`` of the queries in the set.
+            gallery: Rows of the gallery items in the set.
+        """
 
 
 def _statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor:
@@ -55,11 +77,11 @@ def _statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor
 
 
 class InnerBound:
-    """Bound of the inner product of the means.
+    """Bound, for exact search, of the score that is the inner product of the means; the score is its own bound.
 
     Args:
-        rows_at: Function from rows to their prepared distributions.
-        count: Number N of images.
+        rows_at: Function from rows ``[B]`` of the set of images to their prepared distributions.
+        count: Number N of images in the set.
     """
 
     per_image: Tensor | None = None
@@ -69,34 +91,42 @@ class InnerBound:
         self._norms = _statistic(rows_at, count, lambda d: d.mean.norm(dim=1))
 
     def left(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, D]`` of queries."""
+        """Means ``[B, D]`` of the queries in ``rows [B]``, the left factors of the inner product."""
         return self._rows_at(rows).mean
 
     def right(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, D]`` of gallery items."""
+        """Means ``[B, D]`` of the gallery items in ``rows [B]``, the right factors of the inner product."""
         return self._rows_at(rows).mean
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries with items at the given inner products."""
+        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]``: the inner products themselves."""
         return inner
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Score at the given inner products, which is its own bound: no number per image enters it."""
+        """Upper bounds of scores: the inner products themselves, because the score is the inner product.
+
+        ``rows``, ``low`` and ``high``, the queries and the ranges of a number per image, are not used.
+        """
         return inner
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery."""
+        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery.
+
+        Args:
+            rows: Rows ``[B]`` of the queries in the set of images.
+            gallery: Rows of the gallery items in the set.
+        """
         return self._norms[rows] * self._norms[gallery].max()
 
 
 class DistanceBound:
-    """Bound of the score -(|x - y|^2 + s_x + s_y), with a squared distance of means and a term s of each image.
+    """Bound, for exact search, of the score -(|x - y|^2 + s_x + s_y), with the means x, y and a term s of each image.
 
-    The product ``<(2x, 1), (y, -|y|^2 - s_y)>`` is the score up to the query's own part.
+    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` is the score up to the query's own part.
 
     Args:
-        rows_at: Function from rows to their prepared distributions.
-        count: Number N of images.
+        rows_at: Function from rows ``[B]`` of the set of images to their prepared distributions.
+        count: Number N of images in the set.
         terms: Function from distributions to their terms s, not negative; zero if not given.
     """
 
@@ -110,36 +140,48 @@ class DistanceBound:
         self._own = squares + self._terms
 
     def left(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, D + 1]`` of queries."""
+        """Left factors (2x, 1) ``[B, D + 1]`` of the inner product, for the queries in ``rows [B]`` with means x."""
         vectors = self._rows_at(rows).mean
         return torch.cat([2.0 * vectors, vectors.new_ones(len(rows), 1)], dim=1)
 
     def right(self, rows: Tensor) -> Tensor:
-        """Factors ``[B, D + 1]`` of gallery items."""
+        """Right factors (y, -|y|^2 - s_y) ``[B, D + 1]`` of the inner product, for the gallery items in ``rows [B]``.
+
+        A gallery item has the mean y and the own term s_y of the score.
+        """
         return torch.cat([self._rows_at(rows).mean, -self._own[rows, None]], dim=1)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries with items at the given inner products."""
+        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the inner products ``inner [B, M]``."""
         return inner.double() - self._own[rows, None]
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Score at the given inner products, which is its own bound: no number per image enters it."""
+        """Upper bounds of scores at the inner products ``inner [B, n]``: the scores themselves.
+
+        ``rows [B]`` are the queries. ``low`` and ``high``, the ranges of a number per image, are not used.
+        """
         return self.value(inner, rows, low)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus the terms."""
+        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus terms s.
+
+        Args:
+            rows: Rows ``[B]`` of the queries in the set of images.
+            gallery: Rows of the gallery items in the set.
+        """
         apart = (self._norms[rows] + self._norms[gallery].max()).square()
         return apart + self._terms[rows] + self._terms[gallery].max()
 
 
 class NormalBound(DistanceBound):
-    """Bound of the mutual likelihood of isotropic normals, -1/2 [d^2 / v + D log v + D log 2 pi] with v = v_a + v_b.
+    """Bound, for exact search, of the mutual likelihood of isotropic normals.
 
-    It falls with the squared distance d^2; for a given one it is largest at v = d^2 / D.
+    The score is -1/2 [d^2 / v + D log v + D log 2 pi] with v = v_a + v_b. It falls with the squared distance d^2; for a
+    given one it is largest at v = d^2 / D.
 
     Args:
-        rows_at: Function from rows to their distributions.
-        count: Number N of images.
+        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
+        count: Number N of images in the set.
     """
 
     def __init__(self, rows_at: Rows, count: int) -> None:
@@ -155,11 +197,20 @@ class NormalBound(DistanceBound):
         return (self._own[rows, None] - inner).clamp_min_(0.0)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries with items at the given inner products."""
+        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the inner products ``inner [B, M]``."""
         return self._score(self._squared(inner, rows), self.per_image[rows, None] + self.per_image[items])
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Score at the variance in [low, high] that is best for the distance of each query and group."""
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
+
+        Such a bound is the score at the variance in [low, high] that is best for the distance of query and group.
+
+        Args:
+            inner: Largest inner product ``[B, n]`` of each query with a group.
+            rows: Rows ``[B]`` of the queries in the set of images.
+            low: Smallest variance of each group, ``[n]`` or ``[B, n]``.
+            high: Largest variance of each group, of the same shape.
+        """
         squared, own = self._squared(inner, rows), self.per_image[rows, None]
         if low is high:
             return self._score(squared, own + low)
@@ -167,7 +218,12 @@ class NormalBound(DistanceBound):
         return self._score(squared, best)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the terms of a query's scores: largest distance over smallest variance, plus logarithms."""
+        """Bound ``[B]`` on the terms of a query's scores: largest distance over smallest variance, plus logarithms.
+
+        Args:
+            rows: Rows ``[B]`` of the queries in the set of images.
+            gallery: Rows of the gallery items in the set.
+        """
         ends, place = self.per_image[gallery].topk(min(2, len(gallery)), largest=False)
         # A query's own variance does not count twice: it is not its own neighbour.
         own = (gallery[place[0]] == rows) & (len(ends) > 1)
@@ -178,16 +234,17 @@ class NormalBound(DistanceBound):
 
 
 class VonMisesFisherBound:
-    """Bound of the mutual likelihood of two vMFs, log C(k_a) + log C(k_b) - log C(|k_a mu_a + k_b mu_b|).
+    """Bound, for exact search, of the mutual likelihood of two vMFs.
 
-    With L(k) = log C(0) - log C(k), the score is L(joint) - L(k_a) - L(k_b) + log C(0) and rises with the cosine. L is
-    the cumulant of the uniform distribution along a direction, so it is convex and its second derivatives are variances
-    in [0, 1/D]. Hence a chord between two knots h apart lies above L by at most h^2 / (8 D), and between two
-    concentrations the score exceeds its larger end by at most (difference)^2 / (8 D).
+    The score is log C(k_a) + log C(k_b) - log C(|k_a mu_a + k_b mu_b|), with C the normaliser. With L(k) = log C(0) -
+    log C(k), it is L(joint) - L(k_a) - L(k_b) + log C(0) and rises with the cosine. L is the cumulant of the uniform
+    distribution along a direction, so it is convex and its second derivatives are variances in [0, 1/D]. Hence a chord
+    between two knots h apart lies above L by at most h^2 / (8 D), and between two concentrations the score exceeds its
+    larger end by at most (difference)^2 / (8 D).
 
     Args:
-        rows_at: Function from rows to their distributions.
-        count: Number N of images.
+        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
+        count: Number N of images in the set.
     """
 
     KNOTS = 1 << 15
@@ -205,11 +262,11 @@ class VonMisesFisherBound:
         self._sag = self._step**2 / (8 * self._dim)
 
     def left(self, rows: Tensor) -> Tensor:
-        """Directions ``[B, D]`` of queries."""
+        """Modes ``[B, D]`` of the queries in ``rows [B]``, the left factors of the cosine."""
         return self._direction(rows)
 
     def right(self, rows: Tensor) -> Tensor:
-        """Directions ``[B, D]`` of gallery items."""
+        """Modes ``[B, D]`` of the gallery items in ``rows [B]``, the right factors of the cosine."""
         return self._direction(rows)
 
     def _direction(self, rows: Tensor) -> Tensor:
@@ -229,14 +286,24 @@ class VonMisesFisherBound:
         return one_plus.mul_(2.0 * own).mul_(other).add_((own - other).square_())
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries with items at the given cosines."""
+        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the cosines ``inner [B, M]``."""
         own, other = self.per_image[rows, None], self.per_image[items]
         joint = self._joint(inner, own, other).sqrt_()
         log = -vmf_log_normalizer_ratio(joint, self._dim)
         return log - self._log[rows, None] - self._log[items] + vmf_log_uniform(self._dim)
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Larger score of the two ends of [low, high], plus the most by which a score between may exceed it."""
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
+
+        Such a bound is the larger score of the two ends of [low, high], plus the most by which a score between may
+        exceed it.
+
+        Args:
+            inner: Largest cosine ``[B, n]`` of each query with a group.
+            rows: Rows ``[B]`` of the queries in the set of images.
+            low: Smallest concentration of each group, ``[n]`` or ``[B, n]``.
+            high: Largest concentration of each group, of the same shape.
+        """
         own = self.per_image[rows, None]
         bound = self._above(self._joint(inner, own, high).sqrt_()).sub_(self._above(high.clone()))
         if low is not high:
@@ -245,14 +312,26 @@ class VonMisesFisherBound:
         return bound.sub_(self._log[rows, None]).add_(self._sag + vmf_log_uniform(self._dim))
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the terms of a query's scores: twice the concentrations, since L(k) <= k, plus log C(0)."""
+        """Bound ``[B]`` on the terms of a query's scores: twice the largest sum of concentrations, plus |log C(0)|.
+
+        C is the normaliser of the vMF.
+
+        Args:
+            rows: Rows ``[B]`` of the queries in the set of images.
+            gallery: Rows of the gallery items in the set.
+        """
         return 2.0 * (self.per_image[rows] + self.per_image[gallery].max()) + abs(vmf_log_uniform(self._dim))
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
-    """Bound of the mutual likelihood score for the kind of the distributions.
+    """Bound of the mutual likelihood score, for exact search, that fits the kind of the distributions.
 
-    It is None for diagonal normals, whose variances do not separate from the distance.
+    None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not separate from
+    the distance.
+
+    Args:
+        rows_at: Function from rows ``[B]`` of the set to their distributions.
+        count: Number of images in the set.
     """
     cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
     if cls is IsotropicNormal:

@@ -14,14 +14,15 @@ from .registry import get_scorer
 
 
 class DistributionScorer:
-    """A scorer bound to a batch of distributions: scores in float64 between rows of the batch.
+    """Scorer, a function that compares two sets of embeddings, bound to one batch of distributions.
+
+    It gives scores in float64 between images that are named by their rows in the batch; higher = more similar.
 
     Args:
-        name: Name of the scorer.
+        name: Name of the scorer, such as ``cosine``.
         distribution: All embeddings, batch shape ``[N]``.
         options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
-        device: Where matrices of scores are computed: for scores without a bound and for small sets. Searches by bounds
-            and aligned pairs stay on the CPU.
+        device: Where matrices of scores are computed. Aligned pairs and searches with :meth:`bound` stay on the CPU.
     """
 
     def __init__(
@@ -46,25 +47,28 @@ class DistributionScorer:
         return rows if self._spec.prepare_once else self._spec.prepare(rows)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` between two lists of rows, on the scorer's device."""
+        """Scores ``[Q, G]`` between rows ``queries [Q]`` and ``gallery [G]`` of the batch, on the scorer's device."""
         # Rankings ask block after block for the same gallery.
         if self._gallery is None or self._gallery[0] is not gallery:
             self._gallery = (gallery, on_device(self._rows(gallery), self.device))
         return self._spec.matrix(on_device(self._rows(queries), self.device), self._gallery[1], **self._options)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores ``[P]`` of P pairs of rows, ``left[i]`` with ``right[i]``."""
+        """Scores ``[P]`` of P pairs of rows of the batch, ``left[i]`` with ``right[i]``."""
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
-        """The score as a function of one inner product, for searches by bounds; None if it is no such function."""
+        """Score as a function of one inner product, with which an exact search skips most of a gallery.
+
+        None if the score is no such function.
+        """
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
 
 
 def mode_scorer(distribution: Distribution, device: str = "cpu") -> DistributionScorer:
-    """Build a scorer of the negative squared distance of the modes.
+    """Build a scorer, a function that compares embeddings, of the negative squared distance of the modes.
 
-    By it the public code of Probabilistic Embeddings Revisited (PER) chooses what a scorer ranks.
+    The public code of Probabilistic Embeddings Revisited uses it to choose the candidates that another scorer ranks.
 
     Args:
         distribution: All embeddings, batch shape ``[N]``.

@@ -36,7 +36,7 @@ def _legendre(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def expected_direction(d: Distribution) -> Tensor:
-    """Expected direction E[z / |z|], ``[N, D]``.
+    """Expected direction E[z / |z|], ``[N, D]``, of N distributions.
 
     vMF: A(k) mu. Isotropic normal: m(lambda) mu/|mu| with lambda = |mu|/sigma and
 
@@ -46,6 +46,8 @@ def expected_direction(d: Distribution) -> Tensor:
     with 1/|z| = 2/sqrt(pi) integral exp(-t^2 |z|^2) dt:
 
         E[z_i/|z|] = 2/sqrt(pi) integral_0^inf mu_i/w_i prod_j w_j^{-1/2} exp(-t^2 mu_j^2/w_j) dt,  w_j = 1 + 2 t^2 v_j.
+
+    Point: its direction.
 
     Raises:
         ValueError: If the distribution is of another kind.
@@ -77,10 +79,10 @@ def expected_direction(d: Distribution) -> Tensor:
 
 
 def sampled_direction(d: Distribution, samples: int = SAMPLES, seed: int = 0) -> Tensor:
-    """Mean of ``samples`` normalised draws, ``[N, D]``: a noisy :func:`expected_direction`.
+    """Mean of ``samples`` normalised draws from each of N distributions, ``[N, D]``: a noisy E[z / |z|].
 
-    The mean over all pairs of draws of two images is the inner product of these. The random state is left alone; the
-    draws of a batch are the same in every call with the same seed.
+    The inner product of two images' means is the mean cosine over all pairs of their draws. The global random state
+    does not change; the draws of a batch are the same in every call with the same seed.
     """
     with torch.random.fork_rng(devices=[d.mean.device] if d.mean.is_cuda else []), torch.no_grad():
         torch.manual_seed(seed)
@@ -88,13 +90,19 @@ def sampled_direction(d: Distribution, samples: int = SAMPLES, seed: int = 0) ->
 
 
 def expected_l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Negative expected squared distance of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b)."""
+    """Negative expected squared distance of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b).
+
+    Args:
+        a: Distributions, batch shape ``[Na]``.
+        b: Distributions, batch shape ``[Nb]``.
+        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
+    """
     u, v = layout.outer(total_variance(a), total_variance(b))
     return -(layout.squared_distance(a.mean, b.mean) + u + v)
 
 
 def total_variance(d: Distribution) -> Tensor:
-    """Trace of the covariance, ``[N]``."""
+    """Trace of the covariance of N distributions, ``[N]``."""
     if isinstance(d, VonMisesFisher):
         return 1.0 - d.mean_resultant_length.square()
     if isinstance(d, IsotropicNormal):

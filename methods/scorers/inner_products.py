@@ -18,12 +18,14 @@ def _mode(d: Distribution) -> Tensor:
 
 
 def unit_mean(d: Distribution) -> Tensor:
-    """Direction of the mean, ``[N, D]``. A zero vector stays zero."""
+    """Direction of the mean of N distributions, ``[N, D]``. A zero vector stays zero."""
     return F.normalize(_mode(d), dim=-1, eps=1e-30)
 
 
 def modes_of(d: Distribution) -> PointMass:
-    """Modes ``[N, D]``: on the unit sphere for points, whose directions are compared, and for von Mises-Fisher.
+    """Modes of N distributions, as points ``[N, D]``.
+
+    They have unit length for points, of which only directions are compared, and for von Mises-Fisher distributions.
 
     Example:
         >>> import torch
@@ -34,7 +36,13 @@ def modes_of(d: Distribution) -> PointMass:
 
 
 def inner_of_means(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Scores that are inner products of the means, in the given layout."""
+    """Inner products of the means of two batches of distributions, as scores.
+
+    Args:
+        a: Distributions, batch shape ``[Na]``.
+        b: Distributions, batch shape ``[Nb]``.
+        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
+    """
     return layout.inner(a.mean, b.mean)
 
 

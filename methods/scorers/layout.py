@@ -6,41 +6,47 @@ from torch import Tensor
 
 
 class Matrix:
-    """Layout of batches ``[Na]`` and ``[Nb]`` whose scores are ``[Na, Nb]``, by matrix products."""
+    """Layout in which all pairs of two batches ``[Na]`` and ``[Nb]`` are scored, ``[Na, Nb]``, by matrix products.
+
+    A score is written once with the functions of a layout, and also works for :class:`Pairs`.
+    """
 
     @staticmethod
     def inner(x: Tensor, y: Tensor) -> Tensor:
-        """Inner products of ``[Na, D]`` and ``[Nb, D]``."""
+        """Inner products ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``."""
         return x @ y.mT
 
     @staticmethod
     def outer(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Per-item values ``[Na, *]`` and ``[Nb, *]``, ready to broadcast against each other."""
+        """Values per image ``u [Na, *]`` and ``v [Nb, *]``, reshaped to broadcast to all pairs ``[Na, Nb, *]``."""
         return u.unsqueeze(1), v.unsqueeze(0)
 
     @staticmethod
     def squared_distance(x: Tensor, y: Tensor) -> Tensor:
-        """Squared Euclidean distances, never below zero."""
+        """Squared Euclidean distances ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``, at least zero."""
         squares = x.square().sum(-1)[:, None] + y.square().sum(-1)[None, :]
         return (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
 
 
 class Pairs:
-    """Layout of two batches ``[N]`` whose scores ``[N]`` are of aligned pairs."""
+    """Layout in which aligned pairs of two batches ``[N]`` are scored, ``[N]``.
+
+    A score is written once with the functions of a layout, and also works for :class:`Matrix`.
+    """
 
     @staticmethod
     def inner(x: Tensor, y: Tensor) -> Tensor:
-        """Inner products of aligned rows."""
+        """Inner products ``[N]`` of aligned rows of ``x`` and ``y``, each ``[N, D]``."""
         return (x * y).sum(-1)
 
     @staticmethod
     def outer(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Per-item values ``u`` and ``v`` unchanged, because they are aligned already."""
+        """Values per image ``u`` and ``v``, each ``[N, *]``, unchanged, because they are aligned already."""
         return u, v
 
     @staticmethod
     def squared_distance(x: Tensor, y: Tensor) -> Tensor:
-        """Squared Euclidean distances of aligned rows."""
+        """Squared Euclidean distances ``[N]`` of aligned rows of ``x`` and ``y``, each ``[N, D]``."""
         return (x - y).square().sum(-1)
 
 

@@ -66,10 +66,13 @@ def _known(name: str) -> str:
 
 
 def register_scorer(spec: ScorerSpec) -> ScorerSpec:
-    """Register the scorer of a plug-in, so that it can be named wherever scorers are.
+    """Register a plug-in's scorer, a function that compares two sets of embeddings, for use by name.
 
     Args:
-        spec: The scorer. The module that calls this is the one whose code its results depend on.
+        spec: The scorer. Its results count as dependent on the code of the module that calls this function.
+
+    Returns:
+        The scorer, unchanged.
 
     Raises:
         ValueError: If another module has a scorer of that name.
@@ -82,7 +85,7 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
 
 
 def get_scorer(name: str) -> ScorerSpec:
-    """Return the scorer of a name.
+    """Return the scorer of a name, a function that compares two sets of embeddings, with its description.
 
     Raises:
         ValueError: If there is none of that name; the message gives the nearest known one.
@@ -91,7 +94,9 @@ def get_scorer(name: str) -> ScorerSpec:
 
 
 def scorer_module(name: str) -> str:
-    """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``, without import.
+    """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``.
+
+    The module is not imported. A scorer is a function that compares two sets of embeddings.
 
     Raises:
         ValueError: If there is none of that name; the message gives the nearest known one.
@@ -106,13 +111,13 @@ def scorer_module(name: str) -> str:
 
 
 def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
-    """Scores between two batches of distributions.
+    """Scores of all pairs of two batches of distributions.
 
     Args:
-        name: One of :data:`SCORERS`.
+        name: Name of the scorer, such as ``cosine`` or ``mls`` (mutual likelihood score).
         a: Batch shape ``[Na]``, event shape ``[D]``.
         b: Batch shape ``[Nb]``, event shape ``[D]``.
-        options: ``scale`` and ``bias`` of ``match`` and ``sampled_match``.
+        options: ``scale`` and ``bias`` of HIB's match probability, for the scorers ``match`` and ``sampled_match``.
 
     Returns:
         ``[Na, Nb]``, higher = more similar.
@@ -134,6 +139,15 @@ def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) 
 
 
 def paired_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
-    """Scores of aligned pairs: the diagonal of :func:`pairwise_score`, ``[N]``, without the matrix."""
+    """Scores ``[N]`` of aligned pairs of two batches of N distributions, higher = more similar.
+
+    They are the diagonal of :func:`pairwise_score`, without the matrix.
+
+    Args:
+        name: Name of the scorer, such as ``cosine`` or ``mls`` (mutual likelihood score).
+        a: First distributions of the pairs.
+        b: Second distributions of the pairs.
+        options: ``scale`` and ``bias`` of HIB's match probability, for the scorers ``match`` and ``sampled_match``.
+    """
     spec = get_scorer(name)
     return spec.pairs(spec.prepare(a), spec.prepare(b, seed=1), **options)

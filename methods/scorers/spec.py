@@ -13,28 +13,35 @@ from .layout import Matrix, Pairs
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
-    """Return the distribution unchanged: the preparation of a scorer that needs none."""
+    """Return the distribution unchanged: the preparation of embeddings for a scorer that needs none.
+
+    ``seed``, for preparations that are random, is not used.
+    """
     return distribution
 
 
 def no_bound(rows_at: Rows, count: int) -> None:
-    """Return None: the bound of a scorer that has none."""
+    """Return None in place of a bound for exact search: for a scorer that is no function of an inner product.
+
+    The arguments, a function from rows to distributions and the number of images, are not used.
+    """
     return None
 
 
 @dataclass(frozen=True)
 class ScorerSpec:
-    """Description of a scorer: its name, its score, and how embeddings are prepared for it.
+    """Description of a scorer, a function that compares two batches of embeddings.
 
     Attributes:
-        name: Name on the command line and in the tables.
+        name: Name on the command line and in results.
         formula: Formula of the score, as text.
-        score: ``(a, b, layout, **options) -> scores`` of prepared distributions.
-        prepare: Work that concerns one image only, done once per image and not once per pair; ``seed`` keeps the
-            draws of two batches apart.
+        score: Function ``(a, b, layout, **options) -> scores`` of prepared distributions; the layout is
+            :class:`.Matrix` (all pairs) or :class:`.Pairs` (aligned pairs).
+        prepare: Function ``(distribution, seed=0) -> distribution`` for work that concerns one image only, done once
+            per image and not once per pair; different seeds keep the draws of two batches apart.
         prepare_once: Whether preparation is expensive or random, so that it must be done once for a whole set.
         options: Names of the keyword options of ``score`` (trained parameters of a scorer).
-        bound: ``(rows_at, count) -> bound``, where ``rows_at`` gives prepared distributions of some of
+        bound: Function ``(rows_at, count) -> bound``, where ``rows_at`` gives prepared distributions of some of
             ``count`` images. A bound is the score as a function of one inner product and one number per image, with
             which an exact search skips most of a gallery; None if the score is no such function.
     """
@@ -48,9 +55,17 @@ class ScorerSpec:
     bound: Callable[[Rows, int], Bound | None] = no_bound
 
     def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
-        """Scores ``[Na, Nb]`` of prepared distributions."""
+        """Scores ``[Na, Nb]`` of all pairs of two batches of prepared distributions.
+
+        Prepared means passed through ``prepare``. ``options`` are the trained parameters of the scorer by name, such as
+        HIB's ``scale`` and ``bias``.
+        """
         return self.score(a, b, Matrix, **options)
 
     def pairs(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
-        """Scores ``[N]`` of prepared, aligned distributions."""
+        """Scores ``[N]`` of the aligned pairs of two batches of N prepared distributions.
+
+        Prepared means passed through ``prepare``. ``options`` are the trained parameters of the scorer by name, such as
+        HIB's ``scale`` and ``bias``.
+        """
         return self.score(a, b, Pairs, **options)

@@ -14,7 +14,7 @@ RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
 
 
 def get_recipe(name: str) -> Recipe:
-    """Recipe by name.
+    """Training recipe (settings of network, data and optimiser) of a name, such as ``cub200``.
 
     Raises:
         ValueError: If there is none of that name.
@@ -26,9 +26,10 @@ def get_recipe(name: str) -> Recipe:
 
 
 def recipe_of(dataset: type) -> Recipe:
-    """Training recipe of a data set: a ``Recipe`` or the name of one.
+    """Training recipe (settings of network, data and optimiser) of a data set.
 
-    The class itself or its nearest base class that sets ``recipe``, or whose file defines ``RECIPE``, decides.
+    The class itself or its nearest base class that sets ``recipe``, or whose source file defines ``RECIPE``, decides.
+    It gives a ``Recipe`` or the name of one.
 
     Args:
         dataset: Class of the data set.

@@ -13,7 +13,14 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Range:
-    """Range in which a hyper-parameter is tuned, both ends included; on a logarithmic scale if ``log``."""
+    """Range in which a hyper-parameter is tuned.
+
+    Attributes:
+        low: Smallest value, included.
+        high: Largest value, included.
+        log: Whether values are drawn on a logarithmic scale.
+        type: Type of the values.
+    """
 
     low: float
     high: float
@@ -23,7 +30,10 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """Optimiser and schedule of one stage of a training.
+    """Settings of the optimiser and schedule of a training.
+
+    The objective is the loss with its own parameters; heads are layers that turn features of the backbone into
+    embeddings.
 
     Attributes:
         optimizer: ``adamw``, ``adam``, ``sgd`` (momentum 0.9) or ``rmsprop`` (momentum 0.9).
@@ -32,13 +42,13 @@ class Optim:
         lr_objective: Peak learning rate of the objective's own parameters (class weights, proxies).
         weight_decay: Weight decay of backbone and heads, and of the objective's own parameters unless
             ``decay_objective`` is false.
-        decay_objective: Whether class weights and proxies decay.
+        decay_objective: Whether weight decay applies to class weights and proxies.
         schedule: ``onecycle`` (warm-up, cosine to zero), ``cosine`` (to zero), ``step``, ``multistep`` or ``constant``.
         gamma: Factor of ``step``, after every ``step_epochs`` epochs, and of ``multistep``, at its ``milestones``.
         step_epochs: Epochs between two steps.
-        milestones: Epochs after which ``multistep`` goes down.
+        milestones: Epochs after which ``multistep`` multiplies the rates by ``gamma``.
         warmup: Fraction of the steps that ``onecycle`` spends warming up.
-        head_epochs: Number of first epochs in which the backbone stays as it is and only the rest trains.
+        head_epochs: Number of first epochs in which the backbone is frozen and only the rest trains.
         grad_clip: Largest global norm of the gradient; 0 leaves gradients as they are.
         epochs: Passes over the training images.
         precision: Precision of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling);
@@ -66,16 +76,18 @@ class Optim:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Optim):
-    """Default optimisation of one stage, with the ranges of what is tuned.
+    """Default optimisation of one kind of training, with the ranges of what is tuned.
+
+    The kinds are training end to end and training on cached features of a frozen backbone.
 
     Attributes:
-        search: Ranges by the name of the tuned value.
+        search: Ranges by the name of the tuned setting, such as ``lr``.
     """
 
     search: Mapping[str, Range] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """The defaults by name, without the ranges."""
+        """Default settings of the optimiser by name, without the ranges in which they are tuned."""
         return {item.name: getattr(self, item.name) for item in fields(Optim)}
 
 
@@ -93,25 +105,26 @@ BATCHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Training settings of one data set, the same for every method.
+    """Training settings of one data set (network, data and optimiser), the same for every method.
 
     Attributes:
         backbone: Name of the backbone.
         dim: Embedding size.
-        base: Method whose trained model two-stage methods start from.
-        classes_per_batch: P of the class-balanced batches.
-        images_per_class: K of the class-balanced batches.
+        base: Name of the method whose trained model two-stage methods start from.
+        classes_per_batch: Number of classes in a class-balanced batch.
+        images_per_class: Number of images of each class in such a batch.
         end_to_end: Optimisation when the backbone is trained.
         frozen: Optimisation when the backbone is frozen and its features are cached.
-        augmentation: Keyword arguments of the data set's augmentation, in both stages.
-        feature_views: Augmented views cached per image when the backbone is frozen.
+        augmentation: Keyword arguments of the data set's augmentation, with a trained and with a frozen backbone.
+        feature_views: Augmented versions of each image whose features are cached when the backbone is frozen.
         view: How photographs are read (``datasets.View``); empty for data sets that come as pixels.
-        freeze_norm: What of the backbone's batch norms stays as it is: ``no``, ``statistics`` or ``all``.
+        freeze_norm: Part of the batch norms of a network for photographs that stays fixed: ``no``, ``statistics``
+            (running mean and variance) or ``all`` (also scale and shift).
         pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
         calibrate: Whether features of a network for photographs are divided by a constant before training, so that
-            their root mean square is 1; a head on a base has the base's constant.
+            their root mean square is 1; a head trained on an already trained model keeps that model's constant.
         epoch_repeats: Passes over the training images that count as one epoch.
-        methods: Defaults that differ from a method's own on this data set: ``{method: {parameter: value}}``.
+        methods: Parameters whose default on this data set differs from the method's: ``{method: {parameter: value}}``.
     """
 
     backbone: str
@@ -131,5 +144,5 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
-        """Settings of the training batches, by name."""
+        """Settings by name, such as ``images_per_class``, of how training images are batched and enter the backbone."""
         return {name: getattr(self, name) for name in BATCHES}
