@@ -102,7 +102,7 @@ def check_entries(
 
 
 def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
-    from ..conformance import CHECKS
+    from ..conformance.methods import CHECKS
     from ..planning.request import expand
 
     registry = Registry("methods", plugins)
@@ -111,7 +111,7 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
 
 
 def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
-    from ..conformance import DATASET_CHECKS
+    from ..conformance.datasets import DATASET_CHECKS
     from ..planning.request import expand
 
     site = site_of(Path(), plugin=list(plugins), data_root=root)
@@ -121,7 +121,7 @@ def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Pat
 
 
 def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
-    from ..conformance import TEST_CHECKS
+    from ..conformance.tests import TEST_CHECKS
     from ..planning.request import expand
     from ..protocols.known_tests import known_groups, load_tests
 
@@ -134,7 +134,7 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
 
 
 def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
-    from ..conformance import CORRUPTION_CHECKS
+    from ..conformance.corruptions import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
     from ..planning.request import expand
 
@@ -164,7 +164,7 @@ def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[CheckR
 
 def _reason(error: Exception) -> str:
     """Message of an error, with its place if it is of a plug-in; a method that a class leaves out is named."""
-    from ..conformance import ConformanceError
+    from ..conformance.failure import ConformanceError
 
     if isinstance(error, ConformanceError):
         return first_line(error)

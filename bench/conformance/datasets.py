@@ -1,0 +1,210 @@
+"""Checks of a data set that was opened: disjoint classes, labels, identities, images, crops and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .failure import require
+
+if TYPE_CHECKING:
+    from ..datasets.dataset import Dataset
+    from ..datasets.image_set import ImageSet
+
+
+FOLDS = 4
+"""Blocks of development classes that a data set is checked with."""
+
+SAMPLE = 8
+"""Images of each part of a data set that are read."""
+
+
+def _parts(dataset: Dataset) -> Iterator[tuple[str, ImageSet]]:
+    split = dataset.train_val(0, FOLDS)
+    yield from (("train", split.train), ("val", split.val), ("test", dataset.test()))
+
+
+def _sample(images: ImageSet) -> Tensor:
+    """Positions of a few images, spread over the set."""
+    return torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).long()
+
+
+def _size(dataset: Dataset) -> list[int]:
+    """Channels, height and width of an image; photographs have the size that they are read with."""
+    view = getattr(dataset, "view", None)
+    return [dataset.input_channels, *((view.image_size, view.image_size) if view else dataset.image_size)]
+
+
+def data_metadata(dataset: Dataset) -> None:
+    """Require that a data set has a name, a summary, a docstring, a number of channels and an image size."""
+    cls = type(dataset)
+    require(bool(dataset.name and dataset.summary), "name and summary must not be empty")
+    require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
+    size = (getattr(dataset, "input_channels", 0), *getattr(dataset, "image_size", ()))
+    require(len(size) == 3 and min(size) > 0, "input_channels and image_size = (height, width) must be set")
+
+
+def disjoint_classes(dataset: Dataset) -> None:
+    """Require that training, validation and test classes are disjoint in every fold.
+
+    Training and validation classes together must be the same in all folds.
+    """
+    test, development = set(dataset.test().class_names), None
+    for fold in range(FOLDS):
+        split = dataset.train_val(fold, FOLDS)
+        train, val = set(split.train.class_names), set(split.val.class_names)
+        require(bool(train and val), f"fold {fold} has {len(train)} training and {len(val)} validation classes")
+        for first, second, what in (
+            (train, val, "training and validation"),
+            (train | val, test, "development and test"),
+        ):
+            shared = first & second
+            require(not shared, f"fold {fold}: class {min(shared, default='')!r} is among {what} classes")
+        require(development in (None, train | val), f"fold {fold} has other development classes than fold 0")
+        development = train | val
+
+
+def trainable_and_testable(dataset: Dataset) -> None:
+    """Require that a data set has enough training classes for a batch, and queries that have something to find.
+
+    The size of a batch comes from its recipe (its training settings). In training, validation and test images, at least
+    one query must have another image of its class in the gallery.
+    """
+    from ..errors import TooFewClasses
+    from ..protocols.recipes import recipe_of
+
+    wanted = recipe_of(type(dataset)).classes_per_batch
+    classes = min(dataset.train_val(fold, FOLDS).train.num_classes for fold in range(FOLDS))
+    require(wanted <= classes, str(TooFewClasses(dataset.name, wanted, classes)))
+    for part, images in _parts(dataset):
+        labels = images.labels
+        queries, gallery = (labels if rows is None else labels[rows] for rows in (images.queries, images.gallery))
+        others = torch.bincount(gallery, minlength=images.num_classes)
+        # A query that is in the gallery does not find itself.
+        itself = torch.zeros(len(labels), dtype=torch.bool)
+        itself[slice(None) if images.gallery is None else images.gallery] = True
+        own = itself if images.queries is None else itself[images.queries]
+        found = bool((others[queries] - own.long() > 0).any())
+        require(found, f"{part}: no query has another image of its class to find; classes need two images or more")
+
+
+def class_labels(dataset: Dataset) -> None:
+    """Require that the labels of C classes are 0..C-1, with one distinct name per class."""
+    for part, images in _parts(dataset):
+        labels = images.labels.unique().tolist()
+        require(labels == list(range(images.num_classes)), f"{part}: labels must be 0..C-1, one per class name")
+        require(len(set(images.class_names)) == images.num_classes, f"{part}: names of classes repeat")
+
+
+def unique_ids(dataset: Dataset) -> None:
+    """Require that every image has an identity (id) of its own, across training, validation and test images."""
+    ids = [identity for _, images in _parts(dataset) for identity in images.ids]
+    require(len(set(ids)) == len(ids), "identities repeat; every image needs one of its own, in all parts")
+
+
+def evaluation(dataset: Dataset) -> None:
+    """Require that evaluation images are finite float32 of the declared size, the same every time and in any batch."""
+    declared = _size(dataset)
+    for part, images in _parts(dataset):
+        index = _sample(images)
+        first = images.evaluation(index)
+        require(list(first.shape[1:]) == declared, f"{part}: images are {list(first.shape[1:])}, not {declared}")
+        require(first.dtype == torch.float32, f"{part}: images are {first.dtype}, not float32")
+        require(bool(torch.isfinite(first).all()), f"{part}: images are not finite")
+        require(images.pixels_of(index).dtype == torch.uint8, f"{part}: pixels_of must give uint8")
+        again = images.evaluation(index.flip(0)).flip(0)
+        require(torch.equal(first, again), f"{part}: an image depends on its batch, or on chance")
+
+
+def training_batches(dataset: Dataset) -> None:
+    """Require that augmented training images are finite float32 of the declared size.
+
+    They must be determined by the random generator alone.
+    """
+    images = dataset.train_val(0, FOLDS).train
+    index, settings = _sample(images), dataset.augmentation_type()
+    first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
+    declared = [len(index), *_size(dataset)]
+    require(list(first.shape) == declared, f"a training batch is {list(first.shape)}, not {declared}")
+    require(first.dtype == torch.float32, f"a training batch is {first.dtype}, not float32")
+    require(bool(torch.isfinite(first).all()), "a training batch is not finite")
+    require(torch.equal(first, again), "the same generator gives two different batches")
+
+
+def crops(dataset: Dataset) -> None:
+    """Require that the crop of fraction 1 is the largest centred square, and that smaller crops have the same size.
+
+    The fraction is the side of a crop relative to the image's side; crops are resized to the size of evaluation images.
+    """
+    for part, images in _parts(dataset):
+        index = _sample(images)
+        whole = images.cropped(index, torch.ones(len(index)))
+        clean = _centred_squares(images, index)
+        what = "the centred square of the shorter side" if whole.shape == clean.shape else f"{list(clean.shape)}"
+        same = whole.shape == clean.shape and torch.allclose(whole, clean, atol=1e-5)
+        require(same, f"{part}: the crop of fraction 1 is not {what}")
+        half = images.cropped(index, torch.full((len(index),), 0.5))
+        require(half.shape == clean.shape, f"{part}: a crop is {list(half.shape)}, not {list(clean.shape)}")
+
+
+def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
+    """Evaluation views of the largest centred squares: of images in memory, which are read whole, of the images."""
+    from ..datasets.decode import decode
+    from ..datasets.photo_images import PhotoImages
+    from ..datasets.view import evaluation_view
+
+    if not isinstance(images, PhotoImages):
+        return images.evaluation(index)
+    # The side and the corner are rounded before the square is resized, so that it is not exactly the evaluation view
+    # of the whole photograph, which is resized first.
+    views = []
+    for i in index.tolist():
+        image = decode(images.paths[i])
+        side = min(image.shape[1:])
+        top, left = (round((length - side) / 2) for length in image.shape[1:])
+        views.append(evaluation_view(image[:, top : top + side, left : left + side], images.view))
+    return images.normalised(torch.stack(views))
+
+
+def subsets(dataset: Dataset) -> None:
+    """Require that selecting images of a data set keeps the given order, their classes and their pixels.
+
+    Classes without a selected image must be dropped.
+    """
+    for part, images in _parts(dataset):
+        index = _sample(images).flip(0)
+        chosen = images.select(index)
+        names = [images.class_names[images.labels[i]] for i in index.tolist()]
+        require(chosen.ids == tuple(images.ids[i] for i in index.tolist()), f"{part}: select changes the order")
+        kept = [chosen.class_names[label] for label in chosen.labels.tolist()]
+        require(kept == names, f"{part}: select changes the class of an image")
+        require(set(chosen.class_names) == set(names), f"{part}: select keeps classes that have no image")
+        pixels = chosen.evaluation(torch.arange(len(index)))
+        require(torch.equal(pixels, images.evaluation(index)), f"{part}: select changes images")
+
+
+def manifests(dataset: Dataset) -> None:
+    """Require that the hash of a split's content is reproducible and does not depend on the order of its images."""
+    for (part, images), (_, again) in zip(_parts(dataset), _parts(dataset)):
+        manifest = images.manifest_sha256()
+        require(manifest == again.manifest_sha256(), f"{part}: built twice, the content differs")
+        turned = images.select(torch.arange(len(images)).flip(0))
+        require(manifest == turned.manifest_sha256(), f"{part}: the manifest depends on the order of the images")
+
+
+DATASET_CHECKS: dict[str, Callable[[Dataset], None]] = {
+    "metadata": data_metadata,
+    "classes": disjoint_classes,
+    "batches": trainable_and_testable,
+    "labels": class_labels,
+    "ids": unique_ids,
+    "evaluation": evaluation,
+    "training": training_batches,
+    "crops": crops,
+    "select": subsets,
+    "manifest": manifests,
+}
+"""Every check of a data set that was opened, by name."""

@@ -1,0 +1,302 @@
+"""Checks of a method: shapes, gradients, confidence, state and frozen parts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .failure import require
+
+if TYPE_CHECKING:
+    pass
+
+CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
+
+
+def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images ``[B, 1, 20, 20]`` of a few classes that differ by a fixed pattern, and labels."""
+    g = torch.Generator().manual_seed(seed)
+    patterns = torch.randn(CLASSES, 1, SIDE, SIDE, generator=g)
+    labels = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
+    images = patterns[labels] + 0.3 * torch.randn(len(labels), 1, SIDE, SIDE, generator=g)
+    return images, labels
+
+
+def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
+    """A small network that the checks of a method use, in training mode and initialised on a batch of synthetic images.
+
+    A two-stage method is built on a small CosFace objective as its base.
+
+    Args:
+        cls: Class of the method.
+        fidelity: Form of the method: ``corrected``, or ``released`` for what the public code of its paper computes.
+        params: Parameters of the method that differ from its defaults.
+    """
+    from ..methods._model import EmbeddingModel
+    from ..methods.backbones.registry import build_backbone
+    from ..methods.cosface import CosFace
+
+    method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
+    torch.manual_seed(0)
+    backbone = build_backbone("convnet", 1, None)
+    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
+    model = EmbeddingModel(method, backbone, CLASSES, DIM, base)
+    model.train()
+    if method.warm_start:
+        images, labels = _batch()
+        with torch.no_grad():
+            method.initialise(model, model(images).raw, labels)
+    return model
+
+
+def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
+    torch.manual_seed(1)
+    loss: Tensor = model.objective(model(images).distribution, labels)
+    return loss
+
+
+def metadata(cls: Any) -> None:
+    """Require that a method's class has a name, summary, docstring and known scorer, and that its declarations agree.
+
+    It must have a corrected form, which computes what the paper's equations say. ``released_behaviour`` tells how the
+    other forms, which compute what a public code does, differ from it. Every default lies inside its search range,
+    whose ends are valid values.
+    """
+    from ..methods.scorers.registry import get_scorer
+
+    require(bool(cls.name and cls.summary), "name and summary must not be empty")
+    require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
+    get_scorer(cls.scorer)
+    require("corrected" in cls.fidelities, "every method has a corrected form")
+    released = len(cls.fidelities) > 1
+    require(released == bool(cls.released_behaviour), "released_behaviour must say what fidelity=released does")
+    defaults = cls.Params().model_dump()
+    for name, field in cls.Params.model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and "search" in extra:
+            search: Any = extra["search"]
+            inside = search["low"] <= defaults[name] <= search["high"]
+            require(inside, f"default of {name} is outside its search range")
+            for end in ("low", "high"):
+                cls.Params(**{name: search[end]})
+
+
+def shapes(cls: Any) -> None:
+    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
+    model = build(cls)
+    images, labels = _batch()
+    embedding = model(images)
+    require(embedding.raw.shape == (len(labels), DIM), "raw embeddings must be [B, D]")
+    distribution = embedding.distribution
+    shape = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
+    require(shape == ((len(labels),), (DIM,)), f"batch and event shape are {shape}")
+    require(_loss(model, images, labels).shape == (), "the objective must return a scalar")
+
+
+def finite(cls: Any) -> None:
+    """Require that the loss and the gradients of a method are finite, in each of its forms.
+
+    The forms are the corrected one (the paper's equations) and those of public codes. The corrected form must keep them
+    finite also at extreme outputs of the heads and for a batch of one class; there, a ``ValueError`` is accepted too.
+    """
+    for fidelity in cls.fidelities:
+        model = build(cls, fidelity)
+        images, labels = _batch()
+        loss = _loss(model, images, labels)
+        loss.backward()
+        require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                require(p.grad is not None, f"{fidelity}: {name} is trained but has no gradient")
+                require(bool(torch.isfinite(p.grad).all()), f"{fidelity}: gradient of {name} is not finite")
+        if fidelity == "corrected":
+            _extremes(model, labels)
+            _extreme_spreads(model, labels)
+
+
+def _extremes(model: Any, labels: Tensor) -> None:
+    features = torch.rand(len(labels), model.mean.in_features)
+    direction = torch.nn.functional.normalize(torch.randn(DIM), dim=0)
+    cases = {
+        "zero": torch.zeros(len(labels), DIM),
+        "equal": direction.expand(len(labels), DIM),
+        "opposite": direction * (1.0 - 2.0 * (torch.arange(len(labels)) % 2))[:, None],
+        "huge": 1e4 * torch.randn(len(labels), DIM),
+        "tiny": 1e-6 * torch.randn(len(labels), DIM),
+        "one class": torch.randn(len(labels), DIM),
+    }
+    half = {"float16 features": features.half(), "largest float16 features": 6.5e4 * features.half()}
+    for name, pooled in half.items():
+        try:
+            loss = model.objective(model.embed_features(pooled).distribution, labels)
+        except ValueError:
+            continue
+        require(bool(torch.isfinite(loss)), f"{name}: the loss is {loss.item()}")
+    for name, raw in cases.items():
+        spread = None if model.spread is None else model.spread(features).detach()
+        y = torch.zeros_like(labels) if name == "one class" else labels
+        _require_finite(model, f"{name} embeddings", raw, spread, y)
+
+
+def _extreme_spreads(model: Any, labels: Tensor) -> None:
+    """Require finite losses and gradients for extreme outputs of a spread head, as one large step can cause."""
+    if model.spread is None:
+        return
+    features = torch.rand(len(labels), model.mean.in_features)
+    raw = torch.randn(len(labels), DIM)
+    with torch.no_grad():
+        shape = model.spread(features).shape
+    signs = 1.0 - 2.0 * (torch.arange(shape.numel()) % 2).reshape(shape)
+    _require_finite(model, "a spread head at zero", raw, torch.zeros(shape), labels)
+    # Squares of these fit float32; beyond 1e19 they would not.
+    for size in (1e-6, 1e2, 1e4, 1e12):
+        for sign, spread in (("+", torch.full(shape, size)), ("-", torch.full(shape, -size)), ("+-", size * signs)):
+            _require_finite(model, f"a spread head at {sign}{size:g}", raw, spread, labels)
+
+
+def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, labels: Tensor) -> None:
+    """Finite loss and gradients at some outputs of the heads; a clear refusal is as good as a value."""
+    heads = [head.clone().requires_grad_() for head in (raw, spread) if head is not None]
+    try:
+        loss = model.objective(model.method.distribution(heads[0], heads[1] if len(heads) > 1 else None), labels)
+    except ValueError:
+        return
+    require(bool(torch.isfinite(loss)), f"{what}: the loss is {loss.item()}")
+    for head, gradient in zip(("embeddings", "spreads"), torch.autograd.grad(loss, heads, allow_unused=True)):
+        finite = gradient is None or bool(torch.isfinite(gradient).all())
+        require(finite, f"{what}: the gradient of the {head} is not finite")
+
+
+def learns(cls: Any) -> None:
+    """Require that 25 training steps of a method on one fixed batch lower its loss."""
+    model = build(cls)
+    images, labels = _batch()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=3e-3)
+
+    def measure() -> float:
+        with torch.no_grad():
+            values = []
+            for seed in range(5):
+                torch.manual_seed(100 + seed)
+                values.append(model.objective(model(images).distribution, labels))
+        return float(torch.stack(values).mean())
+
+    before = measure()
+    for _ in range(25):
+        optimizer.zero_grad()
+        model.objective(model(images).distribution, labels).backward()
+        optimizer.step()
+    after = measure()
+    require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+
+
+def confidence(cls: Any) -> None:
+    """Require that the confidences of a method are finite, one value per image.
+
+    A probabilistic method must have a confidence of its own, which is not the same for all images.
+    """
+    model = build(cls).eval()
+    images, labels = _batch()
+    found = model.confidences(model(images))
+    for name, values in found.items():
+        require(values.shape == (len(labels),), f"confidence {name} must be [B]")
+        require(bool(torch.isfinite(values).all()), f"confidence {name} is not finite")
+    require(("method" in found) == model.method.probabilistic, "a distribution of one's own needs confidence()")
+    if "method" in found:
+        require(float(found["method"].std()) > 0, "the confidence is the same for every image")
+
+
+def scores(cls: Any) -> None:
+    """Require that a method's own scorer, the similarity that it ranks with, gives finite and symmetric scores."""
+    from ..methods.scorers.registry import pairwise_score
+
+    model = build(cls).eval()
+    with torch.no_grad():
+        distribution = model(_batch()[0]).distribution
+        options = {key: value for key, value in model.scorer_options().items()}
+        matrix = pairwise_score(cls.scorer, distribution, distribution, **options)
+    require(bool(torch.isfinite(matrix).all()), "scores are not finite")
+    require(bool(torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4)), "scores are not symmetric")
+
+
+def round_trip(cls: Any) -> None:
+    """Require that a state dict restores a method's embeddings and loss exactly.
+
+    The means must also survive the conversion of the distributions to arrays and back, up to rounding.
+    """
+    from ..methods.distributions.arrays import from_arrays, to_arrays
+
+    model = build(cls)
+    images, labels = _batch()
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    other = build(cls)
+    for p in other.parameters():
+        nn.init.normal_(p.data)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    model.eval(), other.eval()
+    first, second = model(images), other(images)
+    require(torch.equal(first.raw, second.raw), "a reloaded network embeds differently")
+    require(torch.equal(_loss(model, images, labels), _loss(other, images, labels)), "a reloaded loss differs")
+    kind, arrays = to_arrays(first.distribution)
+    again = from_arrays(kind, arrays)
+    # Spherical distributions normalise again on the way back, which may move the last digit.
+    same = torch.allclose(again.mean, first.distribution.mean, rtol=1e-5, atol=1e-6)
+    require(same, "arrays do not restore the distribution")
+
+
+def deterministic(cls: Any) -> None:
+    """Require that the same seeds give the same loss and gradients of a method."""
+    images, labels = _batch()
+    found = []
+    for _ in range(2):
+        model = build(cls)
+        loss = _loss(model, images, labels)
+        loss.backward()
+        found.append((loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
+    same = all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1]))
+    require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
+
+
+def frozen(cls: Any) -> None:
+    """Require that training steps leave the frozen parts of a method as they are, batch-norm statistics included."""
+    model = build(cls)
+    method = model.method
+    parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
+    held = {n: p for n, p in parts.items() if p is not None and n not in method.trained_parts}
+    before = {n: {k: v.clone() for k, v in p.state_dict().items()} for n, p in held.items()}
+    images, labels = _batch()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
+    model.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        _loss(model, images, labels).backward()
+        optimizer.step()
+    for name, part in held.items():
+        for key, value in part.state_dict().items():
+            require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
+
+
+CHECKS: dict[str, Callable[[Any], None]] = {
+    f.__name__: f for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, frozen)
+}
+"""Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
+
+
+def check(name: str, cls: Any) -> None:
+    """Run one check of a method; returns nothing if it passes.
+
+    Args:
+        name: Name of the check, a key of :data:`CHECKS`.
+        cls: Class of the method.
+
+    Raises:
+        ConformanceError: If the method fails; the message says what is wrong.
+    """
+    CHECKS[name](cls)
