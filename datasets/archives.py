@@ -239,9 +239,7 @@ def _unpack_zip(file: IO[bytes], target: _Target) -> None:
         for info in members:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise DataError(
-                    f"{target.archive}: the member {info.filename!a} is neither a file nor a folder; {_REMEDY}"
-                )
+                raise target.refused(info.filename)
             if info.is_dir():
                 target.make_folder(info.filename)
             else:
@@ -273,9 +271,7 @@ def _unpack_tar(file: IO[bytes], target: _Target) -> None:
                 assert content is not None
                 target.write(member.name, member.size, content)
             else:
-                raise DataError(
-                    f"{target.archive}: the member {member.name!a} is neither a file nor a folder; {_REMEDY}"
-                )
+                raise target.refused(member.name)
     # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
     if last != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{target.archive}: truncated or damaged after {target.spent / 1e6:.3g} MB; download it again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -115,6 +116,10 @@ def decode(path: Path) -> Tensor:
 
 @cache
 def _formats() -> tuple[str, ...]:
+    from PIL import Image
+
+    # Its second limit, twice the first, raises; between the two our own limit has refused the image already.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     if importlib.util.find_spec("pillow_heif") is None:
         return FORMATS
     from pillow_heif import register_heif_opener

@@ -234,8 +234,11 @@ def import_release(
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""
-    where = f"; use --data-root {target}" if name == "folder" else ""
-    return f"{dataset.official} is at {target}: {images} images, {classes} classes{note}{where}"
+    folder = target if name == "folder" else root
+    return (
+        f"{dataset.official} is at {target}: {images} images, {classes} classes{note};"
+        f" `bench data verify {name} --data-root {folder}` decodes them"
+    )
 
 
 def _release(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
