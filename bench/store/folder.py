@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
+from ..names import part_of_path
 from .files import DamagedFile, file_sha256, read_sealed, write_atomic
 from .marker import MARKER, Marker, read_marker
 from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
@@ -187,8 +188,12 @@ class Store:
         return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
-        """Directory of a unit."""
-        return self.root.joinpath(*cell, f"{kind}-{unit}")
+        """Directory of a unit.
+
+        Raises:
+            UserError: If a name or the id cannot be part of a path.
+        """
+        return self.root.joinpath(*map(part_of_path, (*cell, f"{kind}-{unit}")))
 
     def weights(self, cell: Cell, unit: str) -> Path:
         """File of the weights of a training unit; weights of trials that lost are not kept."""
