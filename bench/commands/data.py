@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..registry import Registry
 from ..resources import cores
 from . import completion
@@ -154,7 +154,7 @@ def import_data(
 
 def _print_verification(verification: Verification) -> None:
     print(
-        f"{verification['release']} at {verification['folder']}: {verification['images']} images,"
+        f"{verification['release']} at {printable(verification['folder'])}: {verification['images']} images,"
         f" {verification['classes']} classes"
     )
     if verification["partial"]:
@@ -171,7 +171,7 @@ def _print_verification(verification: Verification) -> None:
         kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(verification["converted_to_rgb"].items()))
         print(f"  read as RGB: {kinds}")
     for line in verification["damaged"]:
-        print(f"  damaged: {line}")
+        print(f"  damaged: {printable(line)}")
 
 
 def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
