@@ -25,8 +25,8 @@ _LATEX = str.maketrans(
     }
 )
 
-_FORMULA = "=+-@\t\r\n"
-"""Characters with which a text starts that spreadsheets take for a formula, or remove in front of one."""
+_FORMULA = tuple("=+-@")
+"""Characters with which a text starts that spreadsheets take for a formula."""
 
 
 def latex_text(text: str) -> str:
@@ -49,16 +49,19 @@ def markdown_text(text: str) -> str:
         >>> markdown_text("proxy_anchor [released] | *x* <b> _y_")
         'proxy_anchor [released] \\| \\*x\\* &lt;b> \\_y\\_'
     """
-    text = re.sub(r"[\\`*|~$]", r"\\\g<0>", printable(text)).replace("&", "&amp;").replace("<", "&lt;")
+    text = re.sub(r"[\\`*|~$]", r"\\\g<0>", printable(text).strip())
+    text = re.sub(r"&(?=[#\w])", "&amp;", text).replace("<", "&lt;")
     text = re.sub(r"\](?=[(\[:])", r"\\]", text)
     text = re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: "\\_" * len(found[0]), text)
-    return re.sub(r"^(\d*)([#>+=.)-])(?=\s|$|#)", r"\1\\\2", text)
+    # At the start of a line these make headings, lists, quotations and rules.
+    return re.sub(r"^(\d*)(>|[#+=.)-](?=[\s#=+-]|$))", r"\1\\\2", text)
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """A table as CSV in which no text is a formula: one that looks like one gets an apostrophe in front of it.
+    """A table as CSV in which no text is a formula or several lines.
 
-    Numbers are left as they are, also those in columns of texts, and so is a lone dash.
+    A text that starts like a formula gets an apostrophe in front of it, unless it is a number or a lone dash. Control
+    characters are shown as escapes, line breaks as spaces.
 
     Args:
         frame: The table; its index is left out.
@@ -71,16 +74,19 @@ def csv_text(frame: pd.DataFrame) -> str:
     for name in frame.columns:
         column = frame[name]
         if not pd.api.types.is_numeric_dtype(column):
-            changed = {text: _no_formula(text) for text in column.unique() if _no_formula(text) != text}
+            changed = {text: _harmless(text) for text in column.unique() if _harmless(text) != text}
             if changed:
                 safe[name] = column.map(lambda text, changed=changed: changed.get(text, text))
-    table = frame.assign(**safe).rename(columns=_no_formula)
+    table = frame.assign(**safe).rename(columns=_harmless)
     text: str = table.to_csv(index=False, lineterminator="\n")
     return text
 
 
-def _no_formula(text: object) -> object:
-    if not isinstance(text, str) or text[:1] not in tuple(_FORMULA) or text == "-":
+def _harmless(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    text = printable(text)
+    if not text.lstrip().startswith(_FORMULA) or text == "-":
         return text
     try:
         float(text)

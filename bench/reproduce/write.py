@@ -79,8 +79,8 @@ def to_markdown(table: Table) -> str:
         for line in table.lines
     ]
     titles = ["", *(markdown_text(column.title) for column in table.columns)]
-    head = [f"# {named.name} on {table.dataset}", "", f"{named.paper.title}. {named.item.title}.", named.item.asks, ""]
-    out = list(map(markdown_text, head))
+    head = [f"{named.name} on {table.dataset}", "", f"{named.paper.title}. {named.item.title}.", named.item.asks, ""]
+    out = [f"# {markdown_text(head[0])}", *map(markdown_text, head[1:])]
     out += [_legend(table), "", f"| {' | '.join(titles)} |", "|---" + "|---:" * len(table.columns) + "|"]
     out += [f"| {' | '.join(row)} |" for row in rows]
     out += ["", *(f"* {markdown_text(text)}" for text in table.remarks), ""]
