@@ -152,8 +152,11 @@ def copy_folder(source: Path, folder: Path) -> int:
         size += path.stat().st_size
     try:
         shutil.copytree(source, folder, symlinks=True)
-    except (OSError, shutil.Error) as error:
-        raise DataError(f"{source}: cannot be copied ({_reason(error)})") from None
+    except shutil.Error as error:  # of every file; the first tells enough
+        name, _, reason = error.args[0][0]
+        raise DataError(f"{name}: cannot be copied ({reason})") from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be copied ({error.strerror})") from None
     return size
 
 
@@ -290,9 +293,9 @@ def _decompressed(file: IO[bytes], head: bytes) -> IO[bytes]:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, EOFError):
-        return "truncated; download it again"
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, EOFError) or text == "unexpected end of data":
+        return "truncated; download it again"
     if isinstance(error, zipfile.BadZipFile):
         return f"a damaged or truncated zip file ({text}); download it again"
     return f"not an archive that can be unpacked ({text})"

@@ -311,3 +311,27 @@ def test_what_a_killed_import_leaves_is_not_found(releases):
     (root / "CUB_200_2011").rename(root / ".cub200-x1y2z3")
     with pytest.raises(DataError, match="no CUB-200-2011 under"):
         CUB200(root)
+
+
+def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x.png").write_bytes(b"x")
+
+    def refuse(name, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(name))
+
+    monkeypatch.setattr("shutil.copyfile", refuse)
+    with pytest.raises(DataError, match=r"x\.png: cannot be copied \(.*Permission denied"):
+        copy_folder(source, tmp_path / "out")
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    def full(self, mode="r", *args):
+        raise OSError(28, "No space left on device")
+
+    archive = _tar(tmp_path / "x.tar")
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert _refusal(archive, tmp_path / "out").endswith("x.tar: No space left on device")
