@@ -329,7 +329,7 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     from pathlib import Path
 
-    def full(self, mode="r", *args):
+    def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     archive = _tar(tmp_path / "x.tar")
