@@ -80,7 +80,8 @@ class Listing:
         """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
 
         Raises:
-            DataError: If a name is not UTF-8, is absolute or contains ``..``, with the first such name.
+            DataError: If a name is not UTF-8, has a control character such as a line break, is absolute or contains
+                ``..``, with the first such name.
         """
         outside = next((name for name in self.ids if name.startswith("/") or ".." in name.split("/")), None)
         if outside is not None:
@@ -88,6 +89,9 @@ class Listing:
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
             raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
+        control = next((name for name in self.ids if any(c < " " or c == "\x7f" for c in name)), None)
+        if control is not None:
+            raise DataError(f"{self.folder}: the file name {control!a} has a control character; rename it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images and their classes.

@@ -304,6 +304,20 @@ def test_a_folder_with_a_pipe_is_refused(tmp_path):
         copy_folder(source, tmp_path / "out")
 
 
+def test_an_interrupted_import_leaves_nothing(releases, tmp_path, monkeypatch):
+    source = releases.folder()
+    (source / "class 0" / "more.tar").write_bytes(_tar(tmp_path / "x.tar").read_bytes())
+    (tmp_path / "data").mkdir()
+
+    def stop(*args):
+        assert list((tmp_path / "data").rglob("*.png"))  # half done
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archives, "_unpack_tar", stop)
+    assert main(["data", "import", "folder", str(source), "--data-root", str(tmp_path / "data")]) == 130
+    assert not list((tmp_path / "data").iterdir())
+
+
 def test_what_a_killed_import_leaves_is_not_found(releases):
     from bench.datasets.cub200 import CUB200
 

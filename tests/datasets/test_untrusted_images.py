@@ -251,6 +251,15 @@ def test_a_list_that_leads_out_of_its_release_is_refused(releases, path):
         SOP(root)
 
 
+@pytest.mark.parametrize("name", ["a\nb.png", "\x1b[31m.png", "a\tb.png", "\x7f.png"])
+def test_names_with_control_characters_are_refused(releases, make_photo, name):
+    root = releases.folder()
+    make_photo(root / "class 1" / name)
+    with pytest.raises(DataError, match="has a control character; rename it") as caught:
+        Folder(root)
+    assert str(caught.value).isprintable()
+
+
 def test_links_in_place_are_followed_once(releases, tmp_path):
     from bench.datasets.releases import folders_below
 
