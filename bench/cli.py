@@ -10,7 +10,7 @@ import typer
 
 from ._version import __version__
 from .commands import catalogue, data, embed, new, reproduce, results, run, score, test
-from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, shortened
+from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, printable, shortened
 
 app = typer.Typer(
     name="bench",
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"bench: {message}\n")
+    sys.stderr.write(f"bench: {printable(message)}\n")
     return code
 
 
@@ -105,6 +105,6 @@ def _usage_error(error: Exception) -> int:
     elif message:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "bench"
-        text = " ".join(message.replace("Value error, ", "").split())
+        text = printable(" ".join(message.replace("Value error, ", "").split()))
         sys.stderr.write(f"bench: {text} (see `{command} --help`)\n")
     return int(getattr(error, "exit_code", 2))

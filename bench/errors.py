@@ -80,9 +80,21 @@ def first_line(error: BaseException, limit: int = LINE) -> str:
     return shortened(lines[0].strip() if lines else type(error).__name__, limit)
 
 
+def printable(text: str) -> str:
+    r"""A text on one line that moves no cursor and changes no colour: what is not printable is shown as its escape.
+
+    Example:
+        >>> printable("a\nb \x1b[2J")
+        'a b \\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else c.encode("unicode_escape").decode() for c in text)
+
+
 def shortened(text: str, limit: int = LINE) -> str:
-    """A text on one line, cut to at most ``limit`` characters with an ellipsis."""
-    text = " ".join(text.split())
+    """A printable text on one line, cut to at most ``limit`` characters with an ellipsis."""
+    text = printable(" ".join(text.split()))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

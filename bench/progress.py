@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from .errors import printable
+
 if TYPE_CHECKING:
     from .store.specs import Cell
 
@@ -100,7 +102,7 @@ class Display:
 
     def log(self, text: str) -> None:
         """Print one line above the bars; brackets in it are not read as markup."""
-        line = f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {escape(text)}"
+        line = f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {escape(printable(text))}"
         self.console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .code_id import file_of, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
+from .names import check_name, why_not_a_name
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -110,6 +110,7 @@ class Registry:
         for path in sorted(folder.glob("[!_]*.py")):
             self._add_file(path, origin=f"{package}.{path.stem}", plugin=False)
         for point in importlib.metadata.entry_points(group=package):
+            check_name(f"entry point {point.value}", point.name)
             self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
         for path in _each_once(plugins):
             if not path.is_file():
@@ -212,11 +213,6 @@ class Registered(NamedTuple):
     summary: str
 
 
-NAME = re.compile("[a-z][a-z0-9_]*")
-"""Names of methods and data sets: they are parts of paths, lists on the command line and columns."""
-
-NOT_A_NAME = "cannot be a name: use lower-case letters, digits and underscores, a letter first"
-
 DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}
 """Decorators of registration, with the kind that their name implies."""
 
@@ -238,8 +234,8 @@ def _registered_classes(path: Path) -> Iterator[Registered]:
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
-        if not NAME.fullmatch(literals["name"]):
-            raise ValueError(f"class {node.name}: {literals['name']!r} {NOT_A_NAME}")
+        if reason := why_not_a_name(literals["name"]):
+            raise ValueError(f"class {node.name}: {reason}")
         decorator = registering[0]
         kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
         kinds[node.name] = kind
@@ -286,7 +282,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         Names of the packages and modules that tests of plug-ins may be in.
 
     Raises:
-        UserError: If a file does not import, with its reason.
+        UserError: If a file does not import, with its reason, or what it defines has a name that cannot be one.
     """
     packages = []
     for point in importlib.metadata.entry_points(group=PLUGIN_MODULES):
@@ -307,7 +303,19 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             raise UserError(f"--plugin {path} does not import: {_reason(error)}") from error
         packages.append(plugin_name(path).rpartition(".")[0])
+    _check_names()
     return tuple(dict.fromkeys(packages))
+
+
+def _check_names() -> None:
+    """Check the names of all scorers, corruptions and groups of tests that were registered."""
+    from .datasets.corruptions.registry import CORRUPTIONS
+    from .methods.scorers.registry import SCORERS
+    from .protocols.known_tests import known_groups
+
+    for what, names in (("scorer", SCORERS), ("corruption", CORRUPTIONS), ("group of tests", known_groups())):
+        for name in names:
+            check_name(what, name)
 
 
 def _each_once(paths: Iterable[Path]) -> list[Path]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .dataset import register_dataset
 from .errors import DataError
+from .files import check_regular
 from .releases import Listing, PhotoDataset
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
@@ -68,6 +69,7 @@ class Cars196(PhotoDataset):
 def _annotations(path: Path) -> Any:
     from scipy.io import loadmat
 
+    check_regular(path)
     try:
         return loadmat(path)["annotations"].reshape(-1)
     except Exception as error:  # SciPy's readers raise many kinds on a file that is no .mat file

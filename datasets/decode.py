@@ -1,14 +1,92 @@
-"""Reading image files."""
+"""Reading image files: the one place that opens them."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import DataError
+from .files import check_regular
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM")
+"""Formats that are read, whatever a file's name says; PPM is the whole PNM family. Others, such as EPS, start programs.
+
+HEIF is read too if the package pillow-heif is installed.
+"""
+
+MAX_PIXELS = 100_000_000
+"""Most pixels of an image that is decoded, unless ``BENCH_MAX_PIXELS`` gives another number."""
+
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Image]:
+    """Open an image file: its header is read and checked, its pixels are decoded when they are asked for.
+
+    Args:
+        path: Path of the image file.
+
+    Yields:
+        The image; of several frames or pages the first.
+
+    Raises:
+        DataError: If it is not a regular file of one of :data:`FORMATS`, is damaged, truncated or larger than the
+            limit; also for whatever goes wrong in the body of the ``with`` statement, which decodes.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    limit = pixel_limit()
+    if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = limit  # PIL warns above its own limit, and refuses twice of it
+    check_regular(path)
+    try:
+        with Image.open(path, formats=_formats()) as image:
+            if image.width * image.height > limit:
+                raise Image.DecompressionBombError
+            yield image
+    except DataError:
+        raise
+    except Image.DecompressionBombError:
+        raise DataError(
+            f"{path}: more than {limit / 1e6:g} million pixels; make it smaller, or set BENCH_MAX_PIXELS to read it"
+        ) from None
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: not a readable image ({_unknown_format(path)})") from None
+    except Exception as error:  # decoders raise errors of any kind on damaged files
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path}: not a readable image ({reason})") from None
+
+
+def pixel_limit() -> int:
+    """Most pixels of an image that is decoded: ``$BENCH_MAX_PIXELS``, or :data:`MAX_PIXELS`.
+
+    Raises:
+        DataError: If the variable is not a positive number.
+    """
+    text = os.environ.get("BENCH_MAX_PIXELS")
+    if not text:
+        return MAX_PIXELS
+    try:
+        limit = int(float(text))
+    except (ValueError, OverflowError):
+        limit = 0
+    if limit < 1:
+        raise DataError(f"BENCH_MAX_PIXELS={text} is not a number of pixels, such as 200000000")
+    return limit
 
 
 def decode(path: Path) -> Tensor:
@@ -24,23 +102,12 @@ def decode(path: Path) -> Tensor:
         uint8 ``[3, H, W]``, with the strides of channels-last memory.
 
     Raises:
-        DataError: If the file is missing, damaged, of more than 8 bits per channel, or has a side of one pixel.
+        DataError: If the file cannot be read (:func:`open_image`), has more than 8 bits, or has a side of one pixel.
     """
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):
-                raise DataError(
-                    f"{path}: {image.mode} pixels (more than 8 bits) are not supported; convert it to 8 bits"
-                )
-            pixels = np.asarray(image.convert("RGB"))
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from None
+    with open_image(path) as image:
+        if image.mode.startswith(("I", "F")):
+            raise DataError(f"{path}: {image.mode} pixels (more than 8 bits) are not supported; convert it to 8 bits")
+        pixels = np.asarray(image.convert("RGB"))
     if min(pixels.shape[:2]) < 2:
         raise DataError(
             f"{path}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels has no content to learn from"
@@ -48,4 +115,27 @@ def decode(path: Path) -> Tensor:
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
 
-__all__ = ["decode"]
+@cache
+def _formats() -> tuple[str, ...]:
+    from PIL import Image
+
+    # Its second limit, twice the first, raises; between the two our own limit has refused the image already.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    if importlib.util.find_spec("pillow_heif") is None:
+        return FORMATS
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+    return (*FORMATS, "HEIF")
+
+
+def _unknown_format(path: Path) -> str:
+    """Reason why no reader took a file."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    if head[4:8] == b"ftyp" and head[8:] in _HEIF_BRANDS and "HEIF" not in _formats():
+        return "HEIC needs the package pillow-heif: install bench[heic]"
+    return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"
+
+
+__all__ = ["FORMATS", "MAX_PIXELS", "decode", "open_image", "pixel_limit"]

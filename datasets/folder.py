@@ -130,7 +130,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     listing = Listing(folder)
-    loose = sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.lower().endswith(IMAGE_SUFFIXES))
+    loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and e.name.lower().endswith(IMAGE_SUFFIXES))
     below = any(e.is_dir() and not e.name.startswith(".") for e in os.scandir(folder))
     if loose and below:
         raise DataError(

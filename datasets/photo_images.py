@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from .augmentation import TrainingAugmentation
-from .decode import decode
+from .decode import decode, open_image
 from .errors import DataError
 from .image_set import ImageSet
 from .photo_augmentation import PhotoAugmentation, colour_jitter, crop_boxes
@@ -98,8 +98,6 @@ class PhotoImages(ImageSet):
         if "training" in purposes and self.within:
             rest = [purpose for purpose in purposes if purpose != "training"]
             return self.within[0].estimated_cache_bytes(["training"]) + self.estimated_cache_bytes(rest)
-        from PIL import Image
-
         total = 0.0
         if "evaluation" in purposes and not PixelCache.exists(self._cache_path("evaluation")):
             total += 3.0 * self.view.image_size**2 * len(self)
@@ -107,10 +105,10 @@ class PhotoImages(ImageSet):
             sizes = []
             for path in self.paths[:: max(1, len(self) // 32)]:
                 try:
-                    with Image.open(path) as image:
+                    with open_image(path) as image:
                         sizes.append(image.size)
-                except OSError:
-                    continue
+                except DataError:
+                    continue  # named when it is decoded
             shrink = [min(1.0, self.view.cache_side / min(size)) for size in sizes]
             total += sum(3 * w * h * s * s for (w, h), s in zip(sizes, shrink)) / max(1, len(sizes)) * len(self)
         return int(total) if self.view.cache else 0

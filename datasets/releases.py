@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .dataset import Dataset, TrainVal
 from .errors import DataError
+from .files import check_regular
 from .photo_augmentation import PhotoAugmentation
 from .photo_images import PhotoImages, Progress
 from .splits import development_and_test_classes, train_and_validation_classes
@@ -27,7 +28,10 @@ PARTS = ("dev", "test", "query", "gallery")
 
 _ADD = f"add(image, key, name, part) takes a part of {', '.join(PARTS)}, or none"
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
+)
 _DEPTH = 4
 
 
@@ -74,14 +78,21 @@ class Listing:
         self.parts.append(part)
 
     def check_names(self) -> None:
-        """Check that every file name is valid UTF-8, as files of results require.
+        """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
 
         Raises:
-            DataError: If a name is not, with the first such name.
+            DataError: If a name is not UTF-8, has a control character such as a line break, is absolute or contains
+                ``..``, with the first such name.
         """
+        outside = next((name for name in self.ids if name.startswith("/") or ".." in name.split("/")), None)
+        if outside is not None:
+            raise DataError(f"{self.folder}: the listed image {outside!a} is outside of the folder; correct the list")
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
             raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
+        control = next((name for name in self.ids if any(c < " " or c == "\x7f" for c in name)), None)
+        if control is not None:
+            raise DataError(f"{self.folder}: the file name {control!a} has a control character; rename it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images and their classes.
@@ -108,6 +119,7 @@ def read_lines(path: Path) -> list[list[str]]:
     Raises:
         DataError: If the file cannot be read as text.
     """
+    check_regular(path)
     try:
         return [words for line in path.read_text(encoding="utf-8").splitlines() if (words := line.split())]
     except (OSError, UnicodeDecodeError) as error:
@@ -118,7 +130,8 @@ def read_lines(path: Path) -> list[list[str]]:
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
     """List a folder and the folders below it, nearest first.
 
-    Below the first folder, folders with more than 100 subfolders are listed themselves, but not entered.
+    Below the first folder, folders with more than 100 subfolders are listed themselves, but not entered. Hidden ones,
+    such as those of an unfinished import, are left out. Links are followed, but no folder is listed twice.
 
     Args:
         root: The first folder.
@@ -130,12 +143,16 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
     Raises:
         DataError: If the first folder cannot be read; others that cannot be read are skipped.
     """
-    level = [root]
+    level, seen = [root], set[str]()
     for _ in range(depth + 1):
         below: list[Path] = []
         for folder in level:
+            if (real := os.path.realpath(folder)) in seen:
+                continue
+            seen.add(real)
             try:
-                inside = sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
+                entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+                inside = sorted(Path(entry.path) for entry in entries if entry.is_dir())
             except OSError as error:
                 if folder == root:
                     raise DataError(f"{root}: {error.strerror}") from None

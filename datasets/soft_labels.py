@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
+from .files import check_regular
 
 FILE = "probabilities.csv"
 """Name of the table of label distributions.
@@ -66,6 +67,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
         DataError: If the file is not such a table, names an unknown image or class, or contains a row that is not a
             distribution.
     """
+    check_regular(path)
     try:
         content = path.read_bytes()
         # As text without a header: pandas would rename repeated columns and read class 047 as a number.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import torch
 
-from .decode import decode
+from .decode import decode, open_image
 from .errors import DataError
 
 if TYPE_CHECKING:
@@ -149,11 +149,9 @@ def inspect(path: Path) -> tuple[str, str]:
         Its colour mode, such as ``"RGB"``, and an empty string; or an empty string and the problem, if it cannot be
         read.
     """
-    from PIL import Image
-
     try:
         decode(path)
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return image.mode, ""
     except DataError as error:
         return "", str(error)

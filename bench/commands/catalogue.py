@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 import typer
 
 from ..code_id import file_of
-from ..errors import UnknownName, UserError
+from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, described, load_plugins
 from . import completion
 from .options import Json, Plugins, print_json
@@ -84,7 +84,7 @@ def list_entries(
         for row in rows:
             problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
             outcome = ("FAIL  " if problem else "ok    ") if check else ""
-            typer.echo(f"{outcome}{row['name']:<{width}}  {row['summary']}{problem}")
+            typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{problem}"))
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
 

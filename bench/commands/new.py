@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from ..registry import NAME, NOT_A_NAME
+from ..names import why_not_a_name
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -57,8 +57,8 @@ def write_template(kind: PluginKind, name: str, path: Path) -> None:
     Raises:
         UserError: If the name is not valid, or the file exists.
     """
-    if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} {NOT_A_NAME}")
+    if reason := why_not_a_name(name):
+        raise UserError(reason)
     text = (TEMPLATES / f"{kind.value}.py.tmpl").read_text(encoding="utf-8")
     title = "".join(part.capitalize() for part in name.split("_"))
     filled = Template(text).substitute(name=name, Class=title, file=path.name)

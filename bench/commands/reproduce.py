@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import LINE
+from ..errors import LINE, printable
 from .options import (
     DEFAULT_RESULTS,
     AllowPartial,
@@ -177,7 +178,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     if outcome is None:
         return 130
     out = site.store.root / FOLDER / named.paper.key / named.item.key
-    written, shown = draw_results(planned, site, out, console.print), []
+    written, shown = draw_results(planned, site, out, partial(console.print, markup=False)), []
     for table in tables:
         written += [*write_table(table, out), *draw_table(table, out)]
         shown += plain_rows(to_frame(table))
@@ -189,10 +190,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     console.print(
         f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {where}",
         highlight=False,
+        markup=False,
     )
     for failure in outcome.failures:
         line = failure.line(LINE - len("failed "))
-        console.print(f"failed {line}", style="red", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"failed {printable(line)}", style="red", highlight=False, markup=False, soft_wrap=True)
     return 1 if outcome.failures else 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..registry import load_plugins
 from ..site import Site
 from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, site_of
@@ -100,7 +100,7 @@ def status(
             f" {row['unfinished']} unfinished"
         )
         for unit in row["running"]:
-            typer.echo(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}")
+            typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}"))
 
 
 def _check(results: Path, as_json: bool) -> int:
@@ -113,7 +113,7 @@ def _check(results: Path, as_json: bool) -> int:
         print_json(rows)
     else:
         for row in rows:
-            typer.echo(f"{row['path']}: {row['reason']}")
+            typer.echo(printable(f"{row['path']}: {row['reason']}"))
         if not rows:
             typer.echo(f"{results}: everything is whole")
     return 1 if rows else 0
@@ -140,7 +140,8 @@ def repair_results(results: Path) -> None:
         for damage in damages(results):
             target = store.set_aside(damage)
             if target is not None:
-                typer.echo(f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}", err=True)
+                line = f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}"
+                typer.echo(printable(line), err=True)
         store.mark_again()
     finally:
         claims.close()
@@ -241,7 +242,7 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
     notes: list[str] = []
     written = write_kinds(kinds, Source(site, collected, reference), out or site.store.root / "report", notes.append)
     for note in notes:
-        typer.echo(note, err=True)
+        typer.echo(printable(note), err=True)
     if not written:
         raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
     if as_json:
@@ -323,7 +324,7 @@ def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Consol
         )
     for path, reason in sorted(set(damaged)):
         console.print(
-            f"damaged, left out: {path}: {reason}; the command that made it makes it again",
+            f"damaged, left out: {path}: {printable(reason)}; the command that made it makes it again",
             style="red",
             highlight=False,
             markup=False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from .. import interrupt
-from ..errors import LINE, UserError
+from ..errors import LINE, UserError, printable
 from . import completion
 from .options import (
     DEFAULT_RESULTS,
@@ -255,9 +255,9 @@ def run_request(
     console = Console(stderr=True)
     built = build_plans(request, site)
     for line in built.left_out:
-        console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+        console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
     for line in built.differences:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
     device = pick_device(device)
     if dry_run:
         from .dry_run import print_dry_run
@@ -317,9 +317,10 @@ def carry_out(
         _mark(store, protocol, version, console)
         there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
         console.print(
-            f"[bold]{len(plans)}[/] x (method, data set), up to {sum(plan.trainings for plan in plans)}"
+            f"{len(plans)} x (method, data set), up to {sum(plan.trainings for plan in plans)}"
             f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
             highlight=False,
+            markup=False,
         )
         try:
             outcome = _execute(batches, there, count, console, rerun)
@@ -351,7 +352,7 @@ def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
     def set_aside(damage: Damage) -> None:
         if damage.path.name == MARKER:
             store.set_aside(damage)
-            console.print(f"{damage.reason}; made again", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{printable(damage.reason)}; made again", highlight=False, markup=False, soft_wrap=True)
 
     store.on_damage = set_aside
     store.mark(protocol, version)
@@ -429,7 +430,8 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
-    console.print(f"{outcome.trained} trainings done, {outcome.reused} found done; {tables}", highlight=False)
+    done = f"{outcome.trained} trainings done, {outcome.reused} found done"
+    console.print(f"{done}; {tables}", highlight=False, markup=False)
     for failure in outcome.failures:
         line = failure.line(LINE - len("failed "))
-        console.print(f"failed {line}", style="red", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"failed {printable(line)}", style="red", highlight=False, markup=False, soft_wrap=True)

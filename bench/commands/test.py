@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of
+from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of, printable
 from ..registry import Registry, load_plugins
 from . import completion
 from .options import DataRoot, Json, Plugins, print_json, site_of
@@ -95,7 +95,8 @@ def check_entries(
     else:
         for row in rows:
             outcome = "ok  " if row["passed"] else "FAIL"
-            typer.echo(f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip())
+            line = f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}"
+            typer.echo(printable(line.rstrip()))
     failed = sum(not row["passed"] for row in rows)
     if failed:
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")

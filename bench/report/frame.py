@@ -10,6 +10,7 @@ import pandas as pd
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
+from .escape import csv_text
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
 
@@ -89,5 +90,5 @@ def write_metrics(results: Results, root: Path) -> Path | None:
     if results.frame.empty:
         return None
     path = root / "metrics.csv"
-    write_atomic(path, results.frame.to_csv(index=False, lineterminator="\n").encode())
+    write_atomic(path, csv_text(results.frame).encode())
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .comparison import HEAD, Comparison, ComparisonRow
+from .escape import latex_text, markdown_text
 from .seeds import COMPARED
 
 NOTE = (
@@ -11,22 +12,6 @@ NOTE = (
     "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
     "cross-validation; `conc.`: their embeddings side by side."
 )
-
-_LATEX = str.maketrans({c: f"\\{c}" for c in "_%&#$"})
-_SYMBOLS = {"±": "$\\pm$", ">": "$>$", "|": "$\\mid$", "^": "\\^{}"}
-
-
-def latex_text(text: str) -> str:
-    r"""Escape the characters that LaTeX would take for commands, and write signs such as ± in math mode.
-
-    Example:
-        >>> latex_text("a_b > 1 ± 2 %")
-        'a\\_b $>$ 1 $\\pm$ 2 \\%'
-    """
-    escaped = text.translate(_LATEX)
-    for sign, command in _SYMBOLS.items():
-        escaped = escaped.replace(sign, command)
-    return escaped
 
 
 def to_markdown(rows: Comparison) -> str:
@@ -45,8 +30,8 @@ def to_markdown(rows: Comparison) -> str:
     ]
     titles = [*HEAD, *(column.title for column in COMPARED)]
     for dataset, group in rows.items():
-        out += [f"## {dataset}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-        out += ["| " + " | ".join([*row.labels, *_markdown_values(row)]) + " |" for row in group]
+        out += [f"## {markdown_text(dataset)}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+        out += ["| " + " | ".join([*map(markdown_text, row.labels), *_markdown_values(row)]) + " |" for row in group]
         out.append("")
     return "\n".join(out)
 
@@ -69,12 +54,12 @@ def to_latex(rows: Comparison) -> str:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
     """
     out = ["% needs \\usepackage{booktabs}"]
-    titles = [*HEAD, *(column.title.replace(">", "$>$") for column in COMPARED)]
+    titles = [*HEAD, *(latex_text(column.title) for column in COMPARED)]
     for dataset, group in rows.items():
         out += [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{dataset.translate(_LATEX)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
+            f"\\caption{{{latex_text(dataset)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
             " than every deterministic method.}",
             "\\begin{tabular}{lllllll" + "r" * len(COMPARED) + "}",
             "\\toprule",
@@ -82,8 +67,7 @@ def to_latex(rows: Comparison) -> str:
             "\\midrule",
         ]
         for row in group:
-            labels = [label.translate(_LATEX) for label in row.labels]
-            out.append(" & ".join([*labels, *_latex_values(row)]) + " \\\\")
+            out.append(" & ".join([*map(latex_text, row.labels), *_latex_values(row)]) + " \\\\")
         out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
     return "\n".join(out)
 
@@ -91,7 +75,7 @@ def to_latex(rows: Comparison) -> str:
 def _latex_values(row: ComparisonRow) -> list[str]:
     texts = []
     for column, value, mark in zip(COMPARED, row.values, row.marks):
-        text = value.text(column.percent).replace("±", "$\\pm$")
+        text = latex_text(value.text(column.percent))
         text = f"\\textbf{{{text}}}" if mark.best else text
         texts.append(f"\\underline{{{text}}}" if mark.beats_deterministic else text)
     return texts

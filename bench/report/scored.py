@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
+from ..errors import printable
 from ..protocols.confidence import risk_coverage
 from ..protocols.metrics import find_metric, title_of
 from ..store.files import write_atomic
-from .terminal import new_table
+from .escape import csv_text
+from .terminal import new_table, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,8 +119,8 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         classes = len(np.unique(images.labels))
         queries, gallery = int(images.is_query.sum()), int(images.is_gallery.sum())
         console.print(
-            f"[bold]{name}[/]: {len(images)} images of {classes} classes, {images.embeddings.shape[1]} dimensions;"
-            f" {queries} queries against {gallery}",
+            f"[bold]{escape(printable(name))}[/]: {len(images)} images of {classes} classes,"
+            f" {images.embeddings.shape[1]} dimensions; {queries} queries against {gallery}",
             highlight=False,
         )
     _print_metrics(list(scored), frame, comparison, console)
@@ -148,9 +151,9 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
     if several:
         table.add_column("scorer")
     for name in names:
-        table.add_column(name if len(names) > 1 else "value", justify="right", no_wrap=len(name) < 12)
+        table.add_column(plain(name) if len(names) > 1 else "value", justify="right", no_wrap=len(name) < 12)
     for name in names[1:]:
-        table.add_column(f"{name} - {names[0]} [95 %]", justify="right", no_wrap=True)
+        table.add_column(plain(f"{name} - {names[0]} [95 %]"), justify="right", no_wrap=True)
     table.add_column("n_queries", justify="right")
     table.add_column("n_lone", justify="right")
     differences = _differences(comparison)
@@ -160,7 +163,8 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
         values = [_value(metric, by_name[name]) for name in names]
         values += ["" if variant else differences.get((name, scorer, metric), "") for name in names[1:]]
         counts = [str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone")]
-        table.add_row(_metric_label(metric, variant), *([scorer] if several else []), *values, *counts)
+        texts = [*([scorer] if several else []), *values, *counts]
+        table.add_row(_metric_label(metric, variant), *map(plain, texts))
     console.print(table)
     if len(comparison):
         resampled = comparison["resampled"].iloc[0]
@@ -182,7 +186,7 @@ def _title_of_metrics(rows: pd.DataFrame) -> str:
 
 def _metric_label(metric: str, variant: str) -> Text:
     title = title_of(metric)
-    return Text(f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title)
+    return plain(f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title)
 
 
 def _differences(comparison: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -220,12 +224,12 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
         texts += [_percent(line[metric]) for metric in risks]
         if with_quality:
             texts.append("-" if line["spearman"] != line["spearman"] else f"{line['spearman']:.3f}")
-        table.add_row(*map(str, texts))
+        table.add_row(*(plain(str(text)) for text in texts))
     console.print(table)
     for name, each in scored.items():
         primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
         if len(primary):
-            console.print(Text(_sentence(name, primary.iloc[0], frame)), highlight=False)
+            console.print(plain(_sentence(name, primary.iloc[0], frame)), highlight=False)
 
 
 def _print_quality(frame: pd.DataFrame, console: Console) -> None:
@@ -233,7 +237,7 @@ def _print_quality(frame: pd.DataFrame, console: Console) -> None:
     for _, line in frame[frame["metric"] == "spearman_crop"].iterrows():
         value = "none (it is constant)" if line["value"] != line["value"] else f"{line['value']:.3f}"
         text = f"{line['method']}: rank correlation of the {line['confidence']} confidence with quality: {value}"
-        console.print(Text(text))
+        console.print(plain(text))
 
 
 def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
@@ -319,7 +323,7 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     written = []
     for name, table in tables.items():
         if not table.empty:
-            write_atomic(out / name, table.to_csv(index=False, lineterminator="\n").encode())
+            write_atomic(out / name, csv_text(table).encode())
             written.append(out / name)
     with figure_style():
         merged = _as_methods(scored, frame)

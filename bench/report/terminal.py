@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import printable
 from ..protocols.rows import RERANKED
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import Contender, by_contender, split_pinned
@@ -20,9 +21,19 @@ NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
 
 
+def plain(text: str) -> Text:
+    """A text of a user as it is: brackets in it are no markup, control characters are shown as escapes."""
+    return Text(printable(text))
+
+
 def new_table(title: str | Text) -> Table:
-    """Make an empty table for the terminal in the style that all tables share."""
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """Make an empty table for the terminal in the style that all tables share.
+
+    Args:
+        title: Title of the table; one of several lines is a :class:`~rich.text.Text`.
+    """
+    shown = plain(title) if isinstance(title, str) else title
+    return Table(title=shown, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
@@ -63,8 +74,8 @@ def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequ
         table.add_column(column.title + arrow, justify="right", no_wrap=True)
     for row, pinned in zip(rows, own):
         labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
-        # As text: rich would take "[released]" for markup.
-        table.add_row(*(Text(labels[name]) for name in shown), *_marked_values(row, columns))
+        # Rich would take "[released]" for markup.
+        table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
     return table
 
 
@@ -72,7 +83,7 @@ def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
     title = f"{dataset}: mean ± SD over {seeds}"
     title += f", {common['tuning']}" if "tuning" in common else ""
-    title += f"\n{pinned}" if pinned else ""
+    title += f"\n{printable(pinned)}" if pinned else ""
     return Text(title)
 
 
@@ -104,9 +115,9 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
         table = new_table(f"{dataset}: mean MAP@R by scorer (own scorer in bold)")
         table.add_column("method", no_wrap=True)
         for name in names:
-            table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+            table.add_column(Text(printable(name).replace("_", "\n")), justify="right", no_wrap=True)
         for group in by_contender(tested):
-            table.add_row(Text(Contender.of(group).label), *(_scorer_mean(group, name) for name in names))
+            table.add_row(plain(Contender.of(group).label), *(_scorer_mean(group, name) for name in names))
         console.print(table)
 
 
@@ -145,7 +156,7 @@ def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
     """Name of a side, with its tuning if the table has the method at several."""
     name, tuning = pair[side].iloc[0], pair[f"{side}_tuning"].iloc[0]
     several = rows[rows[side] == name][f"{side}_tuning"].nunique() > 1
-    return Text(f"{name}, {tuning}" if several else str(name))
+    return plain(f"{name}, {tuning}" if several else str(name))
 
 
 def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:

@@ -9,6 +9,7 @@ from ..store.files import write_atomic
 from ..store.folder import Store
 from .breakdowns import confidences, corruptions, scorers
 from .comparison import comparison, comparison_frame
+from .escape import csv_text
 from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
@@ -37,7 +38,7 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         "paired_with_base.csv": paired_with_base(frame, roles),
     }
     texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
-    texts |= {name: table.to_csv(index=False, lineterminator="\n") for name, table in tables.items() if not table.empty}
+    texts |= {name: csv_text(table) for name, table in tables.items() if not table.empty}
     written = []
     for name, text in sorted(texts.items()):
         write_atomic(out / name, text.encode())

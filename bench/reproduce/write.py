@@ -8,8 +8,9 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from ..report.markup import latex_text
-from ..report.terminal import new_table
+from ..errors import printable
+from ..report.escape import csv_text, latex_text, markdown_text
+from ..report.terminal import new_table, plain
 from ..store.files import write_atomic
 from .table import NOTHING, Cell, Table
 
@@ -25,7 +26,7 @@ def write_table(table: Table, out: Path) -> list[Path]:
         Paths of the files.
     """
     texts = {
-        ".csv": to_frame(table).to_csv(index=False, lineterminator="\n"),
+        ".csv": csv_text(to_frame(table)),
         ".md": to_markdown(table),
         ".tex": to_latex(table),
     }
@@ -81,12 +82,16 @@ def to_markdown(table: Table) -> str:
     """Render a reproduced table as a Markdown page: its question, the table, and all differences from the paper."""
     named = table.named
     # A bar would end the cell.
-    rows = [[line.title, *(_text(c, table.compared).replace("|", "\\|") for c in line.cells)] for line in table.lines]
-    titles = ["", *(column.title for column in table.columns)]
-    out = [f"# {named.name} on {table.dataset}", "", f"{named.paper.title}. {named.item.title}.", named.item.asks, ""]
+    rows = [
+        [markdown_text(line.title), *(_text(cell, table.compared).replace("|", "\\|") for cell in line.cells)]
+        for line in table.lines
+    ]
+    titles = ["", *(markdown_text(column.title) for column in table.columns)]
+    head = [f"{named.name} on {table.dataset}", "", f"{named.paper.title}. {named.item.title}.", named.item.asks, ""]
+    out = [f"# {markdown_text(head[0])}", *map(markdown_text, head[1:])]
     out += [_legend(table), "", f"| {' | '.join(titles)} |", "|---" + "|---:" * len(table.columns) + "|"]
     out += [f"| {' | '.join(row)} |" for row in rows]
-    out += ["", *(f"* {text}" for text in table.remarks), ""]
+    out += ["", *(f"* {markdown_text(text)}" for text in table.remarks), ""]
     return "\n".join(out)
 
 
@@ -126,10 +131,10 @@ def print_table(table: Table, console: Console) -> None:
     shown.add_column("")
     shown.add_column("ours")
     for column in table.columns:
-        shown.add_column(column.title, justify="right")
+        shown.add_column(plain(column.title), justify="right")
     for line in table.lines:
         texts = [line.title, line.ours, *(_text(cell, table.compared) for cell in line.cells)]
-        shown.add_row(*map(Text, texts))
+        shown.add_row(*map(plain, texts))
     console.print(shown)
     for text in table.remarks:
-        console.print(f"* {text}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"* {printable(text)}", highlight=False, markup=False, soft_wrap=True)

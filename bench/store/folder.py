@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
+from ..names import part_of_path
 from .files import DamagedFile, file_sha256, read_sealed, write_atomic
 from .marker import MARKER, Marker, read_marker
 from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
@@ -201,8 +202,11 @@ class Store:
             cell: Protocol, data set and method.
             kind: ``train``, ``test`` or ``study``.
             unit: Id of the training, test or study.
+
+        Raises:
+            UserError: If a name or the id cannot be part of a path.
         """
-        return self.root.joinpath(*cell, f"{kind}-{unit}")
+        return self.root.joinpath(*map(part_of_path, (*cell, f"{kind}-{unit}")))
 
     def weights(self, cell: Cell, unit: str) -> Path:
         """Path of the weights of a training; they are not kept for tuning trials that lost.

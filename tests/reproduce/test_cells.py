@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 from bench.report.contender import Contender
-from bench.report.markup import latex_text
+from bench.report.escape import latex_text
 from bench.report.seeds import SeedGroup, SeedStatistics
 from bench.reproduce.cells import derived, read
 from bench.reproduce.items import Column, Reads, Row, find_item
@@ -119,4 +119,4 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
 
 
 def test_latex_text_is_no_command():
-    assert latex_text("a_b 5% x>y | z ± 1 {&}") == "a\\_b 5\\% x$>$y $\\mid$ z $\\pm$ 1 {\\&}"
+    assert latex_text("a_b 5% x>y | z ± 1 {&}") == "a\\_b 5\\% x$>$y $\\mid$ z $\\pm$ 1 \\{\\&\\}"

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ...errors import UnknownName
 from ...store.files import write_atomic
+from ..escape import csv_text
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
 
@@ -106,7 +107,7 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
         for kind in kinds:
             for drawing in kind.draw(source, partial(_noted, note, kind.name)):
                 table = out / f"{drawing.stem}.csv"
-                write_atomic(table, drawing.frame.to_csv(index=False, lineterminator="\n").encode())
+                write_atomic(table, csv_text(drawing.frame).encode())
                 written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
 

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...errors import printable
 from ...store.files import write_atomic
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -49,10 +50,17 @@ def figure_style() -> AbstractContextManager[None]:
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG and SVG, and return their paths; equal figures give equal bytes.
 
+    Dollar signs in texts of users start no formulas.
+
     Args:
         figure: The figure.
         path: Path of the files without a suffix.
     """
+    for text in figure.findobj(mpl.text.Text):
+        shown = text.get_text()
+        text.set_text("\n".join(map(printable, shown.split("\n"))))
+        if "\\mathdefault" not in shown:  # as in the labels of a logarithmic axis
+            text.set_parse_math("$" not in shown)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
         buffer = io.BytesIO()

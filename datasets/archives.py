@@ -1,0 +1,304 @@
+"""Unpacking downloaded archives and copying downloaded folders, whoever made them.
+
+Only regular files and folders are taken, below the folder that was named, and up to a limit of size. An archive that is
+truncated or damaged is refused. Whoever calls this unpacks to a temporary folder, which counts only once it is whole.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from .errors import DataError
+from .files import check_regular
+
+SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+"""Ends of the names of archives."""
+
+MAX_BYTES = 200 * 10**9
+"""Most bytes that an archive may unpack to."""
+
+FREE_BYTES = 10**9
+"""Bytes that a small archive may unpack to; a larger one may grow to :data:`MAX_RATIO` times its size."""
+
+MAX_RATIO = 50
+"""Largest ratio of the unpacked to the packed size. Photographs have about 1, text about 4."""
+
+BLOCK = 4096
+"""Bytes that a file or folder counts at least, which is its block on a disk: a limit of size is one of number too."""
+
+_BUFFER = 1 << 20
+_LONGEST_NAME = 1 << 16
+_NAMING = b"xgXLK"
+"""Types of the headers of a tar file that give the next member a name or other properties."""
+
+_REMEDY = "unpack it yourself, look at it, and import the folder"
+
+
+class EncryptedArchive(DataError):
+    """An archive that needs a password."""
+
+
+def unpacked_limit(size: int) -> int:
+    """Most bytes that a download of some size may unpack to, unless the user allows more.
+
+    Example:
+        >>> unpacked_limit(10**6), unpacked_limit(10**9), unpacked_limit(10**11)
+        (1000000000, 50000000000, 200000000000)
+    """
+    return min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * size))
+
+
+def take(source: Path, folder: Path, limit: int | None = None) -> None:
+    """Unpack an archive or copy a folder, then unpack the archives inside it, but not those inside these.
+
+    An inner archive with a password is left as it is: releases have such parts, which no data set here needs.
+
+    Args:
+        source: Archive or folder.
+        folder: Where to; it is made.
+        limit: Most bytes to unpack in all (:func:`unpack`).
+
+    Raises:
+        DataError: If something is refused or damaged (:func:`unpack`, :func:`copy_folder`).
+    """
+    if source.is_dir():
+        left = unpacked_limit(copy_folder(source, folder)) if limit is None else limit
+    else:
+        left = unpacked_limit(source.stat().st_size) if limit is None else limit
+        left -= unpack(source, folder, left)
+    inner = [path for path in folder.rglob("*") if path.name.lower().endswith(SUFFIXES) and path.is_file()]
+    for path in sorted(inner):
+        with contextlib.suppress(EncryptedArchive):
+            left -= _unpack(path, path.parent, left, f"{source}: {path.relative_to(folder)}")
+
+
+def unpack(archive: Path, folder: Path, limit: int | None = None) -> int:
+    """Unpack a zip file, or a tar file with any compression that Python reads.
+
+    The content tells which it is. Files that are there already are left alone. After an error, the folder contains
+    what was unpacked so far.
+
+    Args:
+        archive: The file.
+        folder: Where to unpack; it is made.
+        limit: Most bytes to unpack, where each member counts :data:`BLOCK` at least; :func:`unpacked_limit` of the
+            file's size if not given.
+
+    Returns:
+        Bytes unpacked, counted in that way.
+
+    Raises:
+        EncryptedArchive: If it needs a password.
+        DataError: If it is not an archive, is truncated or damaged, unpacks to more than the limit, or contains a link,
+            a device, a name outside of the folder or a name twice.
+    """
+    check_regular(archive)
+    return _unpack(archive, folder, unpacked_limit(archive.stat().st_size) if limit is None else limit, str(archive))
+
+
+def _unpack(archive: Path, folder: Path, limit: int, shown: str) -> int:
+    target = _Target(shown, folder, limit)
+    try:
+        with archive.open("rb") as file:
+            head = file.read(6)
+            file.seek(0)
+            folder.mkdir(parents=True, exist_ok=True)
+            if head.startswith((b"PK\3\4", b"PK\5\6")):
+                _unpack_zip(file, target)
+            else:
+                with _decompressed(file, head) as plain:
+                    _unpack_tar(plain, target)
+    except DataError:
+        raise
+    except Exception as error:  # readers raise errors of many kinds on damaged files
+        raise DataError(f"{shown}: {_reason(error)}") from None
+    return target.spent
+
+
+def copy_folder(source: Path, folder: Path) -> int:
+    """Copy a folder of regular files and folders.
+
+    Args:
+        source: The folder; nothing is copied if something in it is refused.
+        folder: Where to copy to; it is made.
+
+    Returns:
+        Bytes copied.
+
+    Raises:
+        DataError: If it contains a link, pipe, device or socket, or cannot be read; with the name of the first.
+    """
+    size = 0
+    for path in _below(source):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise DataError(
+                f"{path} is a link, which an import does not copy; replace it by what it points to, or leave the images"
+                " where they are and use --data-root"
+            )
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{path} is a pipe, device or socket; remove it")
+        size += path.stat().st_size
+    try:
+        shutil.copytree(source, folder, symlinks=True)
+    except shutil.Error as error:  # of every file; the first tells enough
+        name, _, reason = error.args[0][0]
+        raise DataError(f"{name}: cannot be copied ({reason})") from None
+    except OSError as error:
+        raise DataError(f"{source}: cannot be copied ({error.strerror})") from None
+    return size
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is not a folder itself; no link is followed."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be copied ({error.strerror})") from None
+
+    for where, folders, files in os.walk(folder, onerror=refuse):
+        for name in sorted(files) + sorted(name for name in folders if os.path.islink(os.path.join(where, name))):
+            yield Path(where, name)
+
+
+class _Target:
+    """The folder to unpack to: what is written there is checked and counted."""
+
+    def __init__(self, archive: str, folder: Path, limit: int) -> None:
+        self.archive = archive
+        self.folder = folder
+        self.limit = limit
+        self.spent = 0
+        self._names: set[str] = set()
+
+    def spend(self, size: int) -> None:
+        """Count bytes.
+
+        Raises:
+            DataError: If they are more than the limit.
+        """
+        self.spent += max(size, BLOCK)
+        if self.spent > self.limit:
+            raise DataError(
+                f"{self.archive}: unpacks to more than {self.limit / 1e9:g} GB; if it should, use --max-unpacked GB"
+            )
+
+    def refused(self, name: str) -> DataError:
+        """Error of a member of another kind."""
+        return DataError(f"{self.archive}: the member {name!a} is a link or a device, not a file or folder; {_REMEDY}")
+
+    def place(self, name: str) -> Path:
+        """Path of a member.
+
+        Raises:
+            DataError: If the name leads out of the folder, or was there before.
+        """
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if name.startswith("/") or ".." in parts or "\0" in name:
+            raise DataError(f"{self.archive}: the member {name!a} is outside of the folder; {_REMEDY}")
+        return self.folder.joinpath(*parts)
+
+    def make_folder(self, name: str) -> None:
+        """Make the folder of a member."""
+        self.spend(0)
+        self.place(name).mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, size: int, content: IO[bytes]) -> None:
+        """Write a file of exactly ``size`` bytes, unless there is one already."""
+        place = self.place(name)
+        key = os.path.normpath(place)
+        if key in self._names:
+            raise DataError(f"{self.archive}: two members are named {name!a}; {_REMEDY}")
+        self._names.add(key)
+        self.spend(size)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            return
+        written = 0
+        with place.open("xb") as file:
+            while block := content.read(min(_BUFFER, size - written + 1)):
+                written += file.write(block)
+                if written > size:
+                    break
+        if written != size:
+            raise DataError(f"{self.archive}: the member {name!a} is damaged or truncated; download it again")
+
+
+def _unpack_zip(file: IO[bytes], target: _Target) -> None:
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(info.flag_bits & 1 for info in members):
+            raise EncryptedArchive(f"{target.archive}: needs a password; {_REMEDY}")
+        for info in members:
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise target.refused(info.filename)
+            if info.is_dir():
+                target.make_folder(info.filename)
+            else:
+                with archive.open(info) as content:
+                    target.write(info.filename, info.file_size, content)
+
+
+def _unpack_tar(file: IO[bytes], target: _Target) -> None:
+    last = b""
+
+    class Header(tarfile.TarInfo):
+        """A header that remembers the block it was read from, and allocates no more than a name needs."""
+
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
+            nonlocal last
+            last = bytes(buf)
+            header = super().frombuf(buf, encoding, errors)
+            if header.type in _NAMING and header.size > _LONGEST_NAME:
+                raise DataError(f"{target.archive}: a name of {header.size} characters; {_REMEDY}")
+            return header
+
+    with tarfile.open(fileobj=file, mode="r:", tarinfo=Header) as archive:
+        while (member := archive.next()) is not None:
+            if member.isdir():
+                target.make_folder(member.name)
+            elif member.isreg():
+                content = archive.extractfile(member)
+                assert content is not None
+                target.write(member.name, member.size, content)
+            else:
+                raise target.refused(member.name)
+    # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
+    if last != bytes(tarfile.BLOCKSIZE):
+        raise DataError(f"{target.archive}: truncated or damaged after {target.spent / 1e6:.3g} MB; download it again")
+    while block := file.read(_BUFFER):  # the checksum of the compressed data is at its end
+        target.spend(len(block))
+
+
+def _decompressed(file: IO[bytes], head: bytes) -> IO[bytes]:
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    return lzma.LZMAFile(file) if head.startswith(b"\xfd7zXZ\0") else file
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, EOFError) or text == "unexpected end of data":
+        return "truncated; download it again"
+    if isinstance(error, zipfile.BadZipFile):
+        return f"a damaged or truncated zip file ({text}); download it again"
+    return f"not an archive that can be unpacked ({text})"
+
+
+__all__ = ["SUFFIXES", "EncryptedArchive", "copy_folder", "take", "unpack", "unpacked_limit"]

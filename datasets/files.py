@@ -1,0 +1,35 @@
+"""Checks of files that somebody else made, before they are opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from .errors import DataError
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file, without opening it: to open a pipe waits for ever, a device may never end.
+
+    Links are followed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: If it is missing, a folder, a pipe, a device or a socket.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(mode):
+        raise DataError(f"{path}: a folder, not a file; rename or remove it")
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path}: a pipe, device or socket, not a file; remove it")
+
+
+__all__ = ["check_regular"]

@@ -1,0 +1,351 @@
+"""Archives that nobody vouches for: they unpack whole and inside their folder, or are refused in one line."""
+
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from bench.cli import main
+from bench.datasets import DataError, archives
+from bench.datasets.archives import BLOCK, EncryptedArchive, copy_folder, take, unpack
+
+FILES = {f"a/b/{i}.bin": np.random.default_rng(i).bytes(700 * i) for i in range(6)}
+
+
+def _tar(path, members=FILES, mode="w", fmt=tarfile.GNU_FORMAT):
+    with tarfile.open(path, mode, format=fmt) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _zip(path, members=FILES, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def _special(path, kind, name="x", link="a/b/1.bin"):
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, link
+        archive.addfile(info)
+    return path
+
+
+def _held(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def _line(archive, folder):
+    """Reason why an archive is refused; empty if it is not."""
+    try:
+        unpack(archive, folder)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _refusal(archive, folder, **options):
+    with pytest.raises(DataError) as caught:
+        unpack(archive, folder, **options)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.startswith(str(archive))
+    return line
+
+
+WRITERS = {
+    "x.tar": _tar,
+    "x.tgz": lambda path: _tar(path, mode="w:gz"),
+    "x.tar.bz2": lambda path: _tar(path, mode="w:bz2"),
+    "x.tar.xz": lambda path: _tar(path, mode="w:xz"),
+    "pax.tar": lambda path: _tar(path, {**FILES, "ü" * 90: b"x"}, fmt=tarfile.PAX_FORMAT),
+    "long.tar": lambda path: _tar(path, {**FILES, "y" * 150: b"x"}),
+    "x.zip": _zip,
+    "stored.zip": lambda path: _zip(path, compression=zipfile.ZIP_STORED),
+    "wrong name.zip": _tar,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_whole_archive_is_unpacked(tmp_path, name):
+    spent = unpack(WRITERS[name](tmp_path / name), tmp_path / "out")
+    held = _held(tmp_path / "out")
+    assert FILES.items() <= held.items()
+    assert len(held) * BLOCK <= spent <= len(held) * BLOCK + tarfile.RECORDSIZE
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_truncated_archive_is_refused_wherever_it_is_cut(tmp_path, name):
+    path = WRITERS[name](tmp_path / name)
+    content = path.read_bytes()
+    ends = {*range(0, len(content), 512), *range(3, len(content), 701), len(content) - 1}
+    for number, length in enumerate(sorted(ends)):
+        path.write_bytes(content[:length])
+        folder = tmp_path / f"out {number}"
+        if not (line := _line(path, folder)):  # cut in the padding after the end
+            assert FILES.items() <= _held(folder).items()
+            assert not content[length:].strip(b"\0")
+        assert "\n" not in line
+
+
+def test_thirteen_of_24_images_do_not_import_as_whole(releases, tmp_path, capsys):
+    root, data_root = releases.folder(), tmp_path / "data"
+    source = tmp_path / "x.tar"
+    with tarfile.open(source, "w") as archive:
+        archive.add(root, ".")
+    with tarfile.open(source) as archive:
+        cut = [member for member in archive if member.isfile()][13].offset
+    source.write_bytes(source.read_bytes()[:cut])
+    assert main(["data", "import", "folder", str(source), "--data-root", str(data_root)]) == 2
+    line = capsys.readouterr().err
+    assert "truncated or damaged after" in line
+    assert line.count("\n") == 1
+    assert not list(data_root.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x.tgz", "x.tar.bz2", "x.tar.xz", "x.zip", "stored.zip"])
+def test_flipped_bits_do_not_unpack_to_other_content(tmp_path, name):
+    path = WRITERS[name](tmp_path / name)
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for number in range(60):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        folder = tmp_path / f"out {number}"
+        line = _line(path, folder)
+        assert "\n" not in line
+        refused += bool(line)
+        if not line:
+            assert sorted(_held(folder).values()) == sorted(FILES.values())  # names of a zip have no checksum
+    assert refused > 40
+
+
+OUTSIDE = ["../x", "a/../../x", "/tmp/x", "..", "a/.."]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("write", [_tar, _zip])
+def test_names_outside_of_the_folder_are_refused(tmp_path, name, write):
+    folder = tmp_path / "deep" / "out"
+    assert "is outside of the folder; unpack it yourself" in _refusal(write(tmp_path / "x", {name: b"!"}), folder)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "x"]
+
+
+KINDS = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"Z"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_and_devices_are_refused(tmp_path, kind):
+    assert "is a link or a device" in _refusal(_special(tmp_path / "x.tar", kind), tmp_path / "out")
+    assert not _held(tmp_path / "out")
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path):
+    info = zipfile.ZipInfo("x")
+    info.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    assert "is a link or a device" in _refusal(tmp_path / "x.zip", tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("second", ["a/x", "./a/x", "a//x"])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_name_that_occurs_twice_is_refused(tmp_path, kind, second):
+    path = tmp_path / "x"
+    if kind == "tar":
+        with tarfile.open(path, "w") as archive:
+            for name in ("a/x", second):
+                archive.addfile(tarfile.TarInfo(name))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/x", "1")
+            archive.writestr(second, "2")
+    assert "two members are named" in _refusal(path, tmp_path / "out")
+
+
+def test_an_archive_with_a_password_is_refused(tmp_path):
+    path = _zip(tmp_path / "x.zip", {"a": b"1"})
+    content = bytearray(path.read_bytes())
+    content[6] |= 1
+    content[content.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(EncryptedArchive, match="needs a password; unpack it yourself"):
+        unpack(path, tmp_path / "out")
+
+
+BOMBS = {
+    "zip": lambda path: _zip(path, {"zeros": bytes(20_000_000)}),
+    "tgz": lambda path: _tar(path, {"zeros": bytes(20_000_000)}, "w:gz"),
+    "many files": lambda path: _tar(path, {f"{i}": b"" for i in range(3000)}, "w:gz"),
+    "many folders": lambda path: _zip(path, {f"{i}/": b"" for i in range(3000)}),
+    "after the end": lambda path: path.write_bytes(
+        gzip.compress(_tar(path.with_name("y")).read_bytes() + bytes(20_000_000))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_refused_and_can_be_allowed(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(archives, "FREE_BYTES", 10**7)
+    path = tmp_path / "x"
+    BOMBS[kind](path)
+    assert path.stat().st_size < 150_000 or kind == "many folders"
+    limit = {"limit": 10**7} if kind == "many folders" else {}
+    line = _refusal(path, tmp_path / "out", **limit)
+    assert "unpacks to more than 0.01 GB; if it should, use --max-unpacked GB" in line
+    assert sum(map(len, _held(tmp_path / "out").values())) < 10**7
+    assert unpack(path, tmp_path / "again", limit=10**8) > 10**7
+
+
+def test_max_unpacked_reaches_the_limit(releases, tmp_path, capsys):
+    root, data_root = releases.folder(), tmp_path / "data"
+    with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
+        archive.add(root, ".")
+    command = ["data", "import", "folder", str(tmp_path / "x.tgz"), "--data-root", str(data_root)]
+    assert main([*command, "--max-unpacked", "0.00001"]) == 2
+    assert "unpacks to more than 1e-05 GB" in capsys.readouterr().err
+    assert main([*command, "--max-unpacked", "0.001"]) == 0
+
+
+def test_a_sparse_file_counts_its_holes(tmp_path):
+    path = tmp_path / "x.tar"
+    header = bytearray(tarfile.TarInfo("sparse").tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[483:495] = b"%011o\0" % 10**12  # the size with its holes
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(bytes(header) + bytes(1024))
+    assert "unpacks to more than 1 GB" in _refusal(path, tmp_path / "out")
+
+
+def test_a_name_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "x.tar"
+    for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+        info = tarfile.TarInfo("x")
+        info.type, info.size = kind, 8 * 10**9
+        path.write_bytes(info.tobuf() + bytes(1024))
+        assert "a name of 8000000000 characters" in _refusal(path, tmp_path / "out")
+
+
+def test_endless_headers_end(tmp_path):
+    path = tmp_path / "x.tar"
+    info = tarfile.TarInfo("x")
+    info.type = tarfile.XGLTYPE
+    path.write_bytes(info.tobuf() * 5000)
+    _refusal(path, tmp_path / "out")
+
+
+NOT_ARCHIVES = [b"", b"text\n" * 500, b"PK\3\4", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", bytes(100), b"\xff" * 1024]
+
+
+@pytest.mark.parametrize("content", NOT_ARCHIVES)
+def test_what_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "x.zip").write_bytes(content)
+    _refusal(tmp_path / "x.zip", tmp_path / "out")
+
+
+def test_an_archive_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "x.tar")
+    assert "a pipe, device or socket" in _refusal(tmp_path / "x.tar", tmp_path / "out")
+
+
+def test_archives_inside_are_unpacked_once_and_share_the_limit(tmp_path):
+    inner = _zip(tmp_path / "inner.zip").read_bytes()
+    outer = _tar(tmp_path / "outer.tar", {"d/inner.zip": inner, "d/a/b/1.bin": b"first"})
+    take(outer, tmp_path / "out")
+    held = _held(tmp_path / "out")
+    assert held["d/a/b/2.bin"] == FILES["a/b/2.bin"]
+    assert held["d/a/b/1.bin"] == b"first"  # what is there stays
+    with pytest.raises(DataError, match=r"outer.tar: d/inner.zip: unpacks to more than"):
+        take(outer, tmp_path / "small", limit=6 * BLOCK)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "inner.zip").write_bytes(inner[:-40])
+    with pytest.raises(DataError, match=r"broken: inner.zip: a damaged or truncated zip file"):
+        take(tmp_path / "broken", tmp_path / "out 2")
+
+
+def test_a_folder_with_links_to_itself_is_refused_at_once(tmp_path):
+    source = tmp_path / "source"
+    (source / "class").mkdir(parents=True)
+    (source / "class" / "0.png").write_bytes(b"x")
+    for i in range(9):
+        (source / "class" / f"loop {i}").symlink_to(".")
+    with pytest.raises(DataError, match="loop 0 is a link, which an import does not copy"):
+        copy_folder(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "0.png", "nowhere"])
+def test_links_to_files_are_not_copied_either(tmp_path, target):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "0.png").write_bytes(b"x")
+    (source / "link.png").symlink_to(target)
+    with pytest.raises(DataError, match=r"link\.png is a link"):
+        copy_folder(source, tmp_path / "out")
+
+
+def test_a_folder_with_a_pipe_is_refused(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    os.mkfifo(source / "x.png")
+    with pytest.raises(DataError, match=r"x\.png is a pipe, device or socket; remove it"):
+        copy_folder(source, tmp_path / "out")
+
+
+def test_an_interrupted_import_leaves_nothing(releases, tmp_path, monkeypatch):
+    source = releases.folder()
+    (source / "class 0" / "more.tar").write_bytes(_tar(tmp_path / "x.tar").read_bytes())
+    (tmp_path / "data").mkdir()
+
+    def stop(*args):
+        assert list((tmp_path / "data").rglob("*.png"))  # half done
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archives, "_unpack_tar", stop)
+    assert main(["data", "import", "folder", str(source), "--data-root", str(tmp_path / "data")]) == 130
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_what_a_killed_import_leaves_is_not_found(releases):
+    from bench.datasets.cub200 import CUB200
+
+    root = releases.cub()
+    (root / "CUB_200_2011").rename(root / ".cub200-x1y2z3")
+    with pytest.raises(DataError, match="no CUB-200-2011 under"):
+        CUB200(root)
+
+
+def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x.png").write_bytes(b"x")
+
+    def refuse(name, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(name))
+
+    monkeypatch.setattr("shutil.copyfile", refuse)
+    with pytest.raises(DataError, match=r"x\.png: cannot be copied \(.*Permission denied"):
+        copy_folder(source, tmp_path / "out")
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    archive = _tar(tmp_path / "x.tar")
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert _refusal(archive, tmp_path / "out").endswith("x.tar: No space left on device")
