@@ -283,7 +283,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         paths: Plug-in files.
 
     Returns:
-        Names of the packages and modules that tests of plug-ins may be in.
+        Dotted names of the packages and modules in which plug-ins may define tests.
 
     Raises:
         UserError: If a file does not import, with its reason.
