@@ -62,19 +62,22 @@ class Module(NamedTuple):
 
 
 def plugin_name(path: Path) -> str:
-    """Dotted name of a plug-in file (Python code of the user), in a package made for its folder.
+    """Dotted name under which a plug-in file (Python code of the user) is imported: ``bench_plugins.folder_HASH.NAME``.
 
-    So it shadows no installed package.
+    ``HASH`` is made of the path of the folder, and ``NAME`` is the file's name without ``.py``. A plug-in thus never
+    shadows an installed package.
     """
     folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
     return f"{PLUGINS}.folder_{folder}.{path.stem}"
 
 
 def code_id(*roots: str | Path) -> str:
-    """Hash of the code of some modules and of all modules of the same packages that they import, directly or not.
+    """Hash of the code of some modules and of the modules that they import, directly or not.
 
-    It goes into the ids of results, so that edited code never reuses old ones. Comments, docstrings and layout do not
-    count. Modules that cannot change a result, such as registries, are left out.
+    Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of
+    a plug-in; other packages do not. The hash goes into the ids of results, so that results of code that was edited
+    since are not reused. Comments, docstrings and layout do not count. Modules that cannot change a result, such as
+    registries, are left out.
 
     Args:
         roots: The modules, as dotted names or as files of plug-ins.
@@ -86,9 +89,10 @@ def code_id(*roots: str | Path) -> str:
 
 
 def closure(*roots: str | Path) -> list[Module]:
-    """The given modules and every module of the same packages that they import, directly or not, sorted by name.
+    """The given modules and the modules that they import, directly or not, sorted by name.
 
-    Modules that cannot change a result (:data:`OUTSIDE`) are left out.
+    Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of
+    a plug-in; other packages do not. Modules that cannot change a result (:data:`OUTSIDE`) are left out.
 
     Args:
         roots: The modules, as dotted names or as files of plug-ins.
@@ -255,7 +259,10 @@ def _parsed(path: Path, edited: int) -> ast.Module:
 
 
 def digest(path: Path) -> str:
-    """Hash of what a Python file does, equal for every Python version: comments, docstrings and layout do not count."""
+    """SHA-256 (hexadecimal) of the syntax tree of a Python file, equal for every Python version.
+
+    Comments, docstrings and layout do not count.
+    """
     return _digest(path, _edited(path))
 
 

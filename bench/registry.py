@@ -279,7 +279,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
         paths: Plug-in files.
 
     Returns:
-        Names of the packages and modules that tests of plug-ins may be in.
+        Dotted names of the packages and modules in which plug-ins may define tests.
 
     Raises:
         UserError: If a file does not import, with its reason, or what it defines has a name that cannot be one.

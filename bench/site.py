@@ -114,7 +114,10 @@ class Site(BaseModel):
 
     @cached_property
     def opened(self) -> dict[tuple[str, str], Dataset]:
-        """Data sets that were built already in this process, by name and by text of how photographs are read."""
+        """Data sets that were built already in this process.
+
+        The keys are the name and, as text, the settings by which photographs are read (``None`` if there are none).
+        """
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:

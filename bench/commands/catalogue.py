@@ -210,11 +210,14 @@ def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[Li
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
-    """Describe a method, data set or protocol for ``bench show``, both as a value for JSON and as text.
+    """Describe a method, data set or protocol, as ``bench show`` prints it.
 
     Args:
         name: Name of the method, data set or protocol.
         plugins: Plug-in files, whose methods and data sets are known too.
+
+    Returns:
+        The description as a mapping that can be written as JSON, and as text.
 
     Raises:
         UserError: If nothing has that name.

@@ -20,7 +20,8 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: i
         plans: Plans of the run, each for one method on one data set at one setting.
         site: Data root, weights and device of this machine.
         results: Results folder, as it is printed.
-        workers: Number of processes; None for the default of the device.
+        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
+            single one on a GPU.
     """
     for plan in plans:
         print_plan(plan)
@@ -77,7 +78,8 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | Non
     Args:
         plans: What would be run, each for one method on one data set at one setting.
         site: Paths and device.
-        asked_workers: Number of processes; None for the default of the device.
+        asked_workers: Number of worker processes, each with one training or test at a time; None for one per CPU core,
+            or a single one on a GPU.
     """
     workers = worker_count(asked_workers, site.device)
     seconds, disk, decode = 0.0, {}, {}

@@ -16,7 +16,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class PluginKind(StrEnum):
-    """Kinds of plug-ins."""
+    """Kinds of plug-ins that ``bench new`` writes a template of, named after what the plug-in defines."""
 
     method = "method"
     dataset = "dataset"

@@ -51,7 +51,9 @@ def site_of(
     allow_partial: bool = False,
     device: str = "cpu",
 ) -> Site:
-    """The paths, plug-ins and device that the options of a command name, as absolute paths for other processes.
+    """Site of a command: the paths, plug-ins, weights and device that its options name.
+
+    All paths are made absolute, so that they mean the same in every process.
 
     Args:
         results: Results folder.

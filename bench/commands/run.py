@@ -239,7 +239,8 @@ def run_request(
         request: Everything that decides about results, such as methods, data sets and protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it, for messages.
-        workers: Number of processes; None for the default of the device.
+        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
+            single one on a GPU.
         device: ``auto``, ``cpu`` or ``cuda``.
         on_existing: Treatment of results that exist.
         dry_run: Whether to print the plan and stop.
@@ -290,7 +291,8 @@ def carry_out(
         batches: Each has the plans of one request; all plans are of one protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it, for messages.
-        workers: Number of processes; None for the default of the device.
+        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
+            single one on a GPU.
         device: ``cpu`` or ``cuda``.
         on_existing: Treatment of results that exist.
         console: Where progress goes.

@@ -71,7 +71,7 @@ def score(
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
     is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
-    first.
+    first (other minus first).
 
     \b
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
@@ -111,8 +111,9 @@ def compare(
     """Compare methods of a results folder seed by seed, or files of embeddings query by query.
 
     The first is compared with each of the others; without names, every two methods are compared. For methods, the
-    result is the mean difference over the seeds that both have, with its 95 % t-interval. For files, it is what `bench
-    score FILE FILE2` prints; --scorers, --metrics, --normalize and --bootstrap are for files only.
+    result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval. For
+    files, it is what `bench score FILE FILE2` prints; --scorers, --metrics, --normalize and --bootstrap are for files
+    only.
 
     \b
     bench compare cosface pfe dul_cls --results results/runs
@@ -131,11 +132,14 @@ def compare(
 
 
 def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> None:
-    """Print the differences between methods of a results folder, paired by seed, with 95 % t-intervals.
+    """Print the mean differences of metrics between methods of a results folder, other minus first.
+
+    Differences are paired by seed and have 95 % t-intervals.
 
     Args:
         store: The results folder.
-        methods: The first is compared with each of the others; if empty, every two methods are compared.
+        methods: Names of methods. The first is compared with each of the others; if empty, every two methods are
+            compared, and the output names the first and the other of each pair.
         as_json: Whether to print JSON instead of tables.
 
     Raises:

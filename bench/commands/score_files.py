@@ -45,9 +45,12 @@ class ScoredFiles(TypedDict):
 
     Attributes:
         files: The scored files.
-        rows: Rows of the tidy table, one value of one metric each.
-        confidences: How much each confidence of each file improves retrieval, one row per file, scorer and confidence.
-        comparison: Differences of the other files from the first, one row per file, scorer and metric.
+        rows: Measured values, one per row, with the columns of the ``metrics.csv`` of ``bench run``: ``method`` (here
+            the name of the file), ``scorer``, ``confidence``, ``metric``, ``value`` and so on.
+        confidences: Gains in MAP@R as the least confident queries are removed, one row per file, scorer and confidence,
+            with the columns of :class:`bench.report.scored.Worth`.
+        comparison: Differences of metrics between each other file and the first, other minus first, one row per file,
+            scorer and metric: ``first``, ``other``, and the columns of :class:`bench.scoring.compare.Difference`.
     """
 
     files: list[ScoredFile]
@@ -67,7 +70,7 @@ def score_files(
     quiet: bool,
     device: str = "cpu",
 ) -> ScoredFiles:
-    """Score files of embeddings, compare the others with the first, and print and write the results.
+    """Score files of embeddings, compare the first with each of the others, and print and write the results.
 
     Args:
         files: One file, or several of the same images.

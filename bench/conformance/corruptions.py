@@ -72,7 +72,8 @@ def _global_generators() -> tuple[bytes, str, object]:
 def corruption_draws(corruption: Corruption) -> None:
     """Require that a corruption gives equal pixels for equal image and severity, and uses no global random generator.
 
-    It takes its random numbers from ``draw``, a function that depends on the image and that it is called with.
+    A corruption must take its random numbers from its argument ``draw``, a function that returns random numbers for the
+    given image.
     """
     images, found = _pictures(), []
     for seed in (0, 1):

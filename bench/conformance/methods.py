@@ -60,11 +60,11 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def metadata(cls: Any) -> None:
-    """Require that a method's class has a name, summary, docstring and known scorer, and that its declarations agree.
+    """Require that a method's class has a name, summary, docstring, known scorer and consistent parameters and forms.
 
-    It must have a corrected form, which computes what the paper's equations say. ``released_behaviour`` tells how the
-    other forms, which compute what a public code does, differ from it. Every default lies inside its search range,
-    whose ends are valid values.
+    It must have a corrected form, which computes what the paper's equations say. If it has other forms, which compute
+    what a public code does, ``released_behaviour`` must tell how they differ. The default of every tuned parameter must
+    lie inside its search range, whose ends must be valid values.
     """
     from ..methods.scorers.registry import get_scorer
 

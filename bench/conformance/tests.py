@@ -66,7 +66,10 @@ def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
-    """Require that a test of embeddings has a docstring, the name of a group, and metrics whose names no other has."""
+    """Require that a test of embeddings has a docstring and the name of a group, and that its metrics have new names.
+
+    No other test may declare a different metric of the same name.
+    """
     from ..protocols.metrics import known_metrics
 
     require(bool(test.run.__doc__), "a test needs a docstring")
@@ -75,9 +78,9 @@ def metadata_of_test(test: EmbeddingTest) -> None:
 
 
 def rows_of_test(test: EmbeddingTest) -> None:
-    """Require that a test of embeddings gives rows, one metric value each, for clean or for corrupted images.
+    """Require that a test of embeddings gives rows of results for clean or for corrupted images.
 
-    No two rows may agree in everything but their value.
+    A row has one value of one metric. No two rows may agree in everything but their value.
     """
     per_split = [_rows(test, clean) for clean in (True, False)]
     require(any(per_split), "it gives no rows; do the embeddings have what `needs` names?")

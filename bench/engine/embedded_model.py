@@ -118,8 +118,8 @@ class ConcatenatedModels:
 
     The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
     does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood the
-    log of a product is a sum. The confidence is the mean too. Every development class was trained on by all models but
-    one, so there is no validation split.
+    log of a product is a sum. The confidence is the mean too. Every development class (all but the test classes) was
+    trained on by all models but one, so there is no validation split.
 
     Args:
         members: Models of the folds of a cross-validation, each embedded on the same test images.

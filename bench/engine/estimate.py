@@ -39,7 +39,7 @@ class Estimate:
             each base.
         test: Seconds of one test.
         decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
-        cache_bytes: Disk space that these take in the cache.
+        cache_bytes: Disk space in bytes that those photographs take in the cache.
     """
 
     step: float

@@ -28,10 +28,13 @@ def generator(*axes: str | int) -> torch.Generator:
 
 
 class Inputs(Protocol):
-    """Interface of the inputs of one stage of training: images, or cached features of a frozen backbone."""
+    """Interface of the inputs of one stage of training: images, or cached features of a frozen backbone.
+
+    Attributes:
+        ahead: Whether a thread makes the next batch while one is trained on.
+    """
 
     ahead: bool
-    """Whether the next batch is made while one is trained on."""
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Randomly augmented inputs of a training batch.
@@ -42,10 +45,10 @@ class Inputs(Protocol):
         """
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embed a batch of inputs: raw embeddings ``[B, D]`` and their distributions."""
+        """Embed a batch of inputs: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embed the validation images; returns distributions of batch shape ``[N]``."""
+        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Mean loss of the stage on the validation images; None if the loss is defined for training classes only.
@@ -87,12 +90,12 @@ class AugmentedImages:
         return moved
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embed a batch of images: raw embeddings ``[B, D]`` and their distributions."""
+        """Embed a batch of images: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
         embedding: Embedding = model(inputs)
         return embedding
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embed the validation images; returns distributions of batch shape ``[N]``."""
+        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
@@ -147,11 +150,11 @@ class CachedFeatures:
         return chosen
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embed a batch of backbone features ``[B, F]``: raw embeddings ``[B, D]`` and their distributions."""
+        """Embed backbone features ``[B, F]``: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
         return model.embed_features(inputs)
 
     def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embed the validation images; returns distributions of batch shape ``[N]``."""
+        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         features = self.features["evaluation"]
         return embed(model, lambda rows: features[rows], len(features), self.device, features=True)[0]
 

@@ -156,7 +156,8 @@ def embed(
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
 
     Returns:
-        The distributions, batch shape ``[N]``, and every confidence the model has, each ``[N]``; both on the CPU.
+        One distribution of batch shape ``[N]``, and every confidence the model has by name, each ``[N]``; both on the
+        CPU.
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []

@@ -101,11 +101,11 @@ def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
     """Share of the peak learning rate at a step: a pure function, so that a resumed run needs no scheduler state.
 
     ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps and
-    falls as half a cosine to 0; ``cosine`` only falls; ``step`` is ``gamma`` to the number of ``step_epochs`` passed,
-    ``multistep`` to the number of ``milestones`` passed; ``constant`` is 1.
+    falls as half a cosine to 0; ``cosine`` only falls; ``constant`` is 1. ``step`` multiplies the factor by ``gamma``
+    every ``step_epochs`` epochs, ``multistep`` at each of the epochs ``milestones``.
 
     Args:
-        step: Steps done.
+        step: Steps done since the start of the training.
         steps: Steps of an epoch.
         optim: Name and parameters of the schedule.
 
@@ -164,7 +164,7 @@ class Optimisation:
         self.scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of optimiser and loss scaling."""
+        """State dicts of the optimiser (``optimizer``) and of the loss scaling (``scaler``)."""
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

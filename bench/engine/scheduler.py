@@ -124,7 +124,8 @@ class Best:
 
     Attributes:
         point: Tuned values of the best trial, by name; empty if nothing was tuned.
-        value: Mean over the trial's models of the value that selects, higher = better.
+        value: Value by which this trial was selected, such as validation MAP@R, higher = better: the mean over its
+            models, one per fold; 0 if nothing was tuned.
         specs: Specifications of the trial's trainings, by the fold that validates; empty if nothing was tuned.
     """
 

@@ -147,11 +147,13 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All test results of one model, as rows with one metric value each.
+    """All test results of one model, one value of one metric per row.
 
-    They are MAP@R on its validation classes, and all tests on every split of the test images. The splits are the clean
-    images (``test``) and those under each corruption (``test_`` and its name). If every development class was trained
-    on, the validation images are some of the training images; their split is ``train``.
+    The columns are ``split``, ``metric``, ``value``, ``scorer``, ``confidence``, ``variant``, ``fraction``,
+    ``n_queries`` and ``n_lone`` (:class:`bench.protocols.rows.SplitRow`). The rows are all tests on the clean test
+    images (split ``test``) and on those under each corruption (``test_`` and its name), and MAP@R on the validation
+    classes (split ``val``). Concatenated models have no validation classes. If every class but the test classes was
+    trained on, the validation images are some of the training images, and their split is ``train``.
 
     Args:
         model: The embedded images of the model.
@@ -217,7 +219,16 @@ def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validatio
 
 
 def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
-    """Mean of the result rows of several models, row by row; a value missing in one of them is missing in the mean.
+    """Mean over several models of their rows of test results, as :func:`rows_of_model` gives them, row by row.
+
+    ``value`` and the counts ``n_queries`` and ``n_lone`` (rounded) are averaged; all other columns must agree. A value
+    that one model lacks is nan in the mean.
+
+    Args:
+        of_models: The rows of each model, in the same order for all.
+
+    Raises:
+        ValueError: If the models have different rows.
 
     Example:
         >>> one, other = ({"split": "test", **row("map_at_r", value)} for value in (0.5, 1.0))

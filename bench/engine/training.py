@@ -44,7 +44,7 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
         done: Called with the number of finished epochs after each.
 
     Raises:
-        UnitFailed: If the loss or the value that selects the epoch becomes non-finite.
+        UnitFailed: If the loss or the value that selects the epoch, such as validation MAP@R, becomes non-finite.
     """
     trainer = Trainer(spec, site)
     trainer.resume_or_start()
@@ -61,8 +61,9 @@ class Progress:
 
     Attributes:
         epoch: Number of epochs done.
-        history: Measurements of each epoch.
-        best_value: Largest value by which epochs are selected; None before the first epoch.
+        history: Measurements of each epoch: ``epoch`` (from 1), ``loss``, ``val_map_at_r`` and ``val_loss``.
+        best_value: Largest value so far of the quantity that selects the epoch to keep, such as validation MAP@R; None
+            before the first epoch.
         best_epoch: Epoch with that value, counted from 1.
         best_state: State dict of the network after that epoch.
         improved_value: Value at the last improvement that counts for early stopping.
@@ -86,7 +87,7 @@ class Progress:
 
         Args:
             row: Measurements of the epoch.
-            value: Value that selects the epoch, higher = better.
+            value: Value that selects the epoch to keep, such as validation MAP@R, higher = better.
             state: State dict of the network after the epoch.
             patience: Epochs without improvement after which training stops.
             min_improvement: Smallest rise of the value that counts as an improvement.
@@ -177,7 +178,7 @@ class Trainer:
         return in_turn(self.inputs, batches, augment)
 
     def remaining_epochs(self) -> Iterator[int]:
-        """Numbers, from 0, of the epochs that are still to be trained, until patience is used up."""
+        """Numbers, from 0, of the epochs that are still to be trained, until the last epoch or an early stop."""
         while self.progress.epoch < self.spec.optim.epochs and not self.progress.stopped:
             yield self.progress.epoch
 
@@ -239,7 +240,12 @@ class Trainer:
         return Epoch(epoch=epoch + 1, loss=loss, val_map_at_r=val, val_loss=val_loss)
 
     def book(self, row: Epoch) -> None:
-        """Add a finished epoch: keep its weights if it is the best by the value that the specification selects by.
+        """Add a finished epoch to the progress, and keep its weights if it is the best so far.
+
+        The specification of the training says by which value: validation MAP@R, validation loss, or the last epoch.
+
+        Args:
+            row: Measurements of the epoch.
 
         Raises:
             UnitFailed: If that value is not finite, or if it is the validation loss and there is none.

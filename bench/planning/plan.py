@@ -68,8 +68,8 @@ class Plan:
     Attributes:
         template: Specification of a training at the default setting, from which those of all trials and seeds are made.
             It validates on the first of ``validate_folds`` and has no base.
-        validate_folds: Indices of the blocks of development classes that validate; a replicate (one seed) is one model
-            for each.
+        validate_folds: Indices of the blocks of development classes (all but the test classes) that validate; a
+            replicate (one seed) is one model for each.
         space: Ranges of the tuned values, by name.
         trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
@@ -106,9 +106,10 @@ class Plan:
 
     @property
     def key(self) -> PlanKey:
-        """Tuple that identifies this plan among those of a request.
+        """Tuple that identifies this plan among those of a request: id of ``template``, ``pinned``, key of the base.
 
-        Several plans may have the same protocol, data set and method, at different settings.
+        The last part is there for two-stage methods only. Several plans may have the same protocol, data set and
+        method, at different settings.
         """
         return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
 

@@ -42,7 +42,13 @@ class PublishedRun:
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """Differences of a run with this protocol, preset and data set from the publication's, one text each."""
+        """Differences of a run from the publication's, one text each, such as ``preset per instead of strict``.
+
+        Args:
+            protocol: Protocol of the run.
+            preset: Its preset (variant of the protocol).
+            dataset: Its data set.
+        """
         said = []
         if protocol != self.protocol:
             said.append(f"protocol {protocol} instead of {self.protocol}")
@@ -251,7 +257,8 @@ class Wanted:
     Attributes:
         network: ``backbone`` and ``dim`` by name.
         fidelity: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
-        params: All parameters of the method as pinned or by default; they may choose among several settings.
+        params: All parameters of the method, as fixed by the user or by default; they may choose among several
+            published settings.
         pooling: Pooling of the setting that is taken if two differ in it alone.
     """
 
@@ -261,11 +268,16 @@ class Wanted:
     pooling: str = "avg"
 
     def fits(self, item: Published) -> bool:
-        """Check if these parameters include those that a published setting is for."""
+        """Check if the parameters of the method have the values that a published setting is for."""
         return all(self.params.get(name) == value for name, value in item.kind.items())
 
     def rank(self, item: Published) -> tuple[int, bool]:
-        """Sort key of published settings: more required parameters rank higher, then the wanted pooling."""
+        """Sort key of a published setting, larger = more suitable.
+
+        Returns:
+            Number of parameters that the setting requires to have certain values, and whether it has the wanted
+            pooling.
+        """
         return len(item.kind), item.data["pooling"] == self.pooling
 
 

@@ -43,7 +43,7 @@ class RunRequest(BaseModel):
         seeds: Number of replicates (seeds) at the best setting.
         trials: Number of tuning trials.
         sampler: Optuna sampler.
-        folds: Number of blocks of development classes that validate, with one model each.
+        folds: Number of blocks of development classes (all but the test classes) that validate, with one model each.
         hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
         base: Method whose trained model two-stage methods start from.
         backbone: Name of the backbone.
@@ -138,8 +138,8 @@ class Experiment:
         scorers: Scorers to test with in addition to a method's own and the cosine.
         select_by: Scorer of the validation MAP@R that selects epochs and trials; None for each method's own.
         pins: Settings pinned (fixed) by the user.
-        unusual_folds: Number of blocks of development classes that validate in turn, if it is not the preset's; else
-            None.
+        unusual_folds: Number of blocks of development classes (all but the test classes) that validate in turn, if it
+            is not the preset's; else None.
         unusual_corruptions: Corruptions asked for at severities that are not the default ones, as text.
     """
 
@@ -307,7 +307,7 @@ def _with_folds(preset: Preset, request: RunRequest) -> Preset:
 
 
 def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
-    """The form of a method that a fidelity means, as stored in results and shown in tables.
+    """Form of a method that is computed if a fidelity is asked for, as stored in results and shown in tables.
 
     ``corrected`` follows the paper's equations, ``released`` the public code of the paper; if two repositories differ,
     the protocol chooses. ``released_per`` and ``released_el`` name the repository ("Probabilistic Embeddings

@@ -17,23 +17,23 @@ OPTIM_KEYS = tuple(item.name for item in fields(Optim))
 
 
 def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
-    """Values that replace a method's own default parameters here, by name.
+    """Parameters that replace a method's own defaults on a data set under a preset, by name.
 
-    They come from its released form (what the public code of its paper computes), the recipe of the data set and the
-    preset of the protocol; the later of these wins.
+    They come from the released form of the method (what the public code of its paper computes) if it is asked for, the
+    recipe of the data set and the preset of the protocol; the later of these wins.
 
     Args:
         recipe: Default training settings of the data set.
         preset: Variant of the protocol.
         method: Class of the method.
-        fidelity: Form of the method, ``corrected`` or a released one.
+        fidelity: Form of the method: ``corrected``, or a released one, such as ``released``.
     """
     name = method.name
     return {**method.defaults(fidelity), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
 
 
 def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
-    """Default setting of a data set for one stage of training.
+    """Default setting of a data set for one stage of training: all groups of values but the method's parameters.
 
     Args:
         recipe: Default training settings of the data set.
@@ -49,7 +49,9 @@ def from_recipe(recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
-    """Values that a preset sets in place of the recipe's for data sets of photographs; empty for other data sets.
+    """Settings of a preset that override those of the recipe of a data set of photographs; empty for other data sets.
+
+    They may be values of the groups network, optimiser, batches, view and augmentation.
 
     Args:
         preset: Variant of the protocol.
@@ -70,13 +72,15 @@ def from_preset(preset: Preset, recipe: Recipe, stage: Stage) -> Setting:
 
 
 def from_fidelity(fidelity: str, recipe: Recipe) -> Setting:
-    """Values that a fidelity sets for data sets of photographs; empty for other data sets.
+    """Settings that a fidelity (corrected methods, or those of released code) overrides: ``data.calibrate`` or none.
 
-    Only under ``corrected`` are features divided by a constant before training (``data.calibrate``), since no public
-    code does it.
+    By default, the features of a backbone are divided by a constant before training (``data.calibrate``). No public
+    code does this, so it is turned off on data sets of photographs if a released form is asked for. In all other cases
+    the returned setting is empty.
 
     Args:
-        fidelity: The fidelity asked for, ``corrected`` or a released one.
+        fidelity: ``corrected`` (methods follow the equations of their papers) or ``released``, ``released_per``,
+            ``released_el`` (they follow public code).
         recipe: Default training settings of the data set.
     """
     return Setting(batches={"calibrate": False} if recipe.view and fidelity != "corrected" else {})
@@ -91,7 +95,7 @@ def search_ranges(
     setting: Setting,
     base: Method | None,
 ) -> dict[str, Range]:
-    """Search ranges of a tuning study, by name.
+    """Search ranges of a tuning study, by name such as ``method.margin`` or ``optim.lr``.
 
     They cover the values of the method and of the optimiser that have a range, have an effect and are not pinned.
 
