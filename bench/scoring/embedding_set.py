@@ -180,8 +180,14 @@ def _numbers(key: str, values: np.ndarray) -> np.ndarray:
 
 
 def _kind(values: np.ndarray) -> str:
-    kinds = {"U": "text", "S": "text", "O": "Python objects", "b": "booleans", "c": "complex numbers"}
+    if _is_text(values):
+        return "text"
+    kinds = {"O": "Python objects", "b": "booleans", "c": "complex numbers"}
     return kinds.get(values.dtype.kind, str(values.dtype))
+
+
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind in "US" or (values.dtype.kind == "O" and all(type(v) is str for v in values.flat))
 
 
 def _labels(values: np.ndarray) -> np.ndarray:
@@ -219,6 +225,8 @@ def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
     if values.dtype.kind != "b":
         raise BadInput(f"{key} must be booleans, not {_kind(values)}: {key}.astype(bool)")
     _check_length(key, values, count)
+    if int(values.view(np.uint8).max(initial=0)) > 1:
+        raise BadInput(f"{key} has bytes other than 0 and 1, which are no booleans; damaged")
     return values
 
 
@@ -236,10 +244,14 @@ def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarra
 
 
 def _names(values: np.ndarray, count: int) -> tuple[str, ...]:
-    if values.dtype.kind not in "iuUS":
+    if values.dtype.kind not in "iu" and not _is_text(values):
         raise BadInput(f"ids must be text or integers, not {_kind(values)}")
     _check_length("ids", values, count)
-    names = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist())
+    try:
+        names = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist())
+        "".join(names).encode()
+    except ValueError:  # code points of no character, half of a surrogate pair
+        raise BadInput("ids have characters that Unicode does not have; damaged") from None
     if len(set(names)) < count:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise BadInput(f"ids repeat, such as {repeated!r}; they must name every image once")
