@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput, first_line
-from .parquet_pages import read_pages
-from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names
-
-_WIDTHS = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 16, "FLOAT": 8, "DOUBLE": 8, "BYTE_ARRAY": TEXT_BYTES}
-"""Bytes of a value in memory, by its type in the file; of a text, those besides its characters."""
+from .parquet_sizes import TEXT, read_footer, unpacked_size
+from .untrusted import Arrays, check_unpacked, known_names
 
 
 def import_pyarrow() -> Any:
@@ -40,17 +37,20 @@ def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
         BadInput: If the file is damaged, unpacks to too much, or has columns that do not fit together.
     """
     pyarrow = import_pyarrow()
+    with path.open("rb") as raw:
+        footer = read_footer(raw)
+        names = [name for name in footer.columns if not name.startswith("__index_level_")]
+        spread = _spread(names)
+        scattered = {name for parts in spread.values() for name in parts.values()}
+        wanted, others = known_names([name for name in names if name not in scattered] + list(spread))
+        whole = [key for key in wanted if key not in spread]
+        columns = [*whole, *sorted(scattered)]
+        chunks = [chunk for chunk in footer.chunks if chunk.leaf.column in columns]
+        check_unpacked(sum(unpacked_size(raw, chunk) for chunk in chunks), path.stat().st_size)
+    texts = {chunk.leaf.path for chunk in chunks if chunk.leaf.kind == TEXT}
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
-            spread = _spread(names)
-            scattered = {name for parts in spread.values() for name in parts.values()}
-            wanted, others = known_names([name for name in names if name not in scattered] + list(spread))
-            whole = [key for key in wanted if key not in spread]
-            columns = [*whole, *sorted(scattered)]
-            texts = _check_size(path, file, columns)
         # Equal texts are kept once.
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=sorted(texts)) as file:
             table = file.read(columns=columns)
             table.validate(full=True)  # pyarrow itself does not look at indices and bytes of texts
     except (pyarrow.ArrowException, OSError) as error:
@@ -79,36 +79,6 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
         if key in names:
             raise BadInput(f"{key} exists both as one column and as one per dimension; keep one")
     return spread
-
-
-def _check_size(path: Path, file: Any, columns: list[str]) -> list[str]:
-    """Check that columns do not unpack to too much.
-
-    Returns:
-        The paths of those of them that are texts.
-    """
-    metadata, total, texts = file.metadata, 0, {}
-    with path.open("rb") as raw:
-        for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
-            for number in range(group.num_columns):
-                chunk = group.column(number)
-                name, kind = chunk.path_in_schema, chunk.physical_type
-                if not any(name == column or name.startswith(f"{column}.") for column in columns):
-                    continue
-                start = chunk.data_page_offset
-                if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-                    start = chunk.dictionary_page_offset
-                if start < 0 or start + chunk.total_compressed_size > path.stat().st_size:
-                    raise BadInput(f"{name} claims more data than the file holds; damaged")
-                pages = read_pages(raw, start, chunk.total_compressed_size)
-                if pages.values != chunk.num_values or pages.values < group.num_rows:
-                    raise BadInput(f"{name} has {pages.values} values for {group.num_rows} rows; damaged")
-                width = _WIDTHS.get(kind) or TEXT_BYTES + file.schema.column(number).length
-                total += pages.unpacked + pages.values * width
-                if kind == "BYTE_ARRAY":
-                    texts[name] = True
-    check_unpacked(total, path.stat().st_size)
-    return list(texts)
 
 
 def _column(column: Any, key: str) -> np.ndarray:
