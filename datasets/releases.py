@@ -73,14 +73,17 @@ class Listing:
         self.parts.append(part)
 
     def check_names(self) -> None:
-        """Refuse file names that cannot be written to a file of results.
+        """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
 
         Raises:
-            DataError: If a name is not UTF-8, with the first such name.
+            DataError: If a name is not UTF-8 or not below the folder, with the first such name.
         """
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
             raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
+        outside = next((name for name in self.ids if _leads_out(name)), None)
+        if outside is not None:
+            raise DataError(f"{self.folder}: {outside!a} is listed, which is not a path below it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images and their classes.
@@ -95,11 +98,25 @@ class Listing:
         return kept
 
 
+LARGEST_LIST = 256_000_000
+"""Largest list of a release, bytes."""
+
+
+def class_number(text: str) -> int | None:
+    """Number of a class, or None if the text is no number from 0 to 999,999,999.
+
+    Example:
+        >>> class_number("042"), class_number("4²"), class_number("9" * 5000)
+        (42, None, None)
+    """
+    return int(text) if len(text) < 10 and text.isascii() and text.isdigit() else None
+
+
 def read_lines(path: Path) -> list[list[str]]:
     """Read a text file as one list of words per line; blank lines are left out.
 
     Args:
-        path: A text file.
+        path: A text file of at most :data:`LARGEST_LIST` bytes.
 
     Returns:
         The words of each line.
@@ -108,6 +125,8 @@ def read_lines(path: Path) -> list[list[str]]:
         DataError: If the file cannot be read as text.
     """
     try:
+        if path.stat().st_size > LARGEST_LIST:
+            raise DataError(f"{path}: larger than {LARGEST_LIST // 10**6} MB; not a list of images")
         return [words for line in path.read_text(encoding="utf-8").splitlines() if (words := line.split())]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
@@ -388,8 +407,12 @@ def _is_text(name: str) -> bool:
     return True
 
 
+def _leads_out(name: str) -> bool:
+    return name.startswith("/") or "\0" in name or ".." in name.split("/")
+
+
 def _rows(parts: Sequence[str], part: str) -> Tensor:
     return torch.tensor([i for i, p in enumerate(parts) if p == part], dtype=torch.long)
 
 
-__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "folders_below", "read_lines"]
+__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "class_number", "folders_below", "read_lines"]
