@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from .dataset import register_dataset
 from .errors import DataError
-from .mat_file import read_structures
+from .mat_file import Value, read_structures
 from .releases import Listing, PhotoDataset
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
@@ -59,7 +58,7 @@ class Cars196(PhotoDataset):
         return listing
 
 
-def _annotations(path: Path) -> list[dict[str, Any]]:
+def _annotations(path: Path) -> list[dict[str, Value]]:
     """The annotations of a file: text or number by name of the field, one dictionary per image."""
     try:
         return read_structures(path, "annotations")
@@ -67,13 +66,13 @@ def _annotations(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{error}; it is not an annotation file of Cars196") from None
 
 
-def _text(row: Mapping[str, Any], key: str) -> str:
+def _text(row: Mapping[str, Value], key: str) -> str:
     if not isinstance(row.get(key), str):
         raise DataError(f"annotations of Cars196 without a text {key!r}: {', '.join(row)}")
     return str(row[key])
 
 
-def _add(listing: Listing, image: str, row: Mapping[str, Any]) -> None:
+def _add(listing: Listing, image: str, row: Mapping[str, Value]) -> None:
     if "class" not in row:
         raise DataError(f"annotations without classes: use {TEST}, which holds the labels of the test images")
     key = row["class"]

@@ -1,67 +1,69 @@
-"""Reading MATLAB files (version 5) that are not trusted.
+"""Reading structures from MATLAB files (version 5 to 7.2) that are not trusted.
 
-SciPy reserves what the header of an array claims, and follows nesting without end. Here the headers are read first:
+SciPy reserves what the header of an array claims, follows nesting without end, and ends the process on some damaged
+files; so the little that annotations need is read here. The format:
 https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from .errors import DataError
 
-LARGEST = 256_000_000
+LARGEST = 64_000_000
 """Largest size of an unpacked variable, bytes; the annotations of the whole Cars196 have some 10 MB."""
+
+MOST_STRUCTURES = 1_000_000
+"""Largest number of structures in an array."""
+
+Value = str | int | float
+Order = Literal["little", "big"]
 
 _HEADER = 128
 _MATRIX, _COMPRESSED = 14, 15
-_CELL, _STRUCTURE, _TEXT = 1, 2, 4
+_STRUCTURE, _TEXT = 2, 4
 _NUMBERS = range(6, 16)
-_DEEPEST = 4
+_CODES = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}
+_ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
 
 
-def read_structures(path: Path, name: str) -> list[dict[str, Any]]:
-    """A variable that is an array of structures of texts and numbers, one per image.
+def read_structures(path: Path, name: str) -> list[dict[str, Value]]:
+    """Read a variable that is an array of structures, one per image.
 
     Args:
         path: File of MATLAB, version 5 to 7.2.
         name: Name of the variable.
 
     Returns:
-        The structures in the order of the array: text or one number by name of its field.
+        The structures in the order of the array: text or number by name of the field. Fields of another kind, or of
+        several numbers, are left out.
 
     Raises:
-        DataError: If the file is damaged, or has no such variable.
+        DataError: If the file is damaged, claims more than it holds, or has no such variable.
     """
-    from scipy.io import loadmat
-
     try:
         content = path.read_bytes()
+        if len(content) < _HEADER or content[124:128] not in (b"\x00\x01IM", b"\x01\x00MI"):
+            raise ValueError("it is not of version 5 to 7.2")
+        order: Order = "little" if content[126:128] == b"IM" else "big"
+        for array in _variables(content, order):
+            if array.name == name and array.kind == _STRUCTURE:
+                return array.structures()
+        raise ValueError("there is none")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    try:
-        _check(content)
-        rows = loadmat(path, variable_names=[name])[name].reshape(-1)
-        return [{field: row[field].item() for field in rows.dtype.names if row[field].size == 1} for row in rows]
-    except MemoryError:
-        raise
-    except Exception as error:  # SciPy's readers raise many kinds on a file that is no .mat file
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: not a MATLAB file with structures {name!r} ({reason})") from None
+    except (ValueError, struct.error, zlib.error) as error:
+        raise DataError(f"{path}: not a MATLAB file with structures {name!r} ({error})") from None
 
 
-def _check(content: bytes) -> None:
-    """Check every variable; a compressed one is unpacked for this, one at a time.
-
-    Raises:
-        ValueError: If one claims more than it holds, unpacks to too much, or is of a kind that is not read.
-    """
-    if len(content) < _HEADER or content[124:128] not in (b"\x00\x01IM", b"\x01\x00MI"):
-        raise ValueError("not of version 5 to 7.2")
-    order: Any = "little" if content[126:128] == b"IM" else "big"
+def _variables(content: bytes, order: Order) -> Iterator[_Array]:
+    """All variables of a file; a compressed one is unpacked, up to the limit."""
     place = _HEADER
     while place < len(content):
         kind, data, place = _element(content, place, order)
@@ -73,38 +75,72 @@ def _check(content: bytes) -> None:
             kind, data, _ = _element(data, 0, order)
         if kind != _MATRIX:
             raise ValueError(f"an element of type {kind} in the place of a variable")
-        _check_array(data, order, 0)
+        yield _Array(data, order)
 
 
-def _check_array(data: bytes, order: Any, depth: int) -> None:
-    if depth > _DEEPEST:
-        raise ValueError("nested too deeply")
-    _, flags, place = _element(data, 0, order)
-    _, sizes, place = _element(data, place, order)
-    _, _, place = _element(data, place, order)  # its name
-    kind = int.from_bytes(flags[:4], order) & 255
-    count = math.prod(int.from_bytes(sizes[i : i + 4], order) for i in range(0, len(sizes), 4))
-    if kind not in (_CELL, _STRUCTURE, _TEXT, *_NUMBERS):
-        raise ValueError(f"an array of class {kind}, neither numbers, texts, cells nor structures")
-    if kind == _STRUCTURE:
-        _, length, place = _element(data, place, order)
-        _, names, place = _element(data, place, order)
-        count *= max(1, len(names) // max(1, int.from_bytes(length, order)))
-    if count * (8 if kind in (_CELL, _STRUCTURE) else 1) > len(data):
-        raise ValueError(f"an array claims {count} values and has {len(data)} bytes")
-    if kind in (_CELL, _STRUCTURE):
-        while place < len(data):
-            _, inner, place = _element(data, place, order)
-            if inner:
-                _check_array(inner, order, depth + 1)
+class _Array:
+    """Header of an array; its values are read when they are asked for.
+
+    Args:
+        data: Content of its element.
+        order: Order of the bytes of a number.
+    """
+
+    def __init__(self, data: bytes, order: Order) -> None:
+        self._data, self._order = data, order
+        _, flags, place = _element(data, 0, order)
+        _, sizes, place = _element(data, place, order)
+        _, name, self._place = _element(data, place, order)
+        self.kind = int.from_bytes(flags[:4], order) & 255
+        self.count = math.prod(int.from_bytes(sizes[i : i + 4], order) for i in range(0, len(sizes), 4))
+        self.name = name.decode("latin-1")
+
+    def structures(self) -> list[dict[str, Value]]:
+        """Structures in an array of them."""
+        _, length, place = _element(self._data, self._place, self._order)
+        _, joined, place = _element(self._data, place, self._order)
+        size = int.from_bytes(length, self._order)
+        if not 0 < size <= len(joined) or len(joined) % size:
+            raise ValueError("names of fields that do not fit their length")
+        names = [joined[i : i + size].split(b"\0")[0].decode("latin-1") for i in range(0, len(joined), size)]
+        if len(set(names)) < len(names):
+            raise ValueError("a field is there twice")
+        if self.count > MOST_STRUCTURES or self.count * len(names) * 8 > len(self._data):
+            raise ValueError(f"an array of {self.count} structures in {len(self._data)} bytes")
+        rows: list[dict[str, Value]] = []
+        for _ in range(self.count):
+            row: dict[str, Value] = {}
+            for name in names:
+                _, data, place = _element(self._data, place, self._order)
+                value = _Array(data, self._order)._value() if data else None
+                if value is not None:
+                    row[name] = value
+            rows.append(row)
+        return rows
+
+    def _value(self) -> Value | None:
+        """The text or the one number that it is, or None."""
+        if self.kind == _TEXT:
+            kind, data, _ = _element(self._data, self._place, self._order)
+            encoding = _ENCODINGS.get(kind, "")
+            if not encoding:
+                raise ValueError(f"a text of type {kind}")
+            return data.decode(encoding + ("" if encoding in ("latin-1", "utf-8") else f"-{self._order[0]}e"))
+        if self.kind in _NUMBERS and self.count == 1:
+            kind, data, _ = _element(self._data, self._place, self._order)
+            if kind not in _CODES:
+                raise ValueError(f"a number of type {kind}")
+            number: int | float = struct.unpack(("<" if self._order == "little" else ">") + _CODES[kind], data)[0]
+            return number
+        return None
 
 
-def _element(data: bytes, place: int, order: Any) -> tuple[int, bytes, int]:
+def _element(data: bytes, place: int, order: Order) -> tuple[int, bytes, int]:
     """Type and bytes of a data element, and where the next one starts."""
     if place + 8 > len(data):
         raise ValueError("truncated")
     word = int.from_bytes(data[place : place + 4], order)
-    if word >> 16:  # short: up to four bytes in the tag itself
+    if word >> 16:  # up to four bytes in the tag itself
         kind, size, start, step = word & 0xFFFF, word >> 16, place + 4, 8
         if size > 4:
             raise ValueError("a short element of more than 4 bytes")
@@ -116,4 +152,4 @@ def _element(data: bytes, place: int, order: Any) -> tuple[int, bytes, int]:
     return kind, data[start : start + size], place + step
 
 
-__all__ = ["read_structures"]
+__all__ = ["Value", "read_structures"]

@@ -126,8 +126,10 @@ def _chunks(group: Fields, leaves: list[Leaf]) -> Iterator[Chunk]:
         fields = described[3]
         if fields[1] != leaf.kind:
             raise BadInput(f"{leaf.column} has two types; damaged")
-        start, dictionary = fields[9], fields.get(11, 0)
-        yield Chunk(leaf, group[3], fields[5], dictionary if 0 < dictionary < start else start, fields[7])
+        start, dictionary, rows, values, length = fields[9], fields.get(11, 0), group[3], fields[5], fields[7]
+        if not all(isinstance(number, int) for number in (start, dictionary, rows, values, length)):
+            raise TypeError
+        yield Chunk(leaf, rows, values, dictionary if 0 < dictionary < start else start, length)
 
 
 def unpacked_size(file: BinaryIO, chunk: Chunk) -> int:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
 from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
@@ -55,7 +56,7 @@ class _Record(_Value):
             record = cls.model_validate(held)
         except ValidationError as error:
             first = error.errors()[0]
-            raise DamagedRecord(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise DamagedRecord(shortened(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")) from None
         record.check_identity()
         return record
 
@@ -80,12 +81,13 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
     try:
         held: Any = read_json(text)
     except ValueError as error:
-        raise DamagedRecord(f"not valid JSON: {error}") from None
+        raise DamagedRecord(shortened(f"not valid JSON: {error}")) from None
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
     checksum, found, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
     if schema != SCHEMA_VERSION or found != kind:
-        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
+        reason = f"a {found!a:.40} record of schema {schema!a:.40}, not a {kind!r} record of {SCHEMA_VERSION}"
+        raise DamagedRecord(reason)
     try:
         right = content_id({**held, "kind": found, "schema": schema})
     except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
