@@ -688,7 +688,9 @@ def work(name: str, seconds: float, seed: int, first: int, place: Path) -> None:
         print("case", number, path.name, flush=True)
         problem = _problem(reader, path, size)
         if problem:
+            path.replace(place / f"fault-{path.name}")
             print("fault", json.dumps(problem), flush=True)
+            sys.stdin.readline()  # the parent has kept the file
         path.unlink(missing_ok=True)
         number += 1
     print("end", number, flush=True)
@@ -765,7 +767,11 @@ def fuzz(name: str, seconds: float, seed: int, out: Path) -> list[str]:
             command = [sys.executable, __file__, "--reader", name, "--seed", str(seed), "--seconds", str(left)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **LIMITS, "TMPDIR": place}
             worker = subprocess.Popen(
-                [*command, "--first", str(number), "--work", place], stdout=subprocess.PIPE, env=environment, text=True
+                [*command, "--first", str(number), "--work", place],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
             )
             number = _watch(worker, name, seed, Path(place), out, faults)
             if number < 0:
@@ -775,6 +781,7 @@ def fuzz(name: str, seconds: float, seed: int, out: Path) -> list[str]:
 
 def _watch(worker: subprocess.Popen[str], name: str, seed: int, place: Path, out: Path, faults: dict[str, str]) -> int:
     """Follow a process until it ends or hangs; returns the number of the next case, or -1 if all is done."""
+    assert worker.stdin is not None
     lines: queue.Queue[str] = queue.Queue()
 
     def follow() -> None:
@@ -790,9 +797,10 @@ def _watch(worker: subprocess.Popen[str], name: str, seed: int, place: Path, out
         kind = re.sub(r"\d+|'.*'|\".*\"", "", problem)[:80]
         if kind not in faults:
             kept = out / f"{name}-{seed}-{number}-{file}"
-            if (place / "case" / file).is_file():
+            left = next((path for path in (place / f"fault-{file}", place / "case" / file) if path.is_file()), None)
+            if left is not None:
                 out.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(place / "case" / file, kept)
+                shutil.copyfile(left, kept)
             faults[kind] = f"{name}, seed {seed}, case {number}: {problem} ({kept})"
             print(faults[kind], flush=True)
 
@@ -810,6 +818,8 @@ def _watch(worker: subprocess.Popen[str], name: str, seed: int, place: Path, out
             number, file = int(rest.split()[0]), rest.split()[1]
         elif word == "fault":
             found(json.loads(rest))
+            worker.stdin.write("\n")
+            worker.stdin.flush()
         elif word == "end":
             worker.wait()
             print(f"{name}: {rest} cases, seed {seed}", flush=True)

@@ -31,7 +31,7 @@ class _InShop(PhotoDataset):
         if len(rows) < 3 or rows[1] != ["image_name", "item_id", "evaluation_status"]:
             raise DataError(f"{path}: the second line must be `image_name item_id evaluation_status`")
         if rows[0] != [str(len(rows) - 2)]:
-            raise DataError(f"{path}: the first line says {' '.join(rows[0])[:50]} images, {len(rows) - 2} are listed")
+            raise DataError(f"{path}: the first line says {' '.join(rows[0])} images, {len(rows) - 2} are listed")
         places = (folder, folder.parent, folder / "Img", folder.parent / "Img", folder / "img", folder.parent / "img")
         base = next((p for p in places if (p / rows[2][0]).parent.exists()), None)
         if base is None:
@@ -39,9 +39,7 @@ class _InShop(PhotoDataset):
         listing = Listing(base)
         for words in rows[2:]:
             if len(words) != 3 or words[2] not in PARTS:
-                raise DataError(
-                    f"{path}: the line `{' '.join(words)[:200]}` is not `image_name item_id evaluation_status`"
-                )
+                raise DataError(f"{path}: the line `{' '.join(words)}` is not `image_name item_id evaluation_status`")
             image, item, status = words
             if item not in image.split("/"):
                 raise DataError(f"{path}: {image} is not of item {item}; the list has been changed")

@@ -80,10 +80,10 @@ class Listing:
         """
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
-            raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
+            raise DataError(f"{self.folder}: the file name {not_text[:200]!a} is not UTF-8; rename it")
         outside = next((name for name in self.ids if _leads_out(name)), None)
         if outside is not None:
-            raise DataError(f"{self.folder}: {outside!a} is listed, which is not a path below it")
+            raise DataError(f"{self.folder}: {outside[:200]!a} is listed, which is not the path of a file below it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images and their classes.
@@ -97,6 +97,9 @@ class Listing:
                 kept.add(image, key, self.names[key], part)
         return kept
 
+
+LONGEST = 1000
+"""Longest path of an image and longest line of a list, characters."""
 
 LARGEST_LIST = 256_000_000
 """Largest list of a release, bytes."""
@@ -116,7 +119,7 @@ def read_lines(path: Path) -> list[list[str]]:
     """Read a text file as one list of words per line; blank lines are left out.
 
     Args:
-        path: A text file of at most :data:`LARGEST_LIST` bytes.
+        path: A text file of at most :data:`LARGEST_LIST` bytes, with lines of at most :data:`LONGEST` characters.
 
     Returns:
         The words of each line.
@@ -127,10 +130,14 @@ def read_lines(path: Path) -> list[list[str]]:
     try:
         if path.stat().st_size > LARGEST_LIST:
             raise DataError(f"{path}: larger than {LARGEST_LIST // 10**6} MB; not a list of images")
-        return [words for line in path.read_text(encoding="utf-8").splitlines() if (words := line.split())]
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise DataError(f"{path}: {reason}") from None
+    longest = max(map(len, lines), default=0)
+    if longest > LONGEST:
+        raise DataError(f"{path}: a line has {longest} characters; not a list of images")
+    return [words for line in lines if (words := line.split())]
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
@@ -257,10 +264,10 @@ class PhotoDataset(Dataset):
         """
 
     def _checked(self, listing: Listing, allow_partial: bool) -> Listing:
+        listing.check_names()
         repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
         if repeated:
             raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
-        listing.check_names()
         exists = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
         absent = [name for name, there in zip(listing.ids, exists) if not there]
         present = listing.keep(exists) if absent else listing
@@ -408,7 +415,7 @@ def _is_text(name: str) -> bool:
 
 
 def _leads_out(name: str) -> bool:
-    return name.startswith("/") or "\0" in name or ".." in name.split("/")
+    return len(name) > LONGEST or name.startswith("/") or "\0" in name or ".." in name.split("/")
 
 
 def _rows(parts: Sequence[str], part: str) -> Tensor:

@@ -24,6 +24,9 @@ FILE = "probabilities.csv"
 Its first column is ``path``, relative to the folder of the file; then comes a column per class. Rows sum to 1.
 """
 
+LONGEST = 1000
+"""Longest cell, characters."""
+
 TOLERANCE = 1e-3
 """Largest deviation of a row's sum from 1: published tables are rounded."""
 
@@ -71,6 +74,8 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
         raise DataError(f"{path}: {error.strerror}") from None
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path}: not a CSV table ({str(error).strip().splitlines()[-1]})") from None
+    if max(len(cell) for cells in lines for cell in cells) > LONGEST:
+        raise DataError(f"{path}: a cell has more than {LONGEST} characters")
     header = [name.strip() for name in lines[0]]
     if header[0] != "path" or len(header) < 2 or len(lines) < 2:
         raise DataError(f"{path}: expected a column 'path', a column per class, and a line per image")

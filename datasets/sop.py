@@ -46,7 +46,7 @@ class SOP(PhotoDataset):
                 number = class_number(words[1]) if len(words) == 4 else None
                 if number is None:
                     raise DataError(
-                        f"{path}: the line `{' '.join(words)[:200]}` is not `image_id class_id super_class_id path`"
+                        f"{path}: the line `{' '.join(words)}` is not `image_id class_id super_class_id path`"
                     )
                 listing.add(words[3], number, words[1], "dev" if part == "train" else "test")
             largest[part] = max((int(words[1]) for words in rows[1:]), default=0)
