@@ -28,7 +28,7 @@ class Planted(fuzz.Reader):
             {body}
 
 fuzz.READERS["npz"] = Planted
-fuzz.CASE_SECONDS = 2.0
+fuzz.CASE_SECONDS = 6.0
 fuzz.__file__ = __file__
 if __name__ == "__main__":
     sys.exit(fuzz.main())
@@ -57,15 +57,15 @@ def test_no_file_brings_a_reader_down(tmp_path, reader):
         ("raise KeyError('k')", "KeyError at"),
         ("os.abort()", "the process ended with code -6"),
         ("time.sleep(60)", "hangs"),
-        ("b'x' * 400_000_000", "memory grew by 4"),
+        ("b'x' * 200_000_000", "memory grew by"),
         ("bytearray(10**11)", "MemoryError"),
-        ("from bench.errors import UserError; raise UserError('two\\\\nlines')", "not a line"),
+        ("from bench.errors import UserError; raise UserError('two\\nlines')", "not a line"),
     ],
 )
 def test_the_fuzzer_notices_what_a_reader_must_not_do(tmp_path, body, message):
     tool = tmp_path / "planted.py"
     tool.write_text(PLANTED.format(folder=str(TOOL.parent), body=body))
-    done = _fuzz(tool, tmp_path, "--reader", "npz", "--seconds", "4")
+    done = _fuzz(tool, tmp_path, "--reader", "npz", "--seconds", "10")
     assert done.returncode == 1, done.stdout + done.stderr
     assert message in done.stdout
     assert list((tmp_path / "found").iterdir())
