@@ -53,7 +53,7 @@ def test_class_numbers_that_are_none(releases, number):
     root = releases.cub()
     path = root / "CUB_200_2011" / "image_class_labels.txt"
     path.write_text(path.read_text().replace("1 1\n", f"1 {number}\n", 1))
-    with pytest.raises(DataError, match="not a class number|not a list of images"):
+    with pytest.raises(DataError, match=r"not a class number|not a list of images"):
         CUB200(root)
 
 
