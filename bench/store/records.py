@@ -86,8 +86,8 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
         raise DamagedRecord("not a JSON object")
     checksum, found, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
     if schema != SCHEMA_VERSION or found != kind:
-        reason = f"a {found!a:.40} record of schema {schema!a:.40}, not a {kind!r} record of {SCHEMA_VERSION}"
-        raise DamagedRecord(reason)
+        found, schema = (shortened(str(value), 40) for value in (found, schema))
+        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
     try:
         right = content_id({**held, "kind": found, "schema": schema})
     except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
