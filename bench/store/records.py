@@ -119,7 +119,7 @@ class _Unit(_Record):
             DamagedRecord: If it is not.
         """
         if self.unit != self.spec.id:
-            raise DamagedRecord(f"its id {self.unit} is not that of its specification, {self.spec.id}")
+            raise DamagedRecord(f"its id {shortened(self.unit, 40)} is not that of its specification, {self.spec.id}")
 
 
 class Environment(_Value):
