@@ -33,7 +33,7 @@ class UnknownName(UserError):
         names = sorted(known)
         near = get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(names)}{elsewhere})")
+        super().__init__(f"unknown {what} {shortened(name, 100)!r}{hint} (known: {', '.join(names)}{elsewhere})")
 
 
 class TooFewClasses(UserError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from .dataset import register_dataset
 from .errors import DataError
 from .files import check_regular
+from .mat_file import Value, read_structures
 from .releases import Listing, PhotoDataset
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
@@ -66,24 +67,25 @@ class Cars196(PhotoDataset):
         return listing
 
 
-def _annotations(path: Path) -> Any:
-    from scipy.io import loadmat
-
+def _annotations(path: Path) -> list[dict[str, Value]]:
+    """The annotations of a file: text or number by name of the field, one dictionary per image."""
     check_regular(path)
     try:
-        return loadmat(path)["annotations"].reshape(-1)
-    except Exception as error:  # SciPy's readers raise many kinds on a file that is no .mat file
-        raise DataError(f"{path}: not an annotation file of Cars196 ({error})") from None
+        return read_structures(path, "annotations")
+    except DataError as error:
+        raise DataError(f"{error}; it is not an annotation file of Cars196") from None
 
 
-def _text(row: Any, key: str) -> str:
-    if key not in row.dtype.names:
-        raise DataError(f"annotations of Cars196 without {key!r}: {', '.join(row.dtype.names)}")
-    return str(row[key].item())
+def _text(row: Mapping[str, Value], key: str) -> str:
+    if not isinstance(row.get(key), str):
+        raise DataError(f"annotations of Cars196 without a text {key!r}: {', '.join(row)}")
+    return str(row[key])
 
 
-def _add(listing: Listing, image: str, row: Any) -> None:
-    if "class" not in row.dtype.names:
+def _add(listing: Listing, image: str, row: Mapping[str, Value]) -> None:
+    if "class" not in row:
         raise DataError(f"annotations without classes: use {TEST}, which holds the labels of the test images")
-    key = int(row["class"].item())
-    listing.add(image, key, f"{key:03d}")
+    key = row["class"]
+    if not isinstance(key, int | float) or not 0 <= key < 10**6 or key != int(key):
+        raise DataError(f"annotations of Cars196: the class of {image!a} is {key!a}, not a class number")
+    listing.add(image, int(key), f"{int(key):03d}")

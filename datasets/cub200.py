@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .dataset import register_dataset
 from .errors import DataError
-from .releases import Listing, PhotoDataset, read_lines
+from .releases import Listing, PhotoDataset, class_number, read_lines
 
 
 @register_dataset
@@ -58,17 +58,18 @@ class CUB200(PhotoDataset):
             name = path.split("/")[0]
             if labels.get(number) is None:
                 raise DataError(f"{folder}: image {number} ({path}) has no label in image_class_labels.txt")
-            if not labels[number].isdigit() or not name.split(".")[0].isdigit():
+            key, prefix = class_number(labels[number]), class_number(name.split(".")[0])
+            if key is None or prefix is None:
                 raise DataError(f"{folder}: image {number} ({path}) has label {labels[number]!r}, not a class number")
-            if int(name.split(".")[0]) != int(labels[number]):
+            if key != prefix:
                 raise DataError(
                     f"{folder}: image {number} is {path} but its label is {labels[number]};"
                     " images.txt and image_class_labels.txt do not belong together"
                 )
-            listing.add(f"images/{path}", int(labels[number]), name)
+            listing.add(f"images/{path}", key, name)
         classes = folder / "classes.txt"
         if classes.exists():
-            empty = [words[-1] for words in read_lines(classes) if int(words[0]) not in listing.names]
+            empty = [words[-1] for words in read_lines(classes) if class_number(words[0]) not in listing.names]
             if empty and len(listing.ids) >= self.counts[0]:
                 raise DataError(f"{folder}: {len(empty)} classes have no image, such as {empty[0]}")
         return listing

@@ -81,18 +81,19 @@ class Listing:
         """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
 
         Raises:
-            DataError: If a name is not UTF-8, has a control character such as a line break, is absolute or contains
-                ``..``, with the first such name.
+            DataError: If a name is not UTF-8, has a control character such as a line break, or is not below the folder,
+                with the first such name.
         """
-        outside = next((name for name in self.ids if name.startswith("/") or ".." in name.split("/")), None)
+        outside = next((name for name in self.ids if _leads_out(name)), None)
         if outside is not None:
-            raise DataError(f"{self.folder}: the listed image {outside!a} is outside of the folder; correct the list")
+            listed = f"{outside[:200]!a} is listed, which is not the path of a file below it"
+            raise DataError(f"{self.folder}: {listed}; correct the list")
         not_text = next((name for name in self.ids if not _is_text(name)), None)
         if not_text is not None:
-            raise DataError(f"{self.folder}: the file name {not_text!a} is not UTF-8; rename it")
+            raise DataError(f"{self.folder}: the file name {not_text[:200]!a} is not UTF-8; rename it")
         control = next((name for name in self.ids if any(c < " " or c == "\x7f" for c in name)), None)
         if control is not None:
-            raise DataError(f"{self.folder}: the file name {control!a} has a control character; rename it")
+            raise DataError(f"{self.folder}: the file name {control[:200]!a} has a control character; rename it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images and their classes.
@@ -107,11 +108,28 @@ class Listing:
         return kept
 
 
+LONGEST = 1000
+"""Longest path of an image and longest line of a list, characters."""
+
+LARGEST_LIST = 256_000_000
+"""Largest list of a release, bytes."""
+
+
+def class_number(text: str) -> int | None:
+    """Number of a class, or None if the text is no number from 0 to 999,999,999.
+
+    Example:
+        >>> class_number("042"), class_number("4²"), class_number("9" * 5000)
+        (42, None, None)
+    """
+    return int(text) if len(text) < 10 and text.isascii() and text.isdigit() else None
+
+
 def read_lines(path: Path) -> list[list[str]]:
     """Read a text file as one list of words per line; blank lines are left out.
 
     Args:
-        path: A text file.
+        path: A text file of at most :data:`LARGEST_LIST` bytes, with lines of at most :data:`LONGEST` characters.
 
     Returns:
         The words of each line.
@@ -121,10 +139,16 @@ def read_lines(path: Path) -> list[list[str]]:
     """
     check_regular(path)
     try:
-        return [words for line in path.read_text(encoding="utf-8").splitlines() if (words := line.split())]
+        if path.stat().st_size > LARGEST_LIST:
+            raise DataError(f"{path}: larger than {LARGEST_LIST // 10**6} MB; not a list of images")
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise DataError(f"{path}: {reason}") from None
+    longest = max(map(len, lines), default=0)
+    if longest > LONGEST:
+        raise DataError(f"{path}: a line has {longest} characters; not a list of images")
+    return [words for line in lines if (words := line.split())]
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
@@ -265,10 +289,10 @@ class PhotoDataset(Dataset):
         """
 
     def _checked(self, listing: Listing, allow_partial: bool) -> Listing:
+        listing.check_names()
         repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
         if repeated:
             raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
-        listing.check_names()
         exists = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
         absent = [name for name, there in zip(listing.ids, exists) if not there]
         present = listing.keep(exists) if absent else listing
@@ -432,8 +456,12 @@ def _is_text(name: str) -> bool:
     return True
 
 
+def _leads_out(name: str) -> bool:
+    return len(name) > LONGEST or name.startswith("/") or "\0" in name or ".." in name.split("/")
+
+
 def _rows(parts: Sequence[str], part: str) -> Tensor:
     return torch.tensor([i for i, p in enumerate(parts) if p == part], dtype=torch.long)
 
 
-__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "folders_below", "read_lines"]
+__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "class_number", "folders_below", "read_lines"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,6 +24,9 @@ FILE = "probabilities.csv"
 
 Its first column is ``path``, relative to the folder of the file; then comes a column per class. Rows sum to 1.
 """
+
+LONGEST = 1000
+"""Longest cell, characters."""
 
 TOLERANCE = 1e-3
 """Largest deviation of a row's sum from 1: published tables are rounded."""
@@ -70,14 +76,15 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
     check_regular(path)
     try:
         content = path.read_bytes()
-        # As text without a header: pandas would rename repeated columns and read class 047 as a number.
-        table = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        lines = _lines(content.decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(f"{path}: not a CSV table ({str(error).strip().splitlines()[-1]})") from None
-    header = [str(name).strip() for name in table.iloc[0]]
-    if header[0] != "path" or len(header) < 2 or len(table) < 2:
+    if max(len(cell) for cells in lines for cell in cells) > LONGEST:
+        raise DataError(f"{path}: a cell has more than {LONGEST} characters")
+    header = [name.strip() for name in lines[0]]
+    if header[0] != "path" or len(header) < 2 or len(lines) < 2:
         raise DataError(f"{path}: expected a column 'path', a column per class, and a line per image")
     names = header[1:]
     if len(set(names)) != len(names):
@@ -85,7 +92,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
     for name in names:
         if name not in class_names:
             raise DataError(f"{path}: column {name!r} is not a class of this data set{_nearest(name, class_names)}")
-    images = [PurePosixPath(text).as_posix() for text in table.iloc[1:, 0]]
+    images = [PurePosixPath(text).as_posix() for text, *_ in lines[1:]]
     if len(set(images)) != len(images):
         raise DataError(f"{path}: {_repeated(images)!r} appears twice")
     known = set(ids)
@@ -95,7 +102,8 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
             f"{path}: {len(strange)} of {len(images)} paths name an unknown image, such as {strange[0]!r};"
             f" they are relative to {path.parent}"
         )
-    values = table.iloc[1:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
+    table = pd.DataFrame([cells for _, *cells in lines[1:]], dtype=str)
+    values = table.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     total = values.sum(1)
     for wrong, what in (
         (~np.isfinite(values).all(1), "has a value that is not a number"),
@@ -109,8 +117,27 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
     return SoftLabels(tuple(images), torch.tensor(values), hashlib.sha256(content).hexdigest())
 
 
+def _lines(text: str) -> list[list[str]]:
+    """Cells of every line that has any; pandas would fill a short line up to the longest, whatever that takes.
+
+    Raises:
+        ValueError: If a line has more or less cells than the first, or there is none.
+        csv.Error: If it cannot be read.
+    """
+    lines: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text, newline=""))
+    for cells in reader:
+        if lines and cells and len(cells) != len(lines[0]):
+            raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the first has {len(lines[0])}")
+        if cells:
+            lines.append(cells)
+    if not lines:
+        raise ValueError("it is empty")
+    return lines
+
+
 def _repeated(names: Sequence[str]) -> str:
-    return next(name for place, name in enumerate(names) if name in names[:place])
+    return next(name for name, count in Counter(names).items() if count > 1)
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .dataset import register_dataset
 from .errors import DataError
-from .releases import Listing, PhotoDataset, read_lines
+from .releases import Listing, PhotoDataset, class_number, read_lines
 
 
 @register_dataset
@@ -55,11 +55,12 @@ class SOP(PhotoDataset):
             if not rows or rows[0][:2] != ["image_id", "class_id"]:
                 raise DataError(f"{path} does not begin with `image_id class_id super_class_id path`")
             for words in rows[1:]:
-                if len(words) != 4 or not words[1].isdigit():
+                number = class_number(words[1]) if len(words) == 4 else None
+                if number is None:
                     raise DataError(
                         f"{path}: the line `{' '.join(words)}` is not `image_id class_id super_class_id path`"
                     )
-                listing.add(words[3], int(words[1]), words[1], "dev" if part == "train" else "test")
+                listing.add(words[3], number, words[1], "dev" if part == "train" else "test")
             largest[part] = max((int(words[1]) for words in rows[1:]), default=0)
         if largest["train"] > largest["test"]:
             raise DataError(

@@ -97,10 +97,11 @@ def run(
         ),
     ] = "corrected",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Replicates trained at the best setting; the preset's if not given.")
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Replicates trained at the best setting; the preset's if not given."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Tuning budget per method; the preset's if not given.")
+        int | None, typer.Option(min=1, max=1_000_000, help="Tuning budget per method; the preset's if not given.")
     ] = None,
     sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
     folds: Annotated[
@@ -137,7 +138,9 @@ def run(
             metavar="FILE",
         ),
     ] = None,
-    dim: Annotated[int | None, typer.Option(min=2, help="Embedding size; the recipe's if not given.")] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=2, max=65_536, help="Embedding size; the recipe's if not given.")
+    ] = None,
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     results: Results = DEFAULT_RESULTS,

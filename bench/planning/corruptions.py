@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import UserError
+from ..errors import UserError, shortened
 
 
 def corruption_ranges(
@@ -63,10 +63,10 @@ def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
         numbers = [int(end) / LEVELS if by_level else float(end) for end in ends]
         if by_level and not 0 < min(numbers) <= max(numbers) <= 1:
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UserError(
-            f"--corruptions {text}: expected a level from 1 to {LEVELS} ({name}:3, {name}:1-4) or severities with a"
-            f" decimal point ({name}:0.2-0.8)"
+            f"--corruptions {shortened(text, 60)}: expected a level from 1 to {LEVELS} ({name}:3, {name}:1-4) or"
+            f" severities with a decimal point ({name}:0.2-0.8)"
         ) from None
     try:
         check_range(name, numbers[0], numbers[1])

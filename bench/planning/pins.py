@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, shortened
 from ..protocols.recipes._base import Recipe
 from ..store.specs import Parameters
 from .setting import Setting, Values
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = {"params": "method", "optim": "optim", "batches": "data", "view": "data", "augmentation": "augment"}
 """Groups of a setting as ``--set`` and files name them."""
+
+LARGEST_INTEGER = 1_000_000
+"""Largest whole number that a setting of the data or the optimiser may have."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def convert(text: str, default: Any, where: str) -> Any:
         >>> convert("3", 1.0, "--set optim.lr"), convert("25,50", (), "--set optim.milestones")
         (3.0, [25, 50])
     """
+    shown = f"{where}={shortened(text, 60)}"
     try:
         if isinstance(default, str):
             return text
@@ -129,6 +133,8 @@ def convert(text: str, default: Any, where: str) -> Any:
             numbers = [int(part) for part in text.strip("[]()").split(",") if part.strip()]
             if numbers != sorted(set(numbers)) or min(numbers, default=1) < 1:
                 raise ValueError
+            if max(numbers, default=1) > LARGEST_INTEGER:
+                raise UserError(f"{shown}: out of range")
             return numbers
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]
@@ -139,7 +145,11 @@ def convert(text: str, default: Any, where: str) -> Any:
             like = "true or false"
         elif isinstance(default, tuple | list):
             like = "ascending numbers, like 25,50"
-        raise UserError(f"{where}={text}: expected {like}") from None
-    if not math.isfinite(value) or value < 0 or (isinstance(value, int) and value < min(1, default)):
-        raise UserError(f"{where}={text}: out of range")
+        raise UserError(f"{shown}: expected {like}") from None
+    if isinstance(value, int):
+        fits = min(1, default) <= value <= LARGEST_INTEGER
+    else:
+        fits = math.isfinite(value) and value >= 0
+    if not fits:
+        raise UserError(f"{shown}: out of range")
     return value

@@ -23,6 +23,9 @@ from .settings_file import SettingsFile, read_settings_file
 if TYPE_CHECKING:
     from ..methods._base import Method
 
+MOST, MOST_DIMENSIONS = 1_000_000, 65_536
+"""Largest number of seeds or trials, and largest embedding size."""
+
 FIDELITIES = ("corrected", "released", "released_per", "released_el")
 
 _RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
@@ -62,14 +65,14 @@ class RunRequest(BaseModel):
     protocol: str = "reality_check"
     preset: str = "strict"
     fidelity: str = "corrected"
-    seeds: int | None = Field(None, ge=1)
-    trials: int | None = Field(None, ge=1)
+    seeds: int | None = Field(None, ge=1, le=MOST)
+    trials: int | None = Field(None, ge=1, le=MOST)
     sampler: Literal["gp", "tpe"] = "gp"
     folds: int | None = Field(None, ge=1)
     hparams: str = "tuned"
     base: str | None = None
     backbone: str | None = None
-    dim: int | None = Field(None, ge=2)
+    dim: int | None = Field(None, ge=2, le=MOST_DIMENSIONS)
     scorers: tuple[str, ...] = ()
     select_by: str | None = None
     corruptions: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ..errors import UnknownName, UserError
+from ..errors import UnknownName, UserError, shortened
 from ..store.specs import Parameters
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 """Values by name; their types are checked where the merged setting becomes a specification."""
+
+LARGEST_INTEGER = 2**63 - 1
+"""Largest whole number that a parameter of a method may have: more is no integer of a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameter
         UserError: If one is unknown or does not fit.
     """
     try:
-        return dict(method.Params(**params).model_dump())
+        checked: Parameters = method.Params(**params).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -75,6 +78,10 @@ def checked_params(method: type[Method], params: Mapping[str, Any]) -> Parameter
         # Pydantic's prefix of what a validator raises.
         reason = first["msg"].removeprefix("Value error, ").lower()
         raise UserError(
-            f"method.{where}={first['input']!r} does not fit method {method.name!r}: {reason}"
+            f"method.{where}={shortened(repr(first['input']), 60)} does not fit method {method.name!r}: {reason}"
             f" (see `bench show {method.name}`)"
         ) from None
+    for key, value in checked.items():
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise UserError(f"method.{key}={shortened(str(value), 60)}: out of range")
+    return checked

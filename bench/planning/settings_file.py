@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownName, UserError
+from ..errors import UnknownName, UserError, first_line
 from ..store.specs import Parameters
+from ..store.strict_json import read_json
 from .pins import convert
 from .setting import Setting, Values
 
 if TYPE_CHECKING:
     from ..methods._base import Method
+
+LARGEST = 64_000
+"""Largest file of settings, bytes."""
+
+MOST_DOTS = 100
+"""Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +74,21 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
         methods: Names of all known methods.
 
     Raises:
-        UserError: If the file cannot be read, or names an unknown method.
+        UserError: If the file cannot be read, has a key twice, a value that no setting can have, or an unknown method.
     """
     path = Path(name)
     try:
-        text = path.read_bytes()
-        table = tomllib.loads(text.decode()) if path.suffix == ".toml" else json.loads(text)
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
     except OSError as error:
         raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
-    except (ValueError, UnicodeDecodeError) as error:
-        language = "TOML" if path.suffix == ".toml" else "JSON"
-        raise UserError(f"--hparams {path}: not valid {language}: {error}") from None
+    if len(text) > LARGEST:
+        raise UserError(f"--hparams {path}: more than {LARGEST} bytes; settings are a few lines")
+    language, read = ("TOML", _read_toml) if path.suffix == ".toml" else ("JSON", read_json)
+    try:
+        table = read(text)
+    except ValueError as error:
+        raise UserError(f"--hparams {path}: not valid {language}: {first_line(error)}") from None
     if not isinstance(table, dict):
         raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
     by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -85,4 +96,32 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
         if key not in methods:
             raise UnknownName(f"method in {path}:", key, methods)
     shared = {key: value for key, value in table.items() if key not in by_method}
+    for values in (shared, *by_method.values()):
+        _check_values(values, path)
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)
+
+
+def _read_toml(text: bytes) -> dict[str, Any]:
+    """Value of a TOML text.
+
+    Raises:
+        ValueError: If it is not valid TOML, or nested too deeply.
+    """
+    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _check_values(values: Values, path: Path) -> None:
+    """Refuse values that no setting can have: tables, dates, numbers that are not finite, lists of such."""
+    for key, value in values.items():
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float) or (isinstance(item, float) and not math.isfinite(item)):
+                raise UserError(
+                    f"--hparams {path}: {key!r} must be text, a finite number, true, false or a list of those"
+                )
+            if isinstance(item, str) and not item.isprintable():
+                raise UserError(f"--hparams {path}: {key!r} has characters that cannot be printed: {item!a}")

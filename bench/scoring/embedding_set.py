@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
+from ..errors import BadInput, shortened
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")
@@ -184,8 +185,14 @@ def _numbers(key: str, values: np.ndarray) -> np.ndarray:
 
 
 def _kind(values: np.ndarray) -> str:
-    kinds = {"U": "text", "S": "text", "O": "Python objects", "b": "booleans", "c": "complex numbers"}
+    if _is_text(values):
+        return "text"
+    kinds = {"O": "Python objects", "b": "booleans", "c": "complex numbers"}
     return kinds.get(values.dtype.kind, str(values.dtype))
+
+
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind in "US" or (values.dtype.kind == "O" and all(type(v) is str for v in values.flat))
 
 
 def _labels(values: np.ndarray) -> np.ndarray:
@@ -223,6 +230,8 @@ def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
     if values.dtype.kind != "b":
         raise BadInput(f"{key} must be booleans, not {_kind(values)}: {key}.astype(bool)")
     _check_length(key, values, count)
+    if int(values.view(np.uint8).max(initial=0)) > 1:
+        raise BadInput(f"{key} has bytes other than 0 and 1, which are no booleans; damaged")
     return values
 
 
@@ -240,11 +249,21 @@ def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarra
 
 
 def _names(values: np.ndarray, count: int) -> tuple[str, ...]:
-    if values.dtype.kind not in "iuUS":
+    if values.dtype.kind not in "iu" and not _is_text(values):
         raise BadInput(f"ids must be text or integers, not {_kind(values)}")
     _check_length("ids", values, count)
+    if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
+        codes = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("="), copy=False).view(np.uint32)
+        _check_text(int(codes.max()) <= sys.maxunicode)
     names = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist())
     if len(set(names)) < count:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
-        raise BadInput(f"ids repeat, such as {repeated!r}; they must name every image once")
+        raise BadInput(f"ids repeat, such as {shortened(repeated, 100)!r}; they must name every image once")
+    for name in names:
+        _check_text(name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
     return names
+
+
+def _check_text(valid: bool) -> None:
+    if not valid:
+        raise BadInput("ids have characters that Unicode does not have; damaged")

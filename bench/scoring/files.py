@@ -1,6 +1,7 @@
 """Files of embeddings: ``.npz``, ``.safetensors`` and Parquet, to and from arrays by name.
 
-Files are not trusted: nothing is unpickled, and no array is allocated before the file is known to contain its data.
+Files are not trusted: nothing is unpickled, and no array is allocated before the file is known to contain its data, and
+to unpack to no more than :func:`~bench.scoring.untrusted.check_unpacked` allows.
 """
 
 from __future__ import annotations
@@ -8,24 +9,26 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
+import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from ..errors import BadInput
+from ..errors import BadInput, first_line
 from ..store.files import write_atomic
-from .embedding_set import KEYS
+from .parquet import import_pyarrow, read_parquet, write_parquet
+from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names, size
 
 MOST_DEFLATE = 1032
 """No deflate stream unpacks to more than this many times its size (zlib's technical details)."""
 
-Arrays = dict[str, np.ndarray]
+MOST_DIMENSIONS = 64
+"""Largest number of dimensions of a NumPy array."""
 
 
 def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
@@ -39,8 +42,8 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
         arrays, which were not read.
 
     Raises:
-        BadInput: If the file is missing, of another format or damaged, has less data than its header says, or the name
-            of an array looks mistyped. The message starts with the path.
+        BadInput: If the file is missing, of another format or damaged, has less data than its header says, unpacks to
+            too much, or the name of an array is repeated or looks mistyped. The message starts with the path.
     """
     try:
         if path.is_dir():
@@ -82,8 +85,8 @@ def check_writable(path: Path) -> None:
         BadInput: If the suffix names no format, the library for it is missing, or the path is a folder.
     """
     _check_suffix(path)
-    if _WRITERS[path.suffix.lower()] is _write_parquet:
-        _pyarrow()
+    if _WRITERS[path.suffix.lower()] is write_parquet:
+        import_pyarrow()
     if path.is_dir():
         raise BadInput(f"{path} is a folder; name a file")
 
@@ -93,61 +96,63 @@ def _check_suffix(path: Path) -> None:
         raise BadInput(f"{path.name} has no known suffix; known: {', '.join(_READERS)}")
 
 
-def _known(names: list[str]) -> tuple[list[str], list[str]]:
-    """The names that are read and those that are not.
-
-    A name close to one that is absent is refused: a mistyped ``confidence`` must not look like none.
-    """
-    wanted = [name for name in names if name in KEYS]
-    others = [name for name in names if name not in KEYS]
-    absent = [key for key in KEYS if key not in wanted]
-    for name in others:
-        near = get_close_matches(name.lower(), absent, n=1, cutoff=0.75)
-        if near:
-            raise BadInput(f"unknown key {name!r}; did you mean {near[0]!r}? (known: {', '.join(KEYS)})")
-    return wanted, others
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
-
-
 def _read_npz(path: Path) -> tuple[Arrays, list[str]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            wanted, others = _known(list(members))
-            return {key: _read_npy(archive, members[key], key) for key in wanted}, others
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise BadInput(f"not a whole .npz file: truncated or damaged ({_first_line(error)})") from None
+            members = archive.infolist()
+            names = [info.filename.removesuffix(".npy") for info in members]
+            wanted, others = known_names(names)
+            chosen = {key: members[names.index(key)] for key in wanted}
+            needed = sum(_unpacked(archive, info, key) for key, info in chosen.items())
+            check_unpacked(needed, path.stat().st_size)
+            return {key: _read_npy(archive, info, key) for key, info in chosen.items()}, others
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise BadInput(f"not a whole .npz file: truncated or damaged ({first_line(error, 160)})") from None
 
 
-def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> np.ndarray:
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> int:
+    """Size of an array in memory by its header, which must fit what the file holds."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BadInput(f"{key} is packed in a way that NumPy does not write")
     with archive.open(info) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            if version not in _NPY_HEADERS:
-                raise BadInput(f"{key} is an array of format {version}, which does not contain plain numbers")
-            shape, _, dtype = _NPY_HEADERS[version](file)
-        except ValueError as error:
-            raise BadInput(f"{key} is not a NumPy array ({_first_line(error)})") from None
+        shape, dtype = _npy_header(file, key)
         if dtype.hasobject:
             raise BadInput(f"{key} contains pickled Python objects, which are never read; save numbers or plain text")
-        claimed = math.prod(shape) * dtype.itemsize
+        if len(shape) > MOST_DIMENSIONS:
+            raise BadInput(f"{key} has {len(shape)} dimensions; damaged")
+        count = math.prod(shape)
+        claimed = count * dtype.itemsize
         packed = MOST_DEFLATE if info.compress_type == zipfile.ZIP_DEFLATED else 1
-        stored = min(info.file_size - file.tell(), packed * info.compress_size)
-        if min(shape, default=0) < 0 or claimed > stored or claimed != info.file_size - file.tell():
-            raise BadInput(f"{key} claims {_size(claimed)} of data and the file holds {_size(max(0, stored))}; damaged")
-        file.seek(0)
+        left = info.file_size - file.tell()
+    stored = min(left, packed * info.compress_size)
+    if min(shape, default=0) < 0 or claimed > stored or claimed != left:
+        raise BadInput(f"{key} claims {size(claimed)} of data and the file holds {size(max(0, stored))}; damaged")
+    if count and not dtype.itemsize:
+        raise BadInput(f"{key} has {size(0)} for every value; damaged")
+    return count * (TEXT_BYTES + dtype.itemsize if dtype.kind in "US" else max(8, dtype.itemsize))
+
+
+def _npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        read = _NPY_HEADERS.get(version)
+        if read is None:
+            raise BadInput(f"{key} is an array of format {version}, which does not contain plain numbers")
+        with warnings.catch_warnings(action="ignore"):
+            shape, _, dtype = read(file)
+    except (BadInput, MemoryError, zipfile.BadZipFile, zlib.error, EOFError):
+        raise
+    except Exception as error:  # NumPy evaluates the header as Python: many kinds of errors
+        raise BadInput(f"{key} is not a NumPy array ({first_line(error, 160)})") from None
+    return shape, dtype
+
+
+def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> np.ndarray:
+    with archive.open(info) as file, warnings.catch_warnings(action="ignore"):
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
         except ValueError as error:
-            raise BadInput(f"{key} is damaged ({_first_line(error)})") from None
+            raise BadInput(f"{key} is damaged ({first_line(error, 160)})") from None
 
 
 _NPY_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
@@ -164,88 +169,33 @@ def _read_safetensors(path: Path) -> tuple[Arrays, list[str]]:
         # The library checks that header and size of the file agree before it maps any of it.
         with safe_open(path, "pt") as file:
             texts = {key: value for key, value in (file.metadata() or {}).items() if key in _TEXTS}
-            wanted, others = _known(list(file.keys()))
+            wanted, others = known_names(list(file.keys()))
             arrays: Arrays = {}
             for key in wanted:
                 value = file.get_tensor(key)
                 arrays[key] = (value.double() if value.dtype == torch.bfloat16 else value).numpy()
     except (SafetensorError, TypeError) as error:
-        raise BadInput(f"not a whole .safetensors file: truncated or damaged ({_first_line(error)})") from None
+        raise BadInput(f"not a whole .safetensors file: truncated or damaged ({first_line(error, 160)})") from None
     for key, text in texts.items():
-        try:
-            arrays.setdefault(key, np.array(json.loads(text), dtype=str))
-        except ValueError:
-            raise BadInput(f"its metadata {key!r} is not a JSON list of texts") from None
+        if key in arrays:
+            raise BadInput(f"{key} exists both as an array and in the metadata; keep one")
+        arrays[key] = _texts(key, text)
     return arrays, others
+
+
+def _texts(key: str, text: str) -> np.ndarray:
+    """A JSON list of texts or integers as an array of texts, each kept once however long the longest is."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(type(item) in (str, int) for item in found):
+        raise BadInput(f"its metadata {key!r} is not a JSON list of texts")
+    return np.array([*map(str, found), None], dtype=object)[:-1]
 
 
 _TEXTS = ("ids", "class_names")
 """Texts, for which safetensors have no arrays: they are in its metadata."""
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise BadInput("Parquet needs pyarrow: pip install 'bench[parquet]', or save an .npz file") from None
-    return pyarrow
-
-
-def _read_parquet(path: Path) -> tuple[Arrays, list[str]]:
-    pyarrow = _pyarrow()
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            columns = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
-            spread: dict[str, dict[int, str]] = {}
-            for name in columns:
-                column = re.fullmatch(r"(embeddings|variance)[_.](\d+)", name)
-                if column:
-                    spread.setdefault(column[1], {})[int(column[2])] = name
-            scattered = {name for parts in spread.values() for name in parts.values()}
-            wanted, others = _known([name for name in columns if name not in scattered] + list(spread))
-            whole = [key for key in wanted if key not in spread]
-            table = file.read(columns=[*whole, *sorted(scattered)])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"not a whole Parquet file: truncated or damaged ({_first_line(error)})") from None
-    arrays = {key: _column(table.column(key), key) for key in whole}
-    for key, parts in spread.items():
-        if sorted(parts) != list(range(len(parts))):
-            raise BadInput(f"columns {key}_0, {key}_1, .. must be numbered without gaps; found {len(parts)}")
-        if key in whole:
-            raise BadInput(f"{key} exists both as one column and as one per dimension; keep one")
-        arrays[key] = np.stack([_column(table.column(parts[i]), key) for i in range(len(parts))], 1)
-    if arrays.get("normalize", np.array(())).size:
-        arrays["normalize"] = arrays["normalize"][0]
-    return arrays, others
-
-
-def _column(column: Any, key: str) -> np.ndarray:
-    pyarrow = _pyarrow()
-    if column.null_count:
-        raise BadInput(f"{key} has {column.null_count} empty cells")
-    kind = column.type
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        lengths = pyarrow.compute.list_value_length(column).unique().to_pylist()
-        if len(lengths) > 1:
-            raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
-        flat = pyarrow.compute.list_flatten(column)
-        if flat.null_count:
-            raise BadInput(f"{key} has {flat.null_count} empty values")
-        return _plain(flat, key).reshape(len(column), *lengths)
-    return _plain(column, key)
-
-
-def _plain(column: Any, key: str) -> np.ndarray:
-    pyarrow = _pyarrow()
-    kind = column.type
-    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_dictionary(kind):
-        return np.array([str(value) for value in column.to_pylist()], dtype=str)
-    values: np.ndarray = column.to_numpy()
-    if values.dtype.hasobject:
-        raise BadInput(f"{key} is a column of {kind}; numbers are needed")
-    return values
 
 
 def _write_npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -261,37 +211,15 @@ def _write_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save(numbers, {key: json.dumps(arrays[key].tolist()) for key in _TEXTS if key in arrays})
 
 
-def _write_parquet(arrays: Mapping[str, np.ndarray]) -> bytes:
-    pyarrow = _pyarrow()
-    count = len(arrays["embeddings"])
-    columns = {}
-    for key, value in arrays.items():
-        if key == "class_names":  # one per class, not one per image
-            continue
-        value = np.broadcast_to(value, (count,)) if value.ndim == 0 else value
-        columns[key] = (
-            pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(value.reshape(-1)), value.shape[1])
-            if value.ndim == 2
-            else pyarrow.array(value)
-        )
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
-    return buffer.getvalue()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
 _READERS: dict[str, Callable[[Path], tuple[Arrays, list[str]]]] = {
     ".npz": _read_npz,
     ".safetensors": _read_safetensors,
-    ".parquet": _read_parquet,
-    ".pq": _read_parquet,
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
 }
 _WRITERS: dict[str, Callable[[Mapping[str, np.ndarray]], bytes]] = {
     ".npz": _write_npz,
     ".safetensors": _write_safetensors,
-    ".parquet": _write_parquet,
-    ".pq": _write_parquet,
+    ".parquet": write_parquet,
+    ".pq": write_parquet,
 }

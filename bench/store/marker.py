@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..seeds import content_id
 from .files import DamagedFile
+from .strict_json import read_json
 
 MARKER = "store.json"
 
@@ -44,7 +45,7 @@ def read_marker(path: Path) -> Marker | None:
         DamagedFile: If the file is damaged.
     """
     try:
-        held = json.loads(path.read_bytes())
+        held = read_json(path.read_bytes())
         checksum = held.pop("checksum", None)  # earlier versions wrote none
         if checksum is not None and checksum != content_id(held):
             raise ValueError

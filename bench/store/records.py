@@ -11,9 +11,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
 from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
+from .strict_json import read_json
 
 SCHEMA_VERSION = 2
 
@@ -54,7 +56,7 @@ class _Record(_Value):
             record = cls.model_validate(held)
         except ValidationError as error:
             first = error.errors()[0]
-            raise DamagedRecord(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise DamagedRecord(shortened(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")) from None
         record.check_identity()
         return record
 
@@ -77,15 +79,20 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
         DamagedRecord: If the text is not such a record, with the reason.
     """
     try:
-        held: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DamagedRecord(f"not valid JSON: {error}") from None
+        held: Any = read_json(text)
+    except ValueError as error:
+        raise DamagedRecord(shortened(f"not valid JSON: {error}")) from None
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
     checksum, found, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
     if schema != SCHEMA_VERSION or found != kind:
+        found, schema = (shortened(str(value), 40) for value in (found, schema))
         raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
-    if checksum != content_id({**held, "kind": found, "schema": schema}):
+    try:
+        right = content_id({**held, "kind": found, "schema": schema})
+    except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
+        right = None
+    if checksum is None or checksum != right:
         raise DamagedRecord("its checksum does not fit its content")
     return held
 
@@ -112,7 +119,7 @@ class _Unit(_Record):
             DamagedRecord: If it is not.
         """
         if self.unit != self.spec.id:
-            raise DamagedRecord(f"its id {self.unit} is not that of its specification, {self.spec.id}")
+            raise DamagedRecord(f"its id {shortened(self.unit, 40)} is not that of its specification, {self.spec.id}")
 
 
 class Environment(_Value):

@@ -247,7 +247,7 @@ def test_a_list_that_leads_out_of_its_release_is_refused(releases, path):
     root = releases.sop()
     file = root / "Stanford_Online_Products" / "Ebay_train.txt"
     file.write_text(file.read_text().replace("bicycle_final/101_0.JPG", path))
-    with pytest.raises(DataError, match="is outside of the folder; correct the list"):
+    with pytest.raises(DataError, match="not the path of a file below it; correct the list"):
         SOP(root)
 
 

@@ -122,3 +122,21 @@ def test_a_damaged_trial_is_no_trial(tmp_path):
     path = store.unit_dir(cell, "study", record.study) / "trial-0003.json"
     path.write_text(path.read_text().replace("0.5", "0.9"))
     assert store.trial(cell, record.study, 3) is None
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace('"number": 3', '"number": 3, "number": 3'),
+        lambda text: text.replace('"number": 3', '"number": ' + "9" * 5000),
+        lambda text: text.replace('"complete"', '"\\ud800"'),
+        lambda text: text.replace('"number": 3', '"number": NaN'),
+        lambda text: "[" * 100_000,
+    ],
+)
+def test_json_that_means_two_things_or_none_is_damage(edit):
+    text = _trial().to_json().decode()
+    assert edit(text) != text
+    with pytest.raises(DamagedRecord) as caught:
+        TrialRecord.from_json(edit(text))
+    assert len(str(caught.value)) <= 300

@@ -1,0 +1,83 @@
+"""Checks of what a file of embeddings claims, before anything of that size is allocated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import numpy as np
+
+from ..errors import BadInput, shortened
+from .embedding_set import KEYS
+
+Arrays = dict[str, np.ndarray]
+
+MAX_UNPACKED = "BENCH_MAX_UNPACKED"
+"""Environment variable: largest size in bytes that the arrays of a file may unpack to."""
+
+MOST_UNPACKED = 256_000_000
+"""Default of :data:`MAX_UNPACKED` for files of less than a 64th of it."""
+
+MOST_TIMES = 64
+"""Default of :data:`MAX_UNPACKED` for larger files, as a multiple of their size."""
+
+TEXT_BYTES = 64
+"""Memory of a text besides its characters."""
+
+
+def check_unpacked(count: int, packed: int) -> None:
+    """Check that the arrays of a file do not unpack to much more than the file.
+
+    Args:
+        count: Size of the arrays in memory, bytes.
+        packed: Size of the file, bytes.
+
+    Raises:
+        BadInput: If they do; the message says how to raise the limit.
+    """
+    asked = os.environ.get(MAX_UNPACKED)
+    if asked is not None and not (asked.isascii() and asked.isdigit() and len(asked) < 19):
+        raise BadInput(f"{MAX_UNPACKED}={asked}: expected a number of bytes, such as 4000000000")
+    limit = max(MOST_UNPACKED, MOST_TIMES * packed) if asked is None else max(int(asked), packed)
+    if count > limit:
+        raise BadInput(
+            f"unpacks to {size(count)}, {count // max(1, packed)} times its own size; allowed are {size(limit)}."
+            f" If you trust it, set {MAX_UNPACKED}={count}"
+        )
+
+
+def known_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of arrays that are read, and those that are not.
+
+    Raises:
+        BadInput: If a name that is read is there twice, or another name is close to one that is absent: a mistyped
+            ``confidence`` must not look like none.
+    """
+    wanted = [name for name in names if name in KEYS]
+    for key in wanted:
+        if wanted.count(key) > 1:
+            raise BadInput(f"{key} is in the file {wanted.count(key)} times; keep one")
+    others = [name for name in names if name not in KEYS]
+    absent = [key for key in KEYS if key not in wanted]
+    for name in others:
+        near = get_close_matches(name.lower(), absent, n=1, cutoff=0.75) if len(name) < 2 * _LONGEST else []
+        if near:
+            raise BadInput(f"unknown key {name!r}; did you mean {near[0]!r}? (known: {', '.join(KEYS)})")
+    return wanted, [shortened(name, 100) for name in others]
+
+
+_LONGEST = max(map(len, KEYS))
+
+
+def size(count: int) -> str:
+    """A number of bytes as text.
+
+    Example:
+        >>> size(10**10), size(400)
+        ('10.0 GB', '400 bytes')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} bytes"

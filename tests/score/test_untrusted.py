@@ -1,0 +1,236 @@
+"""Files that claim, repeat or pack what no file should: one line, and no memory for what they claim."""
+
+import io
+import json
+import struct
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from bench.errors import BadInput
+from bench.scoring.embedding_set import EmbeddingSet
+from bench.scoring.files import read_embeddings
+from bench.scoring.untrusted import MAX_UNPACKED
+
+
+def _zip(path, members, packing=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+
+
+def _npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _npy_with_header(header):
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,", "is not a NumPy array"),  # TokenError
+        ("{'descr': [], 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|is damaged|must be numbers"),
+        ("{'descr': ('<f4',), 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array"),  # IndexError
+        ("{'descr': {}, 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|must be numbers"),
+        ("{[]: 1}", "is not a NumPy array"),  # TypeError
+        ("(" * 110, "is not a NumPy array"),
+        (f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'1,' * 25}0)}}", "must have the shape"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (10**18,)}", "is not a NumPy array"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}", "0 bytes for every value"),
+    ],
+)
+def test_headers_of_npy_that_are_damaged(tmp_path, header, message):
+    _zip(tmp_path / "x.npz", [("embeddings.npy", _npy_with_header(header)), ("labels.npy", _npy(np.arange(3)))])
+    with pytest.raises(BadInput, match=message) as caught:
+        EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
+    assert "\n" not in str(caught.value)
+
+
+def test_more_than_64_dimensions(tmp_path):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (1,) * 65})
+    _zip(tmp_path / "x.npz", [("embeddings.npy", buffer.getvalue() + bytes(4))])
+    with pytest.raises(BadInput, match="has 65 dimensions"):
+        read_embeddings(tmp_path / "x.npz")
+
+
+def test_an_array_that_is_there_twice(tmp_path):
+    _zip(tmp_path / "x.npz", [("labels.npy", _npy(np.arange(3))), ("labels", _npy(np.arange(3)))])
+    with pytest.raises(BadInput, match="labels is in the file 2 times"):
+        read_embeddings(tmp_path / "x.npz")
+
+
+def test_packed_zeros_are_refused_until_they_are_allowed(tmp_path, monkeypatch):
+    path = tmp_path / "x.npz"
+    zeros = np.zeros((30_000_000, 2), "i1")  # half a gigabyte of floats
+    _zip(path, [("embeddings.npy", _npy(zeros)), ("labels.npy", _npy(np.arange(3)))], zipfile.ZIP_DEFLATED)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match=rf"unpacks to 480\.0 MB, .* set {MAX_UNPACKED}=480000024"):
+        read_embeddings(path)
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+    monkeypatch.setenv(MAX_UNPACKED, "480000024")
+    assert read_embeddings(path)[0]["embeddings"].shape == (30_000_000, 2)
+    monkeypatch.setenv(MAX_UNPACKED, "much")
+    with pytest.raises(BadInput, match="expected a number of bytes"):
+        read_embeddings(path)
+
+
+def _refused_ids(tmp_path, codes):
+    count = len(codes)
+    ids = np.array(codes, dtype="<u4").view("<U1")
+    arrays = {"embeddings": np.eye(count), "labels": np.arange(count) % 2, "ids": ids}
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(BadInput, match="characters that Unicode does not have"):
+        EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
+
+
+def test_ids_with_half_a_surrogate_pair_or_no_code_point(tmp_path):
+    _refused_ids(tmp_path, [97, 98, 99, 0xD800])
+    _refused_ids(tmp_path, [97, 98, 99, 0x110000])
+
+
+def test_booleans_that_are_neither_true_nor_false(tmp_path):
+    mask = np.array([1, 1, 1, 2], dtype=np.uint8).view(bool)
+    np.savez(tmp_path / "x.npz", embeddings=np.eye(4), labels=np.arange(4) % 2, is_query=mask)
+    with pytest.raises(BadInput, match="bytes other than 0 and 1"):
+        EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '["\\ud800", "b", "c", "d"]', "[[1], 2, 3, 4]", "{}", "[" + "9" * 5000 + "]", "[true]"]
+)
+def test_ids_of_safetensors_that_are_no_list_of_texts(tmp_path, text):
+    from safetensors.numpy import save_file
+
+    arrays = {"embeddings": np.eye(4), "labels": np.arange(4) % 2}
+    save_file(arrays, tmp_path / "x.safetensors", {"ids": text})
+    with pytest.raises(BadInput, match=r"not a JSON list of texts|characters that Unicode does not have"):
+        EmbeddingSet.of(read_embeddings(tmp_path / "x.safetensors")[0])
+
+
+def test_one_long_id_does_not_widen_the_others(tmp_path):
+    from safetensors.numpy import save_file
+
+    count = 5000
+    ids = ["x" * 10_000, *map(str, range(count - 1))]
+    save_file({"embeddings": np.ones((count, 1), "i1")}, tmp_path / "x.safetensors", {"ids": json.dumps(ids)})
+    tracemalloc.start()
+    read_embeddings(tmp_path / "x.safetensors")
+    assert tracemalloc.get_traced_memory()[1] < 5e6  # an array of fixed width would take 200 MB
+    tracemalloc.stop()
+
+
+def _parquet(path, columns, **options):
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    pq.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    import pyarrow
+
+    count = 2_000_000
+    flat = pyarrow.array(np.ones(count * 20, "f4"))
+    columns = {
+        "embeddings": pyarrow.FixedSizeListArray.from_arrays(flat, 20),
+        "labels": pyarrow.array(np.zeros(count, "i8")),
+    }
+    path = _parquet(tmp_path / "x.parquet", columns)
+    del flat, columns
+    assert path.stat().st_size < 400_000
+    before = pyarrow.total_allocated_bytes()
+    with pytest.raises(BadInput, match=rf"unpacks to .* MB, \d+ times its own size; .* set {MAX_UNPACKED}="):
+        read_embeddings(path)
+    assert pyarrow.total_allocated_bytes() - before < 1e6
+    monkeypatch.setenv(MAX_UNPACKED, "1000000000")
+    assert read_embeddings(path)[0]["embeddings"].shape == (count, 20)
+
+
+def test_equal_texts_of_parquet_are_kept_once(tmp_path):
+    import pyarrow
+
+    ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, "i4")), ["x" * 50_000])  # a gigabyte
+    columns = {"embeddings": [[1.0, 2.0]] * 20_000, "labels": np.arange(20_000) % 2, "ids": ids}
+    path = _parquet(tmp_path / "x.parquet", columns)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="ids repeat"):
+        EmbeddingSet.of(read_embeddings(path)[0])
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_a_page_that_claims_more_values_than_the_footer(tmp_path):
+    from bench.scoring.parquet_sizes import read_footer
+
+    path = _parquet(tmp_path / "x.parquet", {"labels": np.arange(100)}, use_dictionary=False, compression="none")
+    with path.open("rb") as file:
+        chunk = read_footer(file).chunks[0]
+    raw = bytearray(path.read_bytes())
+    header = raw[chunk.start : chunk.start + 40]
+    values = header.index(b"\xc8\x01")  # 100 as a zigzag integer
+    raw[chunk.start + values : chunk.start + values + 2] = b"\xca\x01"
+    path.write_bytes(raw)
+    with pytest.raises(BadInput, match="labels has 101 values for 100 rows; damaged"):
+        read_embeddings(path)
+
+
+def test_texts_by_their_differences_are_refused(tmp_path):
+    columns = {"embeddings": [[1.0]] * 4, "labels": [0, 0, 1, 1], "ids": list("abcd")}
+    path = _parquet(tmp_path / "x.parquet", columns, use_dictionary=False, column_encoding={"ids": "DELTA_BYTE_ARRAY"})
+    with pytest.raises(BadInput, match="ids has the encoding DELTA_BYTE_ARRAY"):
+        read_embeddings(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("embeddings_0", "embeddings_00"), "columns embeddings_0 and embeddings_00 are the same dimension"),
+        (("embeddings", "embeddings_0"), "both as one column and as one per dimension"),
+        (("embeddings_0", "embeddings_2"), "numbered without gaps"),
+    ],
+)
+def test_columns_that_contradict_each_other(tmp_path, names, message):
+    path = _parquet(tmp_path / "x.parquet", {name: [1.0, 2.0] for name in names})
+    with pytest.raises(BadInput, match=message):
+        read_embeddings(path)
+
+
+def test_a_column_with_a_number_of_5000_digits_is_not_read(tmp_path):
+    name = "embeddings_" + "9" * 5000
+    path = _parquet(tmp_path / "x.parquet", {"embeddings": [[1.0]], "labels": [0], name: [1.0]})
+    _, others = read_embeddings(path)
+    assert len(others) == 1
+    assert len(others[0]) <= 100
+
+
+def test_parquet_of_many_row_groups_packings_and_pages_is_read(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(1000, 3)).astype("f4")
+    ids = [f"image {i}" for i in range(1000)]
+    for version in ("1.0", "2.0"):
+        for packing in ("none", "snappy", "gzip", "zstd"):
+            for dictionary in (False, True):
+                path = _parquet(
+                    tmp_path / "x.parquet", {"embeddings": list(rows), "labels": np.arange(1000), "ids": ids},
+                    data_page_version=version, compression=packing, use_dictionary=dictionary,
+                    row_group_size=300, data_page_size=500,
+                )  # fmt: skip
+                found, _ = read_embeddings(path)
+                assert np.array_equal(found["embeddings"], rows)
+                assert found["ids"].tolist() == ids
+
+
+def test_whole_numbers_as_categories_are_numbers(tmp_path):
+    import pyarrow
+
+    labels = pyarrow.array([3, 5, 3, 5]).dictionary_encode()
+    path = _parquet(tmp_path / "x.parquet", {"embeddings": [[1.0]] * 4, "labels": labels})
+    assert read_embeddings(path)[0]["labels"].tolist() == [3, 5, 3, 5]
