@@ -21,8 +21,9 @@ def scorers(frame: pd.DataFrame) -> pd.DataFrame:
         frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
 
     Returns:
-        One row per contender, ``split`` (test images), ``scorer``, ``variant`` and ``metric``, with the columns
-        ``mean`` and ``sd`` over seeds, and ``seeds`` (number of seeds that have a value).
+        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``,
+        ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and ``seeds`` (number of seeds that
+        have a value).
     """
     rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
@@ -35,8 +36,9 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
         frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
 
     Returns:
-        One row per contender, ``split`` (test images), ``scorer`` (similarity), ``confidence``, ``variant`` and
-        ``metric``, with the columns ``mean`` and ``sd`` over seeds, and ``seeds`` (number of seeds that have a value).
+        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
+        (similarity), ``confidence``, ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and
+        ``seeds`` (number of seeds that have a value).
     """
     rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
@@ -54,11 +56,11 @@ def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
             own scorer, default confidence and so on).
 
     Returns:
-        Columns of the contender, ``corruption`` (its name, or ``clean``), ``confidence`` (its name), and for each of
-        four metrics the mean over seeds (``_mean``), the SD (``_sd``) and the number of seeds that have a value
-        (``_n``): ``spearman`` (rank correlation of confidence and 1 - severity; nan for clean images), ``paired``
-        (share of images that are less confident once corrupted; nan for clean images), ``aurc`` (area under the
-        risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
+        Columns of a :class:`~bench.report.contender.Contender`, ``corruption`` (its name, or ``clean``), ``confidence``
+        (its name), and for each of four metrics the mean over seeds (``_mean``), the SD (``_sd``) and the number of
+        seeds that have a value (``_n``): ``spearman`` (rank correlation of confidence and 1 - severity; nan for clean
+        images), ``paired`` (share of images that are less confident once corrupted; nan for clean images), ``aurc``
+        (area under the risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
     if not set(names) - {"crop"}:

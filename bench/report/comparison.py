@@ -150,9 +150,9 @@ def comparison_frame(rows: Comparison) -> pd.DataFrame:
         rows: Rows of the comparison by data set, as :func:`comparison` makes them.
 
     Returns:
-        Columns of the contender, ``trainings`` (spent on tuning), ``seeds`` (their number) and ``confidence`` (name of
-        the default one), then three per compared metric, such as ``test_map_at_r_mean``, ``test_map_at_r_sd`` and
-        ``test_map_at_r_n`` (number of seeds that have a value).
+        Columns of a :class:`~bench.report.contender.Contender`, ``trainings`` (spent on tuning), ``seeds`` (their
+        number) and ``confidence`` (name of the default one), then three per compared metric, such as
+        ``test_map_at_r_mean``, ``test_map_at_r_sd`` and ``test_map_at_r_n`` (number of seeds that have a value).
     """
     return pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
 

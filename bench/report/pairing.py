@@ -24,8 +24,8 @@ SIDES = ("first", "first_tuning", "other", "other_tuning")
 class PairedDifference(TypedDict):
     """Mean difference of a metric, one method minus another, over the seeds that both have, with its 95 % t-interval.
 
-    The table that it is a row of says which two: :func:`paired_methods` has other minus first, and
-    :func:`paired_with_base` has two-stage method minus its base.
+    In the table of :func:`paired_methods` it is other minus first, in the table of :func:`paired_with_base` two-stage
+    method minus its base.
 
     Attributes:
         metric: Name of the metric.
@@ -70,14 +70,15 @@ def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDi
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
     """Table of paired differences over seeds between two contenders (methods at one setting), other minus first.
 
-    Contenders are compared within one protocol, preset (bundle of the protocol's settings) and data set.
+    Contenders are compared if they share protocol, preset (a bundle of the protocol's settings), data set and
+    combination of models (:class:`~bench.report.contender.Contender`).
 
     Args:
         frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
-        names: Methods to compare: ``names[0]`` is the first of every pair, each of the others is the other. If empty,
-            every two contenders are compared.
+        names: Methods to compare: ``names[0]`` is the first of every pair, any later contender is the other. If empty,
+            every two contenders are compared, and the first is the one that comes first in sorted order.
 
     Returns:
         One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other`` with
@@ -113,8 +114,8 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
             own scorer, default confidence and so on).
 
     Returns:
-        One row per two-stage contender (method at one setting) and metric: columns of the contender, and the keys of
-        :class:`PairedDifference`.
+        One row per two-stage contender (method at one setting) and metric: the columns of a
+        :class:`~bench.report.contender.Contender` and the keys of :class:`PairedDifference`.
     """
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []

@@ -154,9 +154,9 @@ def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
     """Distribute the plans of all rows over batches, which are to be carried out one after the other.
 
     A batch has at most one plan per (protocol, data set, method), as a single call of ``bench run`` has. A row goes to
-    the first batch whose plan for the same method has the same training setting and, if both are rows, the same tests.
-    A base model that several two-stage methods of a batch need is planned once; if it is also a row, the plan of the
-    row is used.
+    the first batch without a conflicting plan. Plans of the same method conflict if their training settings differ or,
+    if both are of rows, their tests differ. A base model that several two-stage methods of a batch need is planned
+    once; if it is also a row, the plan of the row is used.
 
     Args:
         planned: Tables or figures of papers, each on one data set.

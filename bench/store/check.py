@@ -15,8 +15,8 @@ def damages(root: Path) -> list[Damage]:
     """Every damaged file of a results folder, sorted by path; a missing file that a record names counts as damaged.
 
     Nothing is changed. Records are checked for checksum, schema, and an id that agrees with their folder and
-    specification. Array files, caches of features and checkpoints are checked for their digest. The marker
-    ``store.json`` has the versions of the results.
+    specification. Array files, cached features and checkpoints are checked for their digest. The marker ``store.json``,
+    which has the versions of the results, has to be readable. Weights of tuning trials may be missing.
 
     Args:
         root: The results folder.

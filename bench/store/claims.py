@@ -63,8 +63,8 @@ class Claims:
         """Claim a part of the results folder for this process, so that no other process works on it.
 
         Args:
-            path: File of the claim. A holder on another host counts as dead if it has not renewed the claim between
-                calls of this method, on the same object, that are :data:`LEASE` seconds apart.
+            path: File of the claim. A holder on another host counts as dead after :data:`LEASE` seconds without a
+                renewal, which only repeated calls on the same object can notice.
             wait: Seconds to wait for another process to give the claim back.
             lost: Called, by another thread, if another process takes over the claim while this process holds it.
 

@@ -123,7 +123,8 @@ class TrainSpec(_Spec):
         version: Version of the protocol.
         dataset: Name of the data set.
         folds: Number of blocks that the development classes (those not used for the test) are cut into.
-        fold: Index of the block of classes that validates; the other blocks train.
+        fold: Index of the block that validates; the other blocks train. With one block, all development classes train,
+            and some of them validate as well.
         replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
         method: Name of the method.
         fidelity: Form of the method: ``corrected``, or that of the papers' released code.
@@ -132,7 +133,7 @@ class TrainSpec(_Spec):
         weights: SHA-256 of its starting weights; None for random ones.
         dim: Embedding size.
         optim: Optimiser and schedule.
-        batches: Composition and loading of training batches, and how the backbone reads them.
+        batches: Composition of training batches, and how the backbone turns them into features.
         view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
         selection: Rule that selects the epoch to keep.

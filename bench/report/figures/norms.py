@@ -57,9 +57,9 @@ def _norms(model: TestedModel) -> pd.DataFrame:
 
 
 def reference_of(table: pd.DataFrame, method: str) -> int | None:
-    """Choose the reference: the contender (method at one setting) whose answers tell right from wrong queries.
+    """Choose the reference: the contender (method at one setting) whose answers divide queries into right and wrong.
 
-    The norms of the other models are then compared between the queries that the reference answers right and wrong.
+    The embedding norms of every model are then compared between these two groups of queries.
 
     Args:
         table: Rows of :func:`norms_table`.

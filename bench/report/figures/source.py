@@ -48,8 +48,8 @@ class Source:
     Attributes:
         site: Folders of results and data sets, and plug-ins.
         results: The finished tests.
-        reference: Method whose answers say which queries are right and which are wrong, in the figure that compares the
-            embedding norms of both; if empty, the deterministic method with the highest Recall@1.
+        reference: Method whose answers divide the queries into right and wrong, in the figure that compares the
+            embedding norms of these two groups; if empty, the deterministic method with the highest Recall@1.
     """
 
     site: Site

@@ -73,7 +73,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of MAP@R and other metrics per data set and setting that the user fixed to several values.
+    """Yield a figure of metrics against the value of a setting, per data set and setting fixed to several values.
 
     Args:
         source: Results folder to draw from.
