@@ -18,7 +18,8 @@ def scorers(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of retrieval and verification metrics by contender (method at one setting) and scorer (similarity).
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
 
     Returns:
         One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``,
@@ -33,7 +34,8 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the metrics that judge a confidence, for every confidence of every contender (method at one setting).
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
 
     Returns:
         One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
@@ -51,7 +53,8 @@ def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     crop is the only corruption.
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
 

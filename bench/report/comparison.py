@@ -83,7 +83,8 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Compa
     confidence, it has to beat every confidence of every deterministic method, except the controls (random, oracle).
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
     """

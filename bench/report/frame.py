@@ -24,7 +24,8 @@ class Results:
     Attributes:
         tests: The records that count, in the order of their paths.
         superseded: Number of records that do not count, because there is a later one.
-        frame: Tidy table, one measured value per row, sorted (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
     """

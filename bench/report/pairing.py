@@ -74,7 +74,8 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
     combination of models (:class:`~bench.report.contender.Contender`).
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
         names: Methods to compare: ``names[0]`` is the first of every pair, any later contender is the other. If empty,
@@ -109,7 +110,8 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on.
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
 

@@ -29,7 +29,8 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
     """Print the comparison of methods (:func:`print_comparison`), and MAP@R by scorer (:func:`print_scorers`).
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
         console: Where to print.
@@ -90,7 +91,8 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
     Data sets are skipped if no scorer but the methods' own and the cosine was tested.
 
     Args:
-        frame: Tidy table of results, one measured value per row (columns: :data:`~bench.store.records.COLUMNS`).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
             own scorer, default confidence and so on).
         console: Where to print.
