@@ -17,10 +17,14 @@ def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
 def scorers(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of retrieval and verification metrics by contender (method at one setting) and scorer (similarity).
 
-    A row has the mean, SD and number of seeds of one metric.
-
     Args:
-        frame: Tidy table of results: one measured value per row.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+
+    Returns:
+        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``,
+        ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and ``seeds`` (number of seeds that
+        have a value).
     """
     rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
@@ -29,10 +33,14 @@ def scorers(frame: pd.DataFrame) -> pd.DataFrame:
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the metrics that judge a confidence, for every confidence of every contender (method at one setting).
 
-    A row has the mean, SD and number of seeds of one metric.
-
     Args:
-        frame: Tidy table of results: one measured value per row.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+
+    Returns:
+        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
+        (similarity), ``confidence``, ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and
+        ``seeds`` (number of seeds that have a value).
     """
     rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
@@ -41,12 +49,21 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
 def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Table of MAP@R and of the quality of the confidence, a row per contender (method at one setting) and corruption.
 
-    Values are those of the method's own scorer and default confidence. Clean images have a row too, without a rank
-    correlation of confidence and severity. The table is empty if the crop is the only corruption.
+    Values are those of the method's own scorer (similarity) and default confidence. The table is empty if the centre
+    crop is the only corruption.
 
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+
+    Returns:
+        Columns of a :class:`~bench.report.contender.Contender`, ``corruption`` (its name, or ``clean``), ``confidence``
+        (its name), and for each of four metrics the mean over seeds (``_mean``), the SD (``_sd``) and the number of
+        seeds that have a value (``_n``): ``spearman`` (rank correlation of confidence and 1 - severity; nan for clean
+        images), ``paired`` (share of images that are less confident once corrupted; nan for clean images), ``aurc``
+        (area under the risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
     """
     names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
     if not set(names) - {"crop"}:

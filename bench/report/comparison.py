@@ -78,12 +78,15 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
     """Rows of the comparison of contenders (methods at one setting) by data set, highest mean MAP@R first.
 
-    The best mean of each column is marked. A value of a probabilistic method is also marked if its mean beats that of
-    every deterministic method; in columns about confidence, it has to beat every confidence of a deterministic method.
+    The compared metrics are :data:`~bench.report.seeds.COMPARED`. The best mean of each metric is marked. The mean of a
+    probabilistic method is also marked if it beats that of every deterministic method. In metrics that judge a
+    confidence, it has to beat every confidence of every deterministic method, except the controls (random, oracle).
 
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
     """
     merged = frame.merge(roles, on="unit")
     return {str(dataset): _compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
@@ -144,10 +147,13 @@ def _order(row: ComparisonRow) -> tuple[float, str]:
 def comparison_frame(rows: Comparison) -> pd.DataFrame:
     """Table of the comparison as numbers, one row per data set and contender (method at one setting).
 
-    Each compared column becomes three: its mean, its SD and the number of seeds that have a value.
-
     Args:
         rows: Rows of the comparison by data set, as :func:`comparison` makes them.
+
+    Returns:
+        Columns of a :class:`~bench.report.contender.Contender`, ``trainings`` (spent on tuning), ``seeds`` (their
+        number) and ``confidence`` (name of the default one), then three per compared metric, such as
+        ``test_map_at_r_mean``, ``test_map_at_r_sd`` and ``test_map_at_r_n`` (number of seeds that have a value).
     """
     return pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
 

@@ -81,7 +81,8 @@ def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -
     """Yield the rows of each contender (method at one setting) of a table, sorted by the columns that tell them apart.
 
     Args:
-        frame: Tidy table of results: one measured value per row.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
         columns: Columns that tell contenders apart.
     """
     for _, rows in frame.groupby(list(columns), sort=True, dropna=False):

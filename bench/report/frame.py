@@ -19,14 +19,16 @@ ROLE_COLUMNS = ("unit", *Role.model_fields)
 class Results:
     """The finished tests of a results folder.
 
-    If a setting was run again with other code or other tests, only its latest result counts.
+    If the same method, setting and seed was tested several times (with other code or other tests), only the latest test
+    counts.
 
     Attributes:
         tests: The records that count, in the order of their paths.
-        superseded: Number of records that do not, because there is a later one of the same setting.
-        frame: Tidy table: one measured value per row, sorted.
-        roles: Table of the id and the :class:`~bench.store.records.Role` (own scorer, default confidence and so on) of
-            each test.
+        superseded: Number of records that do not count, because there is a later one.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
     """
 
     tests: tuple[TestRecord, ...]
@@ -46,7 +48,10 @@ class Results:
 
 
 def collect(store: Store) -> Results:
-    """Read the records of all finished tests of a results folder and tabulate them; of a setting, the latest counts."""
+    """Read the records of all finished tests of a results folder and tabulate them.
+
+    If the same method, setting and seed was tested several times, only the latest test counts.
+    """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
     for record in store.tests():

@@ -22,17 +22,20 @@ SIDES = ("first", "first_tuning", "other", "other_tuning")
 
 
 class PairedDifference(TypedDict):
-    """Mean difference of a metric between two methods over the seeds that both have, with its 95 % t-interval.
+    """Mean difference of a metric, one method minus another, over the seeds that both have, with its 95 % t-interval.
+
+    In the table of :func:`paired_methods` it is other minus first, in the table of :func:`paired_with_base` two-stage
+    method minus its base.
 
     Attributes:
         metric: Name of the metric.
         split: Test images that it is measured on, such as ``test`` or ``test_crop``.
         variant: Variant of the metric, such as the source of a threshold; mostly empty.
-        difference_mean: Mean of the differences.
-        difference_sd: Standard deviation of the differences.
-        ci95_low: Lower end of the interval.
-        ci95_high: Upper end of the interval.
-        seeds: Number of seeds that both have.
+        difference_mean: Mean over seeds of the difference at one seed.
+        difference_sd: Standard deviation of the difference over seeds.
+        ci95_low: Lower end of the interval of the mean difference.
+        ci95_high: Upper end of the interval of the mean difference.
+        seeds: Number of seeds for which both methods have a value.
     """
 
     metric: str
@@ -65,14 +68,23 @@ def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDi
 
 
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of paired differences ``other - first`` over seeds, between contenders (methods at one setting).
+    """Table of paired differences over seeds between two contenders (methods at one setting), other minus first.
 
-    Contenders are compared within one protocol, preset and data set. A row has one pair and one metric.
+    Contenders are compared if they share protocol, preset (a bundle of the protocol's settings), data set and
+    combination of models (:class:`~bench.report.contender.Contender`).
 
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
-        names: Methods to compare; the first is compared with each of the others. If empty, every two are compared.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+        names: Methods to compare: ``names[0]`` is the first of every pair, any later contender is the other. If empty,
+            every two contenders are compared, and the first is the one that comes first in sorted order.
+
+    Returns:
+        One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other`` with
+        ``first_tuning`` and ``other_tuning`` (sources of their hyper-parameters); and the keys of
+        :class:`PairedDifference`.
     """
     lines: list[dict[str, object]] = []
     for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
@@ -97,11 +109,15 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
 def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on.
 
-    A row has one contender (method at one setting) and one metric.
-
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+
+    Returns:
+        One row per two-stage contender (method at one setting) and metric: the columns of a
+        :class:`~bench.report.contender.Contender` and the keys of :class:`PairedDifference`.
     """
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []

@@ -38,14 +38,14 @@ class Worth(TypedDict):
         scorer: Similarity that ranks.
         confidence: Name of the confidence. ``random`` is one random draw, which shows the noise; ``oracle`` is the best
             possible order.
-        gain: Mean height of the filter-out curve of MAP@R (queries removed, gallery whole) above MAP@R of all queries,
-            the mean of random orders.
-        share: Gain divided by that of the oracle.
+        gain: MAP@R of the remaining queries as the least confident are removed, mean over the removed shares, minus
+            MAP@R of all queries. The gallery stays whole; removal at random has a gain of 0 on average.
+        share: This gain divided by the gain of the oracle.
         half_removed: MAP@R without the least confident half of the queries.
         aurc: Area under the risk-coverage curve, with the error of Recall@1 as risk.
-        e_aurc: Excess of that area over the oracle's.
-        confidence_auroc: AUROC of the confidence for queries whose nearest neighbour is right.
-        spearman: Rank correlation with the known quality of the images.
+        e_aurc: That area minus the area of the oracle.
+        confidence_auroc: AUROC of telling queries whose nearest neighbour is right from the others by the confidence.
+        spearman: Rank correlation of the confidence with the known quality of the images.
     """
 
     method: str
@@ -64,7 +64,7 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence.
 
     Args:
-        frame: Tidy table of scored files: one measured value per row.
+        frame: Tidy table of scored files, one measured value per row (:func:`~bench.scoring.score.tidy`).
     """
     curves = frame[(frame["metric"] == "filter_out_map_at_r") & (frame["variant"] == "query_only")]
     return pd.DataFrame(
@@ -106,12 +106,15 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print the metrics of scored files and the worth of each confidence; metrics that are shares in percent.
+    """Print the metrics of scored files of embeddings, and the worth of each confidence (:class:`Worth`).
+
+    Metrics that are shares are printed in percent.
 
     Args:
         scored: Results by name of the file.
-        frame: Tidy table of all files: one measured value per row.
-        comparison: Differences of the other files from the first one; empty for a single file.
+        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
+        comparison: Differences of metrics, each other file minus the first one, with intervals (rows of
+            :func:`~bench.scoring.compare.compare`, and ``other``, the name of the file); empty for a single file.
         console: Where to print.
     """
     for name, each in scored.items():
@@ -257,14 +260,19 @@ def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
 
 
 def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of filter-out curves and risk-coverage curves.
+    """Table of the points of filter-out curves and risk-coverage curves of scored files of embeddings.
 
-    Filter-out curves show a metric as the least confident images are removed; their column ``x`` is the removed share.
-    For risk-coverage curves, which have at most 100 points, it is the coverage.
+    A filter-out curve shows a metric as the least confident images are removed. A risk-coverage curve, of at most 100
+    points, shows the error of Recall@1 among the most confident queries.
 
     Args:
         scored: Results by name of the file.
-        frame: Tidy table of all files: one measured value per row.
+        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
+
+    Returns:
+        Columns ``method`` (name of the file), ``scorer`` (similarity), ``confidence``, ``curve`` (``risk_coverage`` or
+        the name of the metric), ``variant``, ``x`` (share of images removed; for risk-coverage curves the coverage, the
+        share of queries kept) and ``value``.
     """
     columns = ["method", "scorer", "confidence", "metric", "variant", "fraction", "value"]
     filter_out = frame[frame["fraction"].notna()][columns]
@@ -309,8 +317,9 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
 
     Args:
         scored: Results by name of the scored file.
-        frame: Tidy table of all files: one measured value per row.
-        comparison: Differences of the other files from the first one; empty for a single file.
+        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
+        comparison: Differences of metrics, each other file minus the first one, with intervals (rows of
+            :func:`~bench.scoring.compare.compare`, and ``other``, the name of the file); empty for a single file.
         out: Folder for the files.
 
     Returns:

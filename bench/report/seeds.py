@@ -24,10 +24,11 @@ class ComparedColumn:
         metric: Name of the metric.
         split: Test images that it is measured on: ``test`` or a corruption, such as ``test_crop``.
         variant: Variant of the metric, such as ``threshold_val`` for a threshold chosen on validation classes.
-        reranked: Whether a value that is re-ranked as in the public code of "Probabilistic Embeddings Revisited" (PER)
-            is shown instead, for tests that have one (those of ``--preset per``).
+        reranked: Whether the variant ``reranked`` is shown instead, for tests that have it (those of ``--preset per``).
+            It is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), which orders only the
+            images with the nearest modes by score.
         brief: Whether a terminal shows the column; the files show every column.
-        wide: Whether the terminal has to be 100 characters wide to show it.
+        wide: Whether the terminal has to be 100 characters wide to show the column.
     """
 
     metric: str
@@ -86,7 +87,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class SeedStatistics:
-    """Mean and standard deviation over seeds.
+    """Mean and standard deviation of a metric over seeds.
 
     Attributes:
         mean: Mean over the seeds that have a value; nan if none has.
@@ -214,8 +215,8 @@ class SeedGroup:
     def variant(self, column: ComparedColumn) -> str:
         """Variant of the metric that a column of the comparison table shows for this method.
 
-        It is ``reranked`` (as in the public code of "Probabilistic Embeddings Revisited") if the column prefers that
-        and the tests have it.
+        It is ``reranked``, computed as in the public code of "Probabilistic Embeddings Revisited" (PER), if the column
+        prefers this variant (:attr:`ComparedColumn.reranked`) and the tests have it.
         """
         return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
 

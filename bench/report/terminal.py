@@ -37,11 +37,13 @@ def new_table(title: str | Text) -> Table:
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the comparison of methods, and MAP@R by scorer if more scorers than usual were tested.
+    """Print the comparison of methods (:func:`print_comparison`), and MAP@R by scorer (:func:`print_scorers`).
 
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
         console: Where to print.
     """
     print_comparison(comparison(frame, roles), console)
@@ -95,11 +97,15 @@ def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Ite
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print MAP@R by scorer for data sets tested with more scorers than the methods' own and the cosine.
+    """Print the mean MAP@R of every method by scorer (similarity to rank by), a table per data set.
+
+    Data sets are skipped if no scorer but the methods' own and the cosine was tested.
 
     Args:
-        frame: Tidy table of results: one measured value per row.
-        roles: Table with one row per test: the method's own scorer (similarity), default confidence and so on.
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
         console: Where to print.
     """
     rows = frame[
@@ -131,7 +137,7 @@ def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
-    """Print paired differences between methods over seeds, with 95 % t-intervals, a table per data set.
+    """Print paired differences between methods over seeds, other minus first, with 95 % t-intervals, by data set.
 
     Args:
         differences: Rows of :func:`~bench.report.pairing.paired_methods`.

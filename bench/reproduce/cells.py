@@ -22,14 +22,15 @@ Cells = dict[tuple[str, str], BySeed]
 
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
-    """Read our measured values of a paper's table, in the unit of the paper.
+    """Read the values that our runs measured for the cells of a paper's table, in the unit of the paper.
 
     Args:
         planned: The table or figure on one data set, with the plans of its runs.
         results: Finished tests of the results folder.
 
     Returns:
-        Values by seed, by title of the row and of the column; rows that were not tested are absent.
+        For each cell, a key ``(row title, column title)`` with a dictionary of values by seed. Rows that were not
+        tested are absent.
     """
     merged = results.frame.merge(results.roles, on="unit")
     cells: Cells = {}
@@ -60,8 +61,8 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
     """Values by seed of one cell of a paper's table, read from the tests of its row; empty if nothing was measured.
 
     Args:
-        group: Results of all seeds of the run behind the row.
-        reads: Selection of metric, scorer, confidence and so on.
+        group: Results of all seeds of our run that reproduces the row.
+        reads: Selection of metric, scorer (similarity), confidence and so on.
     """
     rows = group.rows
     confidence = group.confidence if reads.confidence == "own" else reads.confidence
@@ -83,12 +84,17 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
 
 
 def derived(cells: Cells, rows: tuple[Row, ...], columns: tuple[Column, ...]) -> Cells:
-    """Add the cells of a table that are computed from others, such as differences: first by column, then by row.
+    """Add the cells of a paper's table that are computed from other cells, such as differences, seed by seed.
+
+    Columns that are computed from other columns come first, then rows that are computed from other rows.
 
     Args:
-        cells: Values by seed, by title of the row and of the column.
+        cells: Measured cells: keys ``(row title, column title)``, each with a dictionary of values by seed.
         rows: Rows of the table.
         columns: Columns of the table.
+
+    Returns:
+        The measured and the computed cells, in the same form.
     """
     known = dict(cells)
     first = rows[0].title if rows else ""

@@ -87,7 +87,7 @@ def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: No
         planned: The figure of the paper, planned on some data sets; all its runs are tested.
         site: The results folder and the data.
         out: Folder for the files.
-        note: Called with one line for everything that cannot be drawn.
+        note: Called with a one-line message for everything that cannot be drawn.
 
     Returns:
         Paths of the files; empty if the paper has no such figure.

@@ -54,9 +54,10 @@ class Column(_Entry):
         title: Heading, by which other columns refer to it.
         reads: Selection of the measured values; None if the column is computed from others.
         of: Titles of the columns it is computed from.
-        how: Formula by which it is computed from them, such as ``difference``; empty for measured values.
-        where: Columns and values that its published numbers have in the CSV file of published numbers.
-        factor: Factor from our unit to the paper's.
+        how: Formula by which it is computed from them: ``difference`` (first minus second), ``relative change``
+            (100 (first - second) / abs(second)), ``ratio to the first row`` or ``smallest``; empty for measured values.
+        where: Entries, by name of the CSV column, that select its lines in the file of the paper's published numbers.
+        factor: Factor from our unit to the paper's, such as 100 for percent.
         digits: Digits after the decimal point; None for the default.
         not_on: Data sets for which the paper has no such column.
         x: Position on the horizontal axis, if the table is drawn as curves.
@@ -79,7 +80,7 @@ class Column(_Entry):
 
 
 class Row(_Entry):
-    """A row of a paper's table: a run, or values that are computed from other rows.
+    """A row of a paper's table: a run of ours, or values that are computed from other rows.
 
     Attributes:
         title: Name in the paper, by which other rows refer to it.
@@ -90,13 +91,16 @@ class Row(_Entry):
         set_on: Settings to fix on single data sets, by name of the data set.
         select_by: Scorer (similarity) whose validation MAP@R selects the model; the method's own if empty.
         network: ``BACKBONE/DIM``; that of the table or figure if empty.
-        reads: Replacements in the selection of measured values that a column makes, such as another ``scorer``.
+        reads: Fields of the columns' :class:`Reads` to replace for this row, such as another ``scorer``, with their
+            values.
         of: Titles of the rows it is computed from.
-        how: Formula by which it is computed from them, such as ``difference``.
+        how: Formula by which it is computed from them: ``difference`` (first minus second), ``relative change``
+            (100 (first - second) / abs(second)) or ``smallest``; empty for a run.
         columns: Titles of the columns it has a value in; all if empty.
-        where: Columns and values that its published numbers have in their CSV file; None if it has none there.
+        where: Entries, by name of the CSV column, that select its lines in the file of the paper's published numbers;
+            None if it has no line there.
         quoted: Numbers from the text of the paper, by data set and title of the column.
-        differs: Difference of our run from the paper's, as a remark; may be empty.
+        differs: Remark on what our run does differently from the paper's; may be empty.
         x: Position on the horizontal axis, if the table is drawn as a sweep of a setting.
     """
 
@@ -118,15 +122,16 @@ class Row(_Entry):
 
 
 class Item(_Entry):
-    """A table or figure of a paper: its runs and its layout.
+    """Definition of a table or figure of a paper: the runs of ours that reproduce it, and its layout.
 
     Attributes:
         key: Name within the paper, such as ``table5``.
         title: Heading.
-        asks: The question it answers.
-        kind: ``runs`` trains and tests; ``timings`` times steps; ``drawing`` needs no data.
+        asks: The question that the table or figure answers.
+        kind: Work to do: ``runs`` trains and tests; ``timings`` measures run times; ``drawing`` draws a figure that
+            needs neither data nor results.
         datasets: Our names of its data sets.
-        where: Columns and values that its published numbers have in their CSV file.
+        where: Entries, by name of the CSV column, that select its lines in the file of the paper's published numbers.
         network: ``BACKBONE/DIM`` on photographs; that of the paper if empty.
         rows_of: Name of a list of rows that tables of the paper share; they come before ``row``.
         columns_of: Name of a list of columns that tables of the paper share; they come before ``column``.
@@ -134,8 +139,10 @@ class Item(_Entry):
         column: Its own columns.
         scorers: Scorers (similarities) to test with, in addition to each method's own.
         set_photographs: Settings to fix in every row on data sets of photographs, ``KEY=VALUE``.
-        figure: Kind of figure to draw; none if empty.
-        differences: Reasons not to compare ours directly with the paper, in addition to those of the whole paper.
+        figure: Figure to draw: ``curves``, ``sweep`` or ``points`` of the table's values, or the name of a kind of
+            figure of ``bench report``; none if empty.
+        differences: Reasons not to compare our values directly with the paper's, in addition to those of the whole
+            paper.
     """
 
     key: str
@@ -156,13 +163,13 @@ class Item(_Entry):
 
 
 class Paper(_Entry):
-    """A paper: its protocol in our terms, its published numbers, its tables and figures.
+    """Definition of a paper to reproduce: its protocol in our terms, its published numbers, its tables and figures.
 
     Attributes:
         key: Short name, the first part of the names of its tables and figures.
         title: Full name.
         published: Name of the CSV file of its published numbers.
-        where: Columns and values that all of them have in that file.
+        where: Entries, by name of the CSV column, that all lines of the paper have in this file.
         protocol: Name of our protocol.
         preset: Name of the preset, a bundle of that protocol's settings.
         fidelity: Form of methods that have several: ``corrected``, or that of the papers' released code.
@@ -192,7 +199,7 @@ class Paper(_Entry):
 
 
 class Named(_Entry):
-    """A table or figure together with its paper, which completes its name and gives defaults.
+    """A table or figure together with its paper, which gives the first part of its name and default settings.
 
     Attributes:
         paper: The paper.
@@ -224,7 +231,7 @@ class Named(_Entry):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Reasons not to compare ours directly with the paper: those of the whole paper, this table, single rows."""
+        """Reasons not to compare our values directly with the paper's: of the whole paper, this table, single rows."""
         of_rows: dict[str, list[str]] = {}
         for row in self.rows:
             if row.differs:

@@ -20,7 +20,9 @@ Norms = Callable[[TestRecord, Site], Tensor]
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; in EL-nivMF the norms of the embeddings.
+    """Concentrations of the vMF embeddings of the clean (uncorrupted) test images, ``[N]``.
+
+    In the method EL-nivMF (Kirchhof et al. 2022) they are the norms of the raw embeddings.
 
     Args:
         record: Record of a test.
@@ -58,7 +60,7 @@ NORMS: Mapping[str, Norms] = {"norm": image_norms, "proxy_norm": proxy_norms}
 
 
 def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
-    """Cells of a paper's table that show the smallest or largest norm of images or proxies.
+    """Compute the cells of a paper's table that show the smallest or largest norm of image embeddings or proxies.
 
     Args:
         planned: The table on one data set, with the plans of its runs.
@@ -66,7 +68,7 @@ def norms(planned: PlannedItem, results: Results, site: Site) -> Cells:
         site: The results folder that has the embeddings and models.
 
     Returns:
-        Values by seed, by title of the row and of the column.
+        For each of these cells, a key ``(row title, column title)`` with a dictionary of values by seed.
     """
     columns = [c for c in planned.named.columns(planned.dataset) if c.reads and c.reads.metric in NORMS]
     cells: Cells = {}

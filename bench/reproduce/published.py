@@ -13,14 +13,14 @@ from .items import Column, Named, Row, Where
 
 @dataclass(frozen=True)
 class Published:
-    """A published number, one line of a CSV file.
+    """A number that a paper published, one line of the CSV file of its numbers.
 
     Attributes:
         number: Number of its line in the file, from 0.
         mean: Mean, in the paper's unit.
         sd: Standard deviation; nan if there is none.
         note: Remark on how to read the number; may be empty.
-        columns: All columns of its line, by name.
+        columns: Entries of its line as text, by name of the column.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Published:
         return f"{self.columns['mean']} ± {sd}" if sd else self.columns["mean"]
 
     def fits(self, where: Where) -> bool:
-        """Check that the columns of its line have the wanted values.
+        """Return whether its line of the CSV file has the wanted values.
 
         Args:
             where: Wanted values by name of the column.
@@ -49,7 +49,7 @@ def numbers(name: str) -> tuple[Published, ...]:
     """Read the numbers that a paper published, in the order of the lines.
 
     Args:
-        name: Name of the CSV file among those of the installation.
+        name: Name of the CSV file in the package ``bench.results.published``.
     """
     text = files("bench.results.published").joinpath(name).read_text()
     return tuple(
@@ -91,13 +91,16 @@ def published_value(named: Named, row: Row, column: Column, dataset: str) -> Pub
 
 
 def quoted_rows(named: Named, dataset: str) -> dict[str, dict[str, Published]]:
-    """Published numbers of a paper's table for which no run of ours exists, by title of the row and of the column.
+    """Published numbers of a paper's table that no row of ours reproduces.
 
     These are the numbers that the paper quotes from the literature.
 
     Args:
         named: The table, with its paper.
         dataset: Our name of the data set.
+
+    Returns:
+        Numbers by title of the row (method and network), then by title of the column.
     """
     paper, item = named.paper, named.item
     if dataset not in item.datasets:

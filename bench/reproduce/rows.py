@@ -47,14 +47,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """A row of a paper's table that is a run of ours, with its plans (trainings and tests to do).
+    """A row of a paper's table that we reproduce by a run, with its plans (trainings and tests to do).
 
     Attributes:
         row: Definition of the row.
         request: The equivalent request to ``bench run``.
         plans: Plan of the base model if the method has two stages, followed by that of the method itself.
-        fallback: Reason for using the data set's default settings although published ones were asked for; empty if
-            published ones are used.
+        fallback: Reason for using the data set's default settings although published ones were asked for; empty if the
+            settings are those asked for.
     """
 
     row: Row
@@ -69,7 +69,7 @@ class PlannedRow:
 
     @property
     def contender(self) -> Contender:
-        """The row's method at its setting, as it is identified in the results."""
+        """The row's method at its setting, with the values that identify its rows in the table of results."""
         plan = self.plan
         template = plan.template
         return Contender(
@@ -151,13 +151,15 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
 
 
 def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
-    """Distribute the plans of all rows over batches, with at most one plan per (protocol, data set, method) in each.
+    """Distribute the plans of all rows over batches, which are to be carried out one after the other.
 
-    Rows share a batch if their plans agree. A base model that several two-stage methods need is planned once; if it is
-    a row of its own, the plan of that row is used.
+    A batch has at most one plan per (protocol, data set, method), as a single call of ``bench run`` has. A row goes to
+    the first batch without a conflicting plan. Plans of the same method conflict if their training settings differ or,
+    if both are of rows, their tests differ. A base model that several two-stage methods of a batch need is planned
+    once; if it is also a row, the plan of the row is used.
 
     Args:
-        planned: Tables or figures, each on one data set.
+        planned: Tables or figures of papers, each on one data set.
     """
     batches: list[dict[Cell, Plan]] = []
     for row in (row for item in planned for row in item.rows):

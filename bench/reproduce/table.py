@@ -39,7 +39,7 @@ class Quoted:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: our value next to the published number.
+    """A cell of a reproduced table: our value next to the number that the paper published.
 
     Attributes:
         ours: Our mean and SD over seeds, in the paper's unit; None if there is no value.
@@ -69,11 +69,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: a row of the paper with its cells.
+    """A line of a reproduced table: a row of the paper with its cells.
 
     Attributes:
         title: Name of the row in the paper.
-        run: The run behind it; None if it is computed from other rows, quoted from the paper or left out.
+        run: Our run that reproduces the row; None if the row is computed from other rows, is only quoted from the paper
+            or was left out.
         cells: Cells of the line, one per column.
     """
 
@@ -96,15 +97,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure on one data set, ours next to the published numbers.
+    """A reproduced table or figure of a paper on one data set: our values next to the published numbers.
 
     Attributes:
         named: The table or figure, with its paper.
         dataset: Name of the data set.
         columns: Columns that the paper has for the data set.
         lines: Lines of the table, from top to bottom.
-        differs: What was done differently from the paper here, on one line.
-        left_out: Rows that were not run, with the reason.
+        differs: Differences of set-up between these runs and the paper's (:func:`what_differs`), on one line.
+        left_out: Rows that were not run, each as text ``TITLE: REASON``.
     """
 
     named: Named
@@ -121,7 +122,11 @@ class Table:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines to print below the table: what differs here, what always differs, notes on numbers, rows left out."""
+        """Lines to print below the table, which say what to keep in mind when comparing with the paper.
+
+        They are: differences of set-up between these runs and the paper's, other reasons not to compare directly, notes
+        on published numbers, and rows that were left out.
+        """
         notes = dict.fromkeys(
             f"published {line.title}, {column.title}: {cell.published.note}"
             for line in self.lines
@@ -136,7 +141,7 @@ def build_table(planned: PlannedItem, cells: Cells) -> Table:
 
     Args:
         planned: The table or figure on one data set, with the plans of its runs.
-        cells: Measured values by seed, by title of the row and of the column.
+        cells: Measured cells: keys ``(row title, column title)``, each with a dictionary of values by seed.
     """
     named, dataset = planned.named, planned.dataset
     columns = named.columns(dataset)

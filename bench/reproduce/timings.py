@@ -11,16 +11,17 @@ from .rows import PlannedItem
 
 
 def timed(planned: PlannedItem, site: Site) -> Cells:
-    """Measure the cells of a paper's table of run times: milliseconds per image, with one thread.
+    """Measure the cells of a paper's table of run times on this machine.
 
-    Columns read the metric ``step`` (one training step) or ``embed`` (inference).
+    A column shows the time per image of a training step (metric ``step``) or of inference (``embed``), in the unit of
+    the paper.
 
     Args:
         planned: The table on one data set, with the plans of its runs.
         site: Plug-ins, folder of data sets and weights of this machine.
 
     Returns:
-        One value, as that of seed 0, by title of the row and of the column.
+        For each cell, a key ``(row title, column title)`` with the dictionary ``{0: time}``, as if of seed 0.
 
     Raises:
         UserError: If the data set cannot be read.

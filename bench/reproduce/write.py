@@ -39,9 +39,11 @@ def write_table(table: Table, out: Path) -> list[Path]:
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """Long form of a reproduced table: one row per cell with a value of ours or a published one.
+    """Long form of a reproduced table: one row per cell that has a value of ours or a published one.
 
-    Further columns describe our run; ``differs`` says how it differs from the paper's.
+    Columns are ``name`` of the table, ``dataset``, the titles ``row`` and ``column``; our ``ours_mean``, ``ours_sd``
+    and ``ours_seeds`` (number of seeds); ``published_mean`` and ``published_sd``; method and setting of our run;
+    ``differs`` (how our set-up differs from the paper's) and ``published_note``.
     """
     lines = []
     for line in table.lines:
@@ -79,7 +81,11 @@ def _text(cell: Cell, compared: bool) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Render a reproduced table as a Markdown page: its question, the table, and all differences from the paper."""
+    """Render a reproduced table as a Markdown page.
+
+    The page has the question that the table answers, the table, and remarks: differences between our set-up and the
+    paper's, notes on published numbers, and rows left out (:attr:`~bench.reproduce.table.Table.remarks`).
+    """
     named = table.named
     # A bar would end the cell.
     rows = [
@@ -102,7 +108,11 @@ def _legend(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Render a reproduced table in LaTeX (booktabs), with all differences from the paper as notes below it."""
+    """Render a reproduced table in LaTeX (booktabs), with remarks below it.
+
+    Remarks are differences between our set-up and the paper's, notes on published numbers, and rows left out
+    (:attr:`~bench.reproduce.table.Table.remarks`).
+    """
     named = table.named
     caption = f"{named.item.title} ({table.dataset}). {_legend(table)}"
     out = [
@@ -124,7 +134,11 @@ def to_latex(table: Table) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a reproduced table, and below it all differences from the paper."""
+    """Print a reproduced table, and remarks below it.
+
+    Remarks are differences between our set-up and the paper's, notes on published numbers, and rows left out
+    (:attr:`~bench.reproduce.table.Table.remarks`).
+    """
     named = table.named
     title = f"{named.name} on {table.dataset}: {named.item.asks}\n{_legend(table)}"
     shown = new_table(Text(title))

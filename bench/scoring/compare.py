@@ -18,9 +18,9 @@ class Difference(TypedDict):
     """Difference of a metric between two sets of embeddings of the same images, with its 95 % bootstrap interval.
 
     Attributes:
-        scorer: Similarity that ranks.
-        metric: Name of the metric.
-        difference: Other set minus first set.
+        scorer: Name of the scorer, the similarity that ranks.
+        metric: Name of the metric, a mean over queries.
+        difference: Value of the other set minus that of the first set, as :func:`compare` was given them.
         ci95_low: Lower end of the interval.
         ci95_high: Upper end of the interval.
         resampled: Units that were drawn with replacement: ``queries`` or ``classes``.

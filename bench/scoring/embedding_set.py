@@ -24,20 +24,21 @@ KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_name
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """Embeddings of N labelled images, with everything else that is known about them; all arrays are checked.
+    """Embeddings of N labelled images, with everything else that is known about the images; all arrays are checked.
 
     Attributes:
         embeddings: float64 ``[N, D]``, as given.
         labels: int64 ``[N]``, as given.
         ids: N different names. Random numbers are drawn per name, not per position. Without ``ids`` in the input, a row
             is named by a hash of its embedding; rows with equal embeddings are numbered.
-        named: Whether the identities were given.
+        named: Whether ``ids`` were given in the input.
         is_query: bool ``[N]``, whether an image is a query.
         is_gallery: bool ``[N]``, whether an image is searched.
         confidence: float64 ``[N]``, higher = more confident.
-        variance: float64 ``[N]`` or ``[N, D]``, positive; of a normal.
-        concentration: float64 ``[N]``, not negative; of a von Mises-Fisher.
-        quality: float64 ``[N]``, known quality of the images.
+        variance: float64 ``[N]`` or ``[N, D]``, positive: variance per dimension, if an embedding is the mean of a
+            normal.
+        concentration: float64 ``[N]``, not negative, if an embedding is the direction of a von Mises-Fisher.
+        quality: float64 ``[N]``, known quality of the images, higher = better.
     """
 
     embeddings: np.ndarray
@@ -98,7 +99,7 @@ class EmbeddingSet:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def in_order(self) -> EmbeddingSet:
-        """Sort the rows by identity, so that nothing computed from them depends on how they were stored."""
+        """Return a copy with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
         order = sorted(range(len(self)), key=self.ids.__getitem__)
         return self._rows(order)
 
@@ -108,9 +109,9 @@ class EmbeddingSet:
         return replace(self, ids=ids, **columns)
 
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
-        """Reorder the rows to match another set of the same images, and take over its identities.
+        """Return a copy in the row order of another set of the same images, with the identities of that set.
 
-        Rows are matched by identity if both sets were given identities, otherwise by position.
+        Rows are matched by identity (``ids``) if both sets were given identities, otherwise by position.
 
         Raises:
             BadInput: If identities, labels, or the queries and gallery images of the sets differ.

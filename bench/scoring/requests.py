@@ -56,7 +56,7 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
     """Names of the groups of tests (functions that compute metrics) that the wanted metrics need.
 
-    All groups that judge confidences are added; they have nothing to do for a set without a confidence.
+    All groups that judge confidences are added; their tests give no values for a set without a confidence.
 
     Args:
         wanted: Metrics by name, from :func:`wanted_metrics`.

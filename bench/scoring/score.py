@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """Results of one set of embeddings.
+    """Results of the tests of one set of embeddings.
 
     Attributes:
-        rows: Measurements, one value per row, for the table of results.
+        rows: Measured values with the columns that identify them (metric, scorer and so on), for the table of results.
         given: The set, sorted by identity; everything below is in its order.
         queries: Indices of the rows that are queries, ``[Q]``.
-        values: Metrics of every query by scorer (similarity) and name, each ``[Q]``; nan for queries without a positive
-            in the gallery. There are none if there is no confidence to judge and no metric of a ranking was asked for.
+        values: Values per query, ``[Q]``, by name of the scorer (similarity), then by name of the metric; nan for
+            queries without a positive in the gallery. Empty if no metric of a ranking was asked for and there is no
+            confidence to judge.
         confidences: Confidences by name, each ``[N]``.
         primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
@@ -59,7 +60,7 @@ def score(
     metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
     normalize: bool = True,
 ) -> pd.DataFrame:
-    """Score embeddings of labelled images: retrieval, and whether their confidence is worth anything.
+    """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
     Rankings are over the full gallery, a query's own row left out, exact under ties; queries without another image of
     their class are left out of every metric and counted. Nothing depends on the order of the rows.

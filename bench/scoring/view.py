@@ -29,9 +29,9 @@ precision), were normalised and then rounded: an order by their norms would be a
 
 
 def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
-    """The embeddings as a float64 batch of distributions, ``[N]``.
+    """The embeddings of a set as one batched distribution, float64, batch shape ``[N]``.
 
-    They are vMFs if the set has concentrations, normals if it has variances, and else points.
+    It is a vMF if the set has concentrations, a normal if the set has variances, and else a point mass.
 
     Args:
         images: The set of embeddings.
@@ -61,12 +61,13 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of the images by name, each ``[N]``.
 
-    ``given`` is part of the set. ``method`` is computed from the variance or concentration. ``norm`` (of the embeddings
-    as given) and the control ``random`` are added if there is one of these, or a known quality to compare with.
+    ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. If the set has one
+    of these or a known quality, there are also ``norm`` (of the embeddings as given) and ``random``, a random order as
+    a control. Otherwise there are none.
 
     Args:
         images: The set of embeddings.
-        distribution: Its embeddings, as :func:`distribution_of` makes them.
+        distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
     """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
@@ -86,7 +87,7 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
 
 
 def primary_of(confidences: Mapping[str, Tensor]) -> str:
-    """Name of the confidence that is judged: the given one, else the distribution's; empty if there is neither.
+    """Name of the confidence to judge: ``given``, else ``method`` (of the distribution); empty if there is neither.
 
     Args:
         confidences: Confidences by name, from :func:`confidences_of`.
@@ -117,12 +118,13 @@ def view_of(
     ks: tuple[int, ...] = (1,),
     device: str = "cpu",
 ) -> Embeddings:
-    """Convert a set of embeddings to the object that the tests read. If it has a confidence, every scorer judges it.
+    """Convert a set of embeddings to the object that the tests read.
 
     Args:
         images: The set, sorted by identity.
-        distribution: Its embeddings, as :func:`distribution_of` makes them.
-        scorers: Names of the scorers (similarities to rank by).
+        distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
+        scorers: Names of the scorers (similarities to rank by). If the set has a confidence, it is judged once per
+            scorer.
         ks: Values of k for Recall@k.
         device: Device on which similarities are computed.
     """

@@ -12,10 +12,14 @@ from .specs import Cell
 
 
 def damages(root: Path) -> list[Damage]:
-    """Every damaged file of a results folder, in the order of their paths; nothing is changed.
+    """Every damaged file of a results folder, sorted by path; a missing file that a record names counts as damaged.
 
-    Every record is checked (checksum, schema, its id against its folder and its specification), every array file, cache
-    and checkpoint, and the marker ``store.json``, which says what versions the folder has.
+    Nothing is changed. Records are checked for checksum, schema, and an id that agrees with their folder and
+    specification. Array files, cached features and checkpoints are checked for their digest. The marker ``store.json``,
+    which has the versions of the results, has to be readable. Weights of tuning trials may be missing.
+
+    Args:
+        root: The results folder.
     """
     found: list[Damage] = []
     store = Store(root)

@@ -49,7 +49,7 @@ class Holder(NamedTuple):
 class Claims:
     """Claims of this process on parts of a results folder that several processes share.
 
-    A claim is a file that keeps other processes from the same work. It is renewed while this process lives.
+    A claim is a file that keeps other processes from doing the same work. It is renewed while this process lives.
 
     Args:
         root: The results folder.
@@ -63,12 +63,13 @@ class Claims:
         """Claim a part of the results folder for this process, so that no other process works on it.
 
         Args:
-            path: File of the claim. To notice a dead holder on another host, the same object must ask repeatedly.
-            wait: Seconds to wait for another process to give it back.
-            lost: Called, by another thread, if another process takes over the claim while it is held.
+            path: File of the claim. A holder on another host counts as dead after :data:`LEASE` seconds without a
+                renewal, which only repeated calls on the same object can notice.
+            wait: Seconds to wait for another process to give the claim back.
+            lost: Called, by another thread, if another process takes over the claim while this process holds it.
 
         Returns:
-            False if another process holds it.
+            True if this process now holds the claim, False if another one does.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path not in self._leases:
@@ -81,13 +82,23 @@ class Claims:
         return True
 
     def let_go(self, path: Path) -> None:
-        """Give a claim back, if it is held, to ask for it again later; what is known about other holders is kept."""
+        """Give a claim back, if it is held, in order to ask for it again later.
+
+        The observation of another holder's renewals is kept, by which :meth:`take` notices that the holder is dead.
+
+        Args:
+            path: File of the claim.
+        """
         lease = self._leases.get(path)
         if lease is not None and lease.is_locked:
             lease.release(force=True)
 
     def give_back(self, path: Path) -> None:
-        """Give a claim back for good, if it is held; what is known about other holders is forgotten."""
+        """Give a claim back for good, if it is held, and forget what was observed of other holders.
+
+        Args:
+            path: File of the claim.
+        """
         lease = self._leases.pop(path, None)
         if lease is not None:
             with contextlib.suppress(OSError):  # the folder may be gone
@@ -102,11 +113,11 @@ class Claims:
         """Announce this process to the other drivers (processes that train, tune and test) of the results folder.
 
         Args:
-            alone: Whether to be the only driver: refuse if there are others, and keep others out.
-            lost: Called, by another thread, if this driver is to be alone but no longer is.
+            alone: Whether this process has to be the only driver. It then keeps others out.
+            lost: Called, by another thread, if this process has to be the only driver but no longer is.
 
         Raises:
-            UserError: If another driver is alone, or is there though this one wants to be alone.
+            UserError: If another driver has the folder for itself, or if ``alone`` and there is another driver.
         """
         drivers = self.root / DRIVERS
         own = drivers / process_name()
@@ -164,7 +175,7 @@ class Claims:
 
 
 def holder(path: Path) -> Holder | None:
-    """The process that holds a claim, as far as can be seen without trying to take it; None if nobody does.
+    """Process that seems to hold a claim, judged without trying to take it; None if there is none.
 
     Args:
         path: File of the claim.

@@ -51,7 +51,7 @@ def is_whole_cache(path: Path) -> bool:
 class Store:
     """A results folder, with its records of finished trainings, tests and tuning trials.
 
-    Damaged files are never read: they count as missing.
+    Damaged files are never used: they count as missing.
 
     Args:
         root: Folder, made on first write.
@@ -65,7 +65,7 @@ class Store:
         self.on_damage: Callable[[Damage], None] = lambda damage: None
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
-        """Check that the folder holds results of this benchmark, of the given protocol version and the present schema.
+        """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
 
         Args:
             protocol: Name of a protocol.
@@ -299,7 +299,8 @@ class Store:
             unit: Id of the training.
 
         Raises:
-            DamagedFile: If the file or its record is missing or damaged; the command that made it makes it again.
+            DamagedFile: If the file or its record is missing or damaged. Running the command that made it again repairs
+                it.
         """
         record = self.trained(cell, unit)
         if record is None or WEIGHTS not in self.whole_files(record):
@@ -307,7 +308,7 @@ class Store:
         return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, unit: str) -> None:
-        """Report damaged files of a training, its checkpoint and its cached features, to ``on_damage``.
+        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``.
 
         Args:
             cell: Protocol, data set and method.

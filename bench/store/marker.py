@@ -19,7 +19,7 @@ class Marker(BaseModel):
 
     Attributes:
         schema_version: Version of the schema of the records.
-        protocols: Version of each protocol that the folder has results of.
+        protocols: Version of each protocol that the folder has results of, by name of the protocol.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -132,7 +132,7 @@ class Environment(_Value):
         machine: Type of processor, such as ``x86_64``.
         device: Name of the GPU, or ``cpu``.
         threads: Number of threads of PyTorch.
-        seconds: Wall-clock time of the last process that worked on it.
+        seconds: Wall-clock time of the training or test in the last process that worked on it.
         peak_memory_mib: Largest resident memory of that process so far, MiB.
     """
 
@@ -240,7 +240,7 @@ COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 
 
 class Role(_Value):
-    """Facts about a test that comparisons of methods need.
+    """Facts about a test that comparisons of methods need, in addition to its measured values.
 
     Attributes:
         primary_scorer: Name of the method's own scorer, the similarity that it ranks by.
@@ -261,11 +261,12 @@ class Role(_Value):
 
 
 class Curve(_Value):
-    """Confidence against the severity of a corruption of the test images.
+    """Curve of confidence ranks against the severity of a corruption of the test images.
 
     Attributes:
         severity: Middles of the bins of severity.
-        rank: Mean rank of the images of each bin, in [0, 1], by name of the confidence; lower is less confident.
+        rank: For each confidence, by name, the mean rank of the images of each bin. The rank of an image is its place
+            among all test images sorted by confidence, scaled to [0, 1]; lower is less confident.
     """
 
     severity: tuple[float, ...]
@@ -273,10 +274,10 @@ class Curve(_Value):
 
 
 class Corrupted(_Value):
-    """Record of a corruption of the test images, whose severity is drawn for each image.
+    """Severities of a corruption of the test images; the severity of each image is drawn at random.
 
     Attributes:
-        severity: Smallest and largest severity.
+        severity: Smallest and largest severity that can be drawn.
         seed: Seed of the draws.
         sha256: SHA-256 of the drawn severities.
     """
@@ -287,7 +288,7 @@ class Corrupted(_Value):
 
 
 class TestRecord(_Unit):
-    """Record of a finished test of one or several trained models of a seed.
+    """Record of a finished test of one trained model, or of several of the same seed (from a cross-validation).
 
     Attributes:
         unit: Id of the test, the hash of its specification.
@@ -296,13 +297,14 @@ class TestRecord(_Unit):
         files: SHA-256 of its array files (embeddings) by name.
         columns: Columns of the table of results that identify the test.
         role: The method's own scorer, default confidence and so on.
-        setting: Settings of the trainings: method, optimiser, batches and augmentation.
+        setting: Settings of the trainings: ``params`` (of the method), ``optim``, ``batches`` and ``augmentation``.
         manifests: SHA-256 of the content of the test, training and validation images, by name.
         corruptions: Severities and seeds of the corruptions, by name.
-        rows: Measured values; one that does not exist (the correlation of a constant, say) is None.
-        curves: Confidence by severity, by name of the corruption.
+        rows: Measured values; a value that does not exist (the correlation of a constant, say) is None.
+        curves: Curves of confidence against severity, by name of the corruption.
         environment: Machine, software and run time.
-        finished: Time of the end, seconds since 1970; of two results of a setting the later one counts.
+        finished: Time of the end, seconds since 1970. If the same setting and seed was tested twice, tables use the
+            later test.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -342,13 +344,13 @@ class TrialRecord(_Record):
     Attributes:
         study: Id of its study.
         number: Number of the trial, from 0.
-        params: Tried values by name of the parameter.
+        params: Tried values by name of the parameter, such as ``method.margin``.
         units: Ids of its trainings.
         state: ``complete`` or ``failed``.
         value: Value that the study maximises; None if the trial failed.
-        reason: Why it failed; empty if it did not.
-        val_map_at_r: Mean validation MAP@R of its models; None if it failed.
-        best_epochs: Best epoch of each model.
+        reason: Reason for the failure; empty if the trial did not fail.
+        val_map_at_r: Mean validation MAP@R of the trained models; None if the trial failed.
+        best_epochs: Epoch whose weights were kept, from 1, for each model.
     """
 
     kind: ClassVar[str] = "trial"

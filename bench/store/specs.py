@@ -53,16 +53,18 @@ class _Spec(_Value):
 
 
 class Batches(_Value):
-    """Composition and loading of training batches, and how the backbone reads them.
+    """Composition of the class-balanced training batches, and how the backbone turns them into features.
 
     Attributes:
-        classes_per_batch: P of the class-balanced batches.
-        images_per_class: K of the class-balanced batches.
-        feature_views: Augmented views cached per image when the backbone is frozen.
-        freeze_norm: Part of the backbone's batch norms that stays fixed in training: ``no``, ``statistics`` or ``all``.
-        pooling: Global pooling of its feature maps: ``avg_max`` or ``avg``. Records without it have ``avg_max``.
-        calibrate: Whether features of photographs are divided by a constant first, so that their root mean square is
-            1. Records without it have true.
+        classes_per_batch: Number of classes in a batch.
+        images_per_class: Number of images of each of these classes in a batch.
+        feature_views: Number of augmented views per image whose features are cached if the backbone is frozen.
+        freeze_norm: Part of the backbone's batch norms that stays fixed in training: ``no`` (none), ``statistics`` or
+            ``all``.
+        pooling: Global pooling of the backbone's feature maps: ``avg_max`` or ``avg``. Records without the field mean
+            ``avg_max``.
+        calibrate: Whether features of photographs are divided by a constant before the head, so that their root mean
+            square is 1. Records without the field mean true.
         epoch_repeats: Passes over the training images that count as one epoch.
     """
 
@@ -79,13 +81,14 @@ class StageSelection(_Value):
     """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`).
 
     Attributes:
-        metric: Name of the value that selects.
-        scorer: Scorer (similarity) by which the validation MAP@R ranks.
-        candidates: Number of images, nearest by the modes of their embeddings, that the scorer ranks, the query
-            included; more if the largest class needs more (:mod:`bench.protocols.near_modes`). 0 if it ranks the whole
-            gallery.
+        metric: Value that selects: ``map_at_r`` (validation MAP@R), ``stage_loss`` (validation loss) or ``last`` (the
+            last epoch).
+        scorer: Name of the scorer, the similarity that ranks images for the validation MAP@R.
+        candidates: 0 if the scorer ranks the whole gallery. Otherwise it ranks only the images whose modes are nearest
+            to the query's, and this is their smallest number, the query included; a larger class raises it
+            (:mod:`bench.protocols.near_modes`).
         patience: Epochs without improvement after which training stops.
-        min_improvement: Smallest improvement that counts.
+        min_improvement: Smallest improvement of the selecting value that counts for ``patience``.
     """
 
     metric: SelectionMetric
@@ -96,13 +99,13 @@ class StageSelection(_Value):
 
 
 class BaseReference(_Value):
-    """The base of a two-stage training: the trained model that its head is trained on.
+    """Reference to the base of a two-stage training: the trained model that the head is trained on.
 
     Attributes:
         method: Name of the base's method.
-        params: Parameters of that method.
+        params: Hyper-parameters of that method.
         fidelity: Form of that method: ``corrected``, or that of the papers' released code.
-        unit: Id of the training that made it.
+        unit: Id of the training that made the model.
     """
 
     method: str
@@ -115,26 +118,27 @@ class TrainSpec(_Spec):
     """Specification of one training: everything that its result depends on; the hash of it is the id of the training.
 
     Attributes:
-        code: Id (hash) of the code that runs it (:mod:`bench.code_id`).
+        code: Id (hash) of the code that runs the training (:mod:`bench.code_id`).
         protocol: Name of the protocol.
-        version: Its version.
+        version: Version of the protocol.
         dataset: Name of the data set.
-        folds: Number of blocks that the development classes are cut into.
-        fold: Index of the block that validates.
+        folds: Number of blocks that the development classes (those not used for the test) are cut into.
+        fold: Index of the block that validates; the other blocks train. With one block, all development classes train,
+            and some of them validate as well.
         replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
         method: Name of the method.
         fidelity: Form of the method: ``corrected``, or that of the papers' released code.
-        params: Parameters of the method.
+        params: Hyper-parameters of the method.
         backbone: Name of the backbone.
         weights: SHA-256 of its starting weights; None for random ones.
         dim: Embedding size.
         optim: Optimiser and schedule.
-        batches: Composition and loading of training batches, and how the backbone reads them.
+        batches: Composition of training batches, and how the backbone turns them into features.
         view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels.
         augmentation: Arguments of the data set's augmentation.
         selection: Rule that selects the epoch to keep.
         partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
-        files: Identity of the image files; empty for data sets that come with the installation.
+        files: Hash of the content of the image files; empty for data sets that come with the installation.
         base: The trained model that a two-stage method starts from; None for other methods.
     """
 
@@ -176,8 +180,9 @@ class StudySpec(_Spec):
     It leaves out the number of trials, so that a study can be extended.
 
     Attributes:
-        template: Training at the default setting, on the first block of classes that validates, without its base.
-        validate_folds: Indices of the blocks of classes that validate, each for a model of its own.
+        template: Specification of a training at the default setting, without its base. Its validation classes are the
+            first block of ``validate_folds``.
+        validate_folds: Indices of the blocks of classes that validate; a trial trains one model per block.
         space: Search ranges by name (``method.margin``, ``optim.lr``).
         sampler: Optuna sampler, ``gp`` or ``tpe``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
@@ -196,14 +201,14 @@ class TestSpec(_Spec):
     """Specification of one test of the trained models of one seed; its hash is the id of the test.
 
     Attributes:
-        code: Id (hash) of the code that runs it.
+        code: Id (hash) of the code that runs the test (:mod:`bench.code_id`).
         protocol: Name of the protocol.
-        version: Its version.
+        version: Version of the protocol.
         preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
             embeddings side by side (``concatenated``); empty for one model.
-        hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
+        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
         trials: Number of trials of the study; 0 if nothing was tuned.
         tuning_trainings: Number of trainings spent on tuning the setting, including those of the base.
         pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.

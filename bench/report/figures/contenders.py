@@ -25,7 +25,8 @@ def _label(contender: Contender, pinned: str) -> str:
 def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
     """Yield ``(index, label, rows)`` of each contender (method at one setting) in a table of one data set.
 
-    The index numbers the contenders from 0. The label is for the legend; if two would be equal, they get more detail.
+    The index numbers the contenders from 0. The label is for the legend; labels that would be equal get more detail,
+    such as backbone and embedding size.
 
     Args:
         frame: Table with the columns that tell contenders apart, such as method, preset and pinned settings.

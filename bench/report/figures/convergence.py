@@ -24,7 +24,7 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     Args:
         source: Results folder to read.
         dataset: Name of the data set.
-        note: Called with one line for every test whose training has no record.
+        note: Called with a one-line message for every test whose training has no record.
 
     Returns:
         Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
@@ -112,7 +112,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Called with one line for everything that cannot be drawn.
+        note: Called with a one-line message for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         table = convergence_table(source, dataset, note)

@@ -18,11 +18,16 @@ from .style import colour, plot_band
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
     """Table of the mean confidence rank of the test images, a row per test, corruption and severity.
 
-    Ranks are in [0, 1] and follow the method's default confidence; lower means less confident.
+    The rank of an image is its place among all test images, scaled to [0, 1], when they are sorted by the method's
+    default confidence, least confident first.
 
     Args:
         results: Finished tests of a results folder.
         dataset: Name of the data set.
+
+    Returns:
+        Columns that identify the test (protocol, method, seed and so on), ``confidence`` (its name), ``corruption``,
+        ``severity`` (middle of a bin of severities) and ``value`` (mean rank of the images in the bin).
     """
     lines: list[dict[str, object]] = []
     for record in results.tests:
@@ -48,11 +53,16 @@ def _draw_ranks(axis: Axes, ranks: pd.DataFrame, by: str) -> None:
 
 
 def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank against the side of the centre crop; None if no test was made on crops.
+    """Plot the mean confidence rank of the test images against the side of the centre crop, one curve per contender.
+
+    A contender is a method at one setting; curves are means over seeds, with a band of one SD.
 
     Args:
         ranks: Rows of :func:`confidence_ranks`.
         dataset: Name of the data set, for the title.
+
+    Returns:
+        None if no test was made on crops.
     """
     crops = ranks[ranks["corruption"] == "crop"]
     if crops.empty:
@@ -70,11 +80,16 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank against severity, one panel per corruption; None if the crop is the only one.
+    """Plot the mean confidence rank of the test images against severity, one panel per corruption.
+
+    A curve is one contender (method at one setting), the mean over seeds with a band of one SD.
 
     Args:
         ranks: Rows of :func:`confidence_ranks`.
         dataset: Name of the data set, for the title.
+
+    Returns:
+        None if no corruption but the crop has several severities.
     """
     # A fixed severity has no curve.
     names = [str(name) for name, rows in ranks.groupby("corruption", sort=True) if rows["severity"].nunique() > 1]

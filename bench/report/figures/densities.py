@@ -32,8 +32,8 @@ STEPS = 720
 def distributions(dim: int) -> dict[str, Distribution]:
     """The distributions of Fig. 2 of Kirchhof et al. (2022) by title: a vMF and two non-isotropic vMFs (nivMF).
 
-    The nivMFs differ in the normaliser: that of the paper's Eq. 4, and the exact one. The direction mu of each is the
-    diagonal.
+    The nivMFs differ in the normaliser: that of the paper's Eq. 4, and the exact one. The mean direction mu of all
+    three is the diagonal (1, .., 1) / sqrt(dim).
 
     Args:
         dim: Dimension of the space: 2 (circle) or 3 (sphere).

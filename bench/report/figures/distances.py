@@ -22,8 +22,8 @@ SHOWN = {"cosine": "cosine", "l2": "squared Euclidean", "b_vmf": "Bhattacharyya,
 def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
     """Table of distances between images and a proxy over a grid of image norms and cosines to the proxy.
 
-    The distances are the negated cosine, the squared Euclidean distance, and the Bhattacharyya distance between vMFs.
-    The norm of the proxy is :data:`PROXY`.
+    The distances are the negated cosine, the squared Euclidean distance, and the Bhattacharyya distance between vMFs
+    whose concentrations are the norms. The norm of the proxy is :data:`PROXY`.
 
     Args:
         largest: Largest norm of an image.

@@ -26,7 +26,10 @@ VARIANTS = {
 
 
 def filtered_title(metric: str) -> str:
-    """Title of the metric of a filter-out curve, which shows it as the least confident images are removed.
+    """Title of the metric that a filter-out curve shows as the least confident images are removed.
+
+    Args:
+        metric: Name of the curve: ``filter_out_`` and the name of the metric.
 
     Raises:
         LookupError: If the name is not that of a filter-out curve.
@@ -48,7 +51,10 @@ STYLES = {"random": (":", 1.0), "oracle": ("--", 0.8)}
 
 
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
-    """Plot MAP@R and Recall@1 as the least confident images are removed; random and oracle orders are controls.
+    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each method.
+
+    Images are removed by the default confidence of the method, and for comparison at random and in the best possible
+    order (oracle).
 
     Args:
         frame: Tidy table (one measured value per row), joined with the columns of
@@ -57,7 +63,7 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
 
     Returns:
-        None if there is no such curve.
+        None if the table has no filter-out curves of these images.
     """
     rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
     if rows.empty:
@@ -128,8 +134,8 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Select the points of filter-out curves that :func:`probability_figure` shows.
 
-    A curve that was re-ranked as in the public code of "Probabilistic Embeddings Revisited" (PER) is taken instead of
-    the plain one of the same test.
+    The public code of "Probabilistic Embeddings Revisited" (PER) orders only those images by score whose modes are
+    nearest to the query's. A curve that was computed in this way replaces the plain curve of the same test.
 
     Args:
         frame: Tidy table (one measured value per row), joined with the columns of
@@ -171,7 +177,7 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
 
 
 def corrupted_splits(source: Source, dataset: str) -> list[str]:
-    """Sorted names of the corruptions of test images, such as ``crop``, that tests on a data set used."""
+    """Sorted names of the corruptions, such as ``crop``, of the test images in the tests on a data set."""
     tests = [record for record in source.results.tests if record.columns.dataset == dataset]
     return sorted({corruption for record in tests for corruption in record.curves})
 
@@ -195,11 +201,11 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one :func:`probability_figure` for every corruption of every data set.
+    """Yield one :func:`probability_figure`, of MAP@R by share of images removed, per corruption of every data set.
 
     Args:
         source: Results folder to draw from.
-        note: Called with one line for every corruption without filter-out curves.
+        note: Called with a one-line message for every corruption without filter-out curves.
     """
     for dataset in source.datasets:
         for kind in corrupted_splits(source, dataset):

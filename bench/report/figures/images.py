@@ -175,7 +175,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Called with one line for everything that cannot be drawn.
+        note: Called with a one-line message for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         models, images = [], None

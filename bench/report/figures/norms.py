@@ -30,7 +30,7 @@ def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     Args:
         source: Results folder to read.
         dataset: Name of the data set.
-        note: Called with one line for every test without embeddings or norms.
+        note: Called with a one-line message for every test without embeddings or norms.
 
     Returns:
         Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
@@ -57,15 +57,17 @@ def _norms(model: TestedModel) -> pd.DataFrame:
 
 
 def reference_of(table: pd.DataFrame, method: str) -> int | None:
-    """Choose the contender (method at one setting) by whose right and wrong answers norms of other models are split.
+    """Choose the reference: the contender (method at one setting) whose answers divide queries into right and wrong.
+
+    The embedding norms of every model are then compared between these two groups of queries.
 
     Args:
         table: Rows of :func:`norms_table`.
-        method: Method of the reference; if empty, every deterministic method is a candidate. Of several contenders, the
-            one with the most right answers is chosen.
+        method: Method of the reference; if empty, any deterministic method. Of several contenders, the one with the
+            highest Recall@1 is chosen.
 
     Returns:
-        Its number in the column ``index``; None if there is no candidate.
+        Number of the reference in the column ``index``; None if the table has no such contender.
     """
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
     if rows.empty:
@@ -75,13 +77,13 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
 
 
 def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
-    """Replace each query's ``right`` (whether its nearest neighbour is right) by that of another contender.
+    """Replace ``right``, the Recall@1 of a query, in all rows by the value that a reference has for the same query.
 
-    The values are those of the same seed, or of the other contender's first seed if it lacks that seed.
+    The value is that of the row's own seed, or of the reference's first seed if the reference lacks that seed.
 
     Args:
         table: Rows of :func:`norms_table`.
-        reference: Number of the other contender (method at one setting) in the column ``index``.
+        reference: Number of the reference (a contender, method at one setting) in the column ``index``.
     """
     theirs = table[table["index"] == reference]
     first = theirs["seed"].min()
@@ -92,16 +94,16 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 
 
 def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Table of the mean norm of right and of wrong queries, and the AUROC of the norm, by contender and seed.
+    """Table of the mean embedding norm of right and of wrong queries, one row per contender and seed.
 
-    Right are queries whose nearest neighbour is of their class.
+    A query is right if its nearest neighbour is of its class.
 
     Args:
         table: Rows of :func:`norms_table`, or of :func:`split_by`.
 
     Returns:
         Columns ``index`` and ``label`` of the contender (method at one setting), ``seed``, ``mean_right``,
-        ``mean_wrong`` and ``auroc``.
+        ``mean_wrong`` and ``auroc`` (of telling right from wrong queries by the norm).
     """
     lines = []
     groups = ((*each[:2], rows) for each in each_contender(table) for _, rows in each[2].groupby("seed", sort=True))
@@ -119,7 +121,8 @@ def _weighted_mean(values: torch.Tensor, weight: torch.Tensor) -> float:
 def norms_figure(table: pd.DataFrame, title: str) -> Figure:
     """Plot histograms of the norms of right and of wrong queries, one panel per contender (method at one setting).
 
-    Histograms are of its first seed; the AUROC in the title is the mean over seeds.
+    A query is right if its nearest neighbour is of its class. Histograms show the first seed of the contender. The
+    title of a panel has the AUROC of telling right from wrong queries by the norm, the mean over seeds.
 
     Args:
         table: Rows of :func:`norms_table`, or of :func:`split_by`.
@@ -161,7 +164,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Called with one line for everything that cannot be drawn.
+        note: Called with a one-line message for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         table = norms_table(source, dataset, note)

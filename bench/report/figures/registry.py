@@ -44,7 +44,7 @@ class FigureKind:
 
         Args:
             source: Results folder to draw from; not read if the kind needs nothing.
-            note: Called with one line for everything that cannot be drawn.
+            note: Called with a one-line message for everything that cannot be drawn.
         """
         drawings: Iterator[Drawing] = getattr(import_module(f".{self.module}", __package__), self.function)(
             source, note
@@ -97,7 +97,8 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
         kinds: Kinds of figures to draw.
         source: Results folder to draw from.
         out: Folder for the files.
-        note: Called with one line, which starts with the name of the kind, for everything that cannot be drawn.
+        note: Called with a one-line message, which starts with the name of the kind, for everything that cannot be
+            drawn.
 
     Returns:
         Paths of the files.

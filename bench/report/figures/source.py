@@ -48,8 +48,8 @@ class Source:
     Attributes:
         site: Folders of results and data sets, and plug-ins.
         results: The finished tests.
-        reference: Method by whose right and wrong answers the norms of other models are split; the most accurate
-            deterministic one if empty.
+        reference: Method whose answers divide the queries into right and wrong, in the figure that compares the
+            embedding norms of these two groups; if empty, the deterministic method with the highest Recall@1.
     """
 
     site: Site
@@ -91,7 +91,7 @@ class Source:
 
         Args:
             dataset: Name of the data set.
-            note: Called with one line for every test without embeddings.
+            note: Called with a one-line message for every test without embeddings.
             first: Whether to yield only the first seed of every contender.
         """
         from .tested import read_model  # late: it needs torch, which most figures do not

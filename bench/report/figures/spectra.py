@@ -19,12 +19,13 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     Args:
         source: Results folder to read.
         dataset: Name of the data set.
-        note: Called with one line for every test without embeddings.
+        note: Called with a one-line message for every test without embeddings.
 
     Returns:
         Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
         (method at one setting), ``number`` of the singular value (the largest, number 1, is left out),
-        ``singular_value`` (they sum to 1) and ``spectral_decay`` of the model, which is computed from them.
+        ``singular_value`` (divided by their sum) and ``spectral_decay`` of the model: the KL divergence from the
+        uniform distribution to the singular values in nats, lower = flatter.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -71,7 +72,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Called with one line for everything that cannot be drawn.
+        note: Called with a one-line message for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         table = spectra_table(source, dataset, note)

@@ -24,9 +24,9 @@ class Sweep:
     """Contenders (methods at one setting) that differ only in one pinned value, a setting that the user fixed.
 
     Attributes:
-        key: The setting that differs, such as ``method.omega``.
-        contender: The contender without that setting, which all of them share.
-        groups: Results of all seeds by value of that setting, sorted by value.
+        key: Name of the setting that differs, such as ``method.omega``.
+        contender: What the contenders have in common: their fields, with the differing setting left out of ``pinned``.
+        groups: Results of all seeds of a contender, by its value of the setting, sorted by value.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Sweep:
 def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
     """Find sweeps: contenders (methods at one setting) that differ in one pinned value, a setting that the user fixed.
 
-    They are sorted by the setting that differs.
+    The sweeps are sorted by the name of the setting that differs.
 
     Args:
         merged: Tidy table of one data set (one measured value per row), joined with the columns of
@@ -73,7 +73,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield, for every data set, figures of metrics against each setting that the user fixed to several values.
+    """Yield a figure of metrics against the value of a setting, per data set and setting fixed to several values.
 
     Args:
         source: Results folder to draw from.
@@ -84,7 +84,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def sweep_figures(merged: pd.DataFrame, dataset: str) -> Iterator[Drawing]:
-    """Yield figures of metrics against each setting that the user fixed to several values on a data set.
+    """Yield a figure of metrics against the value of a setting, for each setting that the user fixed to several values.
 
     Args:
         merged: Tidy table (one measured value per row), joined with the columns of

@@ -24,7 +24,7 @@ CONFIDENCE = "confidence."
 
 @dataclass(frozen=True)
 class TestedModel:
-    """The N clean (uncorrupted) test images of a data set as one tested model embeds them.
+    """Embeddings of the N clean (uncorrupted) test images of a data set by one tested model.
 
     Attributes:
         record: Record of the test.
@@ -50,7 +50,7 @@ class TestedModel:
 
     @property
     def seed(self) -> int:
-        """Seed of the model: the number of its replicate."""
+        """Number of the seed that the model was trained with."""
         return self.record.columns.seed
 
     @property

@@ -17,7 +17,9 @@ Study = tuple[StudyRecord, list[TrialRecord]]
 
 
 def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
-    """Plot the value of every tuning trial and the best so far, one panel per study (hyper-parameter search).
+    """Plot the validation MAP@R or loss of every tuning trial and the best so far, one panel per study.
+
+    A study is the hyper-parameter search of one method; the plotted value is the one that the search optimises.
 
     Args:
         studies: Records of studies, each with those of its trials.
