@@ -269,7 +269,7 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
 
 
 def filter_depth(labels: Tensor) -> int:
-    """Depth of a ranking in which most queries still find R neighbours after images are removed from it.
+    """Depth of a ranking (places kept per query) at which most queries keep R neighbours after images are removed.
 
     R is the number of a query's positives. With the largest R, the depth is the smaller of 2 R + 8 and 1.5 R + 128:
     chance alone may remove most neighbours of a small class; for large classes the second term bounds the memory.

@@ -111,11 +111,11 @@ class MeanScorer:
 
 
 class Reranked:
-    """Scorer (similarity of embeddings) by which candidates come first, in the order of one scorer.
+    """Scorer (similarity of embeddings) made of two: one chooses candidates, its nearest images, the other orders them.
 
-    The candidates are the images that another scorer ranks highest. The remaining images follow in the order of that
-    other scorer. Both scorers are computed for the whole gallery; :class:`~bench.protocols.near_modes.NearModes` gives
-    the metrics of such a ranking faster.
+    The candidates come first; the remaining images follow in the order of the scorer that chose. Both scorers are
+    computed for the whole gallery; :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking
+    faster.
 
     Args:
         scorer: Scorer that orders the candidates.

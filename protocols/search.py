@@ -37,7 +37,7 @@ class Bound(Protocol):
 
     An exact search skips the groups whose bound is too low. The score of query i with gallery image j is a function of
     the inner product of two vectors, ``left(i)`` and ``right(j)``, and of at most one further number per image, such as
-    its variance. It never falls as the inner product rises. Images are given by their positions in the set.
+    its variance. The score never falls as the inner product rises. Images are given by their positions in the set.
 
     Attributes:
         per_image: The further number of each image, ``[N]`` float64; None if the score depends on no such number.

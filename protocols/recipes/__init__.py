@@ -31,8 +31,9 @@ def get_recipe(name: str) -> Recipe:
 def recipe_of(dataset: type) -> Recipe:
     """Training recipe (settings of network, data and optimiser) of a data set.
 
-    It is the attribute ``recipe`` of the class or, if the class sets none, the variable ``RECIPE`` of its source file;
-    if neither exists, that of the nearest base class that has one. The value is a ``Recipe`` or the name of one.
+    The recipe is the attribute ``recipe`` of the class or, if the class sets none, the variable ``RECIPE`` of its
+    source file. If neither exists, the nearest base class with either decides. The value is a ``Recipe`` or the name of
+    a built-in one.
 
     Args:
         dataset: Class of the data set.
