@@ -14,12 +14,13 @@ from .image_set import ImageSet, require_tensor
 class ArrayImages(ImageSet):
     """Small labelled images of one size, kept in memory.
 
-    Labels, ids and class names are those of :class:`ImageSet`.
-
     Attributes:
+        labels: int64 ``[N]``, the class of each image, numbered from 0.
+        ids: N different names, each the permanent identity of an image.
+        class_names: Name of each class, in the order of the labels.
         pixels: Images, uint8 ``[N, C, H, W]``; the background is 0.
-        mean: Mean of each channel for pixels in [0, 1]; it is subtracted.
-        std: Standard deviation of each channel; pixels are then divided by it.
+        mean: Value per channel that is subtracted from pixels scaled to [0, 1].
+        std: Value per channel by which the difference is then divided.
     """
 
     def __init__(

@@ -16,7 +16,10 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class TrainingAugmentation:
-    """Base class of settings of random augmentation of training images: a frozen dataclass that checks its values."""
+    """Base class for the settings of the random augmentation of training images.
+
+    A subclass is a frozen dataclass that checks its values when it is made.
+    """
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ class Cars196(PhotoDataset):
 
     The official train/test split of images is not used.
 
-    Layouts of the folder: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with ``cars_train/``
-    and ``cars_test/``, or one ``cars_annos.mat`` with ``car_ims/``.
+    The folder has one of two layouts: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with the
+    images in ``cars_train/`` and ``cars_test/``, or one ``cars_annos.mat`` with the images in ``car_ims/``.
     """
 
     name = "cars196"
@@ -43,6 +43,9 @@ class Cars196(PhotoDataset):
 
         Args:
             folder: The folder that :meth:`recognises` accepted.
+
+        Returns:
+            Path, class number and class name of each image. No image is assigned to a split yet.
 
         Raises:
             DataError: If a file is not such an annotation file, has no labels, or the files of train and test are

@@ -46,6 +46,9 @@ class CUB200(PhotoDataset):
         Args:
             folder: The folder that :meth:`recognises` accepted.
 
+        Returns:
+            Path, class number and class name of each image. No image is assigned to a split yet.
+
         Raises:
             DataError: If the lists cannot be read or do not agree.
         """

@@ -25,7 +25,11 @@ class Folder(PhotoDataset):
     a column per class; rows sum to 1. Images without a row are allowed. The tests then correlate every confidence with
     the entropy of these distributions.
 
-    The arguments of the constructor are those of :class:`PhotoDataset`.
+    Args:
+        root: The folder DIR.
+        view: Settings of how images are resized, cropped and cached; the defaults of :class:`View` if None.
+        allow_partial: Leave out images that do not exist, such as broken links, instead of raising an error.
+        threads: Number of threads that decode images.
     """
 
     name = "folder"
@@ -50,7 +54,11 @@ class Folder(PhotoDataset):
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
 
     def test(self) -> PhotoImages:
-        """Images of the test classes, with any queries and gallery, and any label distributions given by people."""
+        """Images of the test classes.
+
+        They are divided into queries and gallery if the folder has both, and have label distributions given by people
+        if the folder has ``probabilities.csv``.
+        """
         images = super().test()
         if self._soft is not None:
             images.soft_labels = self._soft.of(images.ids)
@@ -59,11 +67,15 @@ class Folder(PhotoDataset):
     def verify(self, progress: Progress | None = None) -> Verification:
         """Decode every image, and report counts, hashes of the splits, and damaged or converted images.
 
-        The label distributions given by people are counted too, if there are any.
-
         Args:
             progress: Function called after each image with the name of the task, the number of images done and their
                 total.
+
+        Returns:
+            Report with ``name``, ``release`` (name given by its owners), ``folder``, ``images`` and ``classes`` (their
+            numbers), ``partial`` (description of what is missing), ``damaged`` (a line per unreadable file),
+            ``converted_to_rgb`` (number of images by colour mode) and ``splits`` (size and hash of each split).
+            If people gave label distributions, ``soft_labels`` has their numbers and the hash of their file.
         """
         report, soft = super().verify(progress), self._soft
         if soft is not None:
@@ -98,6 +110,10 @@ class Folder(PhotoDataset):
         Args:
             folder: The folder that :meth:`recognises` accepted.
 
+        Returns:
+            Path, class and part of each image. Images below ``train`` have the part ``dev`` (training and validation),
+            those below ``query`` and ``gallery`` the part of that name, and all others an empty one.
+
         Raises:
             DataError: If ``query`` or ``gallery`` exists but not all three do, or a class folder contains no image.
         """
@@ -115,14 +131,17 @@ class Folder(PhotoDataset):
 
 
 def images_below(folder: Path) -> tuple[Listing, bool]:
-    """List the images of a folder that are to be embedded by a trained model: no split, any number of classes.
+    """List the images of a folder that are to be embedded by a trained model.
+
+    They are not split into training and test, and may be of any number of classes.
 
     Args:
-        folder: Folder ``DIR`` with ``DIR/CLASS/*``, with ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``, or with
-            images and no folders.
+        folder: Folder ``DIR`` with images in one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and
+            ``DIR/gallery/CLASS/*``; or ``DIR/*`` without subfolders.
 
     Returns:
-        The images, and True if they have classes; images of a flat folder have none.
+        Path, class and part (``query``, ``gallery`` or none) of each image; and True if the images have classes, which
+        those of a folder without subfolders have not.
 
     Raises:
         DataError: If there is no image, or if there are images both in class folders and next to them.

@@ -42,8 +42,8 @@ class ImageSet(ABC):
         class_names: C names, in the order of the labels.
         queries: Positions of the query images in the set, int64; None if every image is a query.
         gallery: Positions of the images that are searched, int64; None if every image is.
-        soft_labels: Label distributions given by people, float64 ``[N, K]``: rows sum to 1, and are nan for images
-            without a distribution. None if there are none.
+        soft_labels: Label distributions over K classes given by people, float64 ``[N, K]``: rows sum to 1, and are nan
+            for images without a distribution. None if there are none.
     """
 
     labels: Tensor

@@ -35,11 +35,12 @@ Progress = Callable[[str, int, int], None]
 class PhotoImages(ImageSet):
     """Labelled image files, which are decoded once and then read from a cache on disk.
 
-    Labels, ids and class names are those of :class:`ImageSet`.
-
     Attributes:
+        labels: int64 ``[N]``, the class of each image, numbered from 0.
+        ids: N different names, each the permanent identity of an image.
+        class_names: Name of each class, in the order of the labels.
         paths: Paths of the N image files.
-        view: Settings of how they are resized and cropped.
+        view: Settings of how the images are resized and cropped.
         threads: Number of threads that decode and crop.
         within: The larger set that this is a subset of, and the positions of these images in it; None for a whole set.
             Subsets share its decoded training images, so that every fold of a cross-validation reads the same file.
@@ -92,8 +93,8 @@ class PhotoImages(ImageSet):
         """Bytes on disk that :meth:`prepare` will add to the cache, estimated from a sample of about 32 image headers.
 
         Args:
-            purposes: Uses that the images will be decoded for: ``training``, ``evaluation`` or both. For ``training``
-                the whole set counts that this is a subset of.
+            purposes: Uses that the images will be decoded for: ``training``, ``evaluation`` or both. If this set is a
+                subset, ``training`` counts all images of the larger set, since subsets share its cache.
         """
         if "training" in purposes and self.within:
             rest = [purpose for purpose in purposes if purpose != "training"]
@@ -171,7 +172,7 @@ class PhotoImages(ImageSet):
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
         """Size of each file in bytes, as text, which :meth:`manifest_sha256` hashes after ids and class names.
 
-        So another image under an old name nearly always changes the hash.
+        The hash therefore nearly always changes if a file is replaced by another image of the same name.
 
         Args:
             order: Positions of the images in the set, in the order in which to give their sizes.
@@ -321,7 +322,7 @@ class PhotoImages(ImageSet):
             self._image(0, purpose)
 
     def select(self, index: Tensor) -> PhotoImages:
-        """Subset of the images, in the given order, that shares the decoded training images of this set.
+        """Subset of the images, in the given order; both sets read the same cache of decoded training images.
 
         Args:
             index: int64 ``[M]``, different positions in the set.

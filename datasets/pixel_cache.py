@@ -31,7 +31,8 @@ _whole: dict[str, tuple[tuple[int, int, int], ...]] = {}
 class PixelCache:
     """Decoded images, one after the other in a memory-mapped file, with an index of where each one starts.
 
-    The index is a second file, which also holds a checksum (CRC-32) of every image and the name of the cache.
+    ``cache[i]`` is image i, uint8 ``[3, H, W]``. The index is a second file, which also contains a checksum (CRC-32) of
+    every image. :meth:`build` writes both files.
 
     Args:
         path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.

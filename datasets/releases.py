@@ -193,10 +193,10 @@ class PhotoDataset(Dataset):
     Its release is the data set in the form in which its owners publish it.
 
     Args:
-        root: Folder that contains the release, at most four levels down.
-        view: Settings of how images are read.
+        root: Folder that contains the release, at most four levels down; without one, an error says how to get it.
+        view: Settings of how images are resized, cropped and cached; the defaults of :class:`View` if None.
         allow_partial: Accept a release in which images or classes are missing.
-        threads: Number of threads that decode.
+        threads: Number of threads that decode images.
 
     Attributes:
         official: Name of the release.
@@ -205,7 +205,7 @@ class PhotoDataset(Dataset):
         counts: Numbers of images and classes of the complete release; ``(0, 0)`` if any number is right.
         part_classes: Numbers of development classes (for training and validation) and test classes of the complete
             release, if the release splits them; else ``(0, 0)``.
-        listing: Images and classes found.
+        listing: Paths, classes and parts (such as ``test``) of the images that were found.
         partial: Description of an incomplete release, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
             complete one.
     """
@@ -283,6 +283,9 @@ class PhotoDataset(Dataset):
 
         Args:
             folder: The folder that :meth:`recognises` accepted.
+
+        Returns:
+            Path, class and part (``dev``, ``test``, ``query``, ``gallery`` or none) of each image.
 
         Raises:
             DataError: If the lists cannot be read or contradict themselves.
@@ -422,6 +425,11 @@ class PhotoDataset(Dataset):
         Args:
             progress: Function called after each image with the name of the task, the number of images done and their
                 total.
+
+        Returns:
+            Report with ``name``, ``release`` (name given by its owners), ``folder``, ``images`` and ``classes`` (their
+            numbers), ``partial`` (description of what is missing), ``damaged`` (a line per unreadable file),
+            ``converted_to_rgb`` (number of images by colour mode) and ``splits`` (size and hash of each split).
         """
         listing = self.listing
         split, test = self.train_val(), self.test()

@@ -44,6 +44,9 @@ class SOP(PhotoDataset):
         Args:
             folder: The folder that :meth:`recognises` accepted.
 
+        Returns:
+            Path, class number and part of each image: ``dev`` (training and validation) or ``test``.
+
         Raises:
             DataError: If a list has another format, or the two are swapped.
         """

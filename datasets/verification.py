@@ -63,7 +63,7 @@ class Verification(TypedDict):
         partial: Description of what is missing; empty for a complete data set.
         damaged: One line per file that cannot be read.
         converted_to_rgb: Number of images by colour mode, for modes other than RGB.
-        splits: Reports on ``train``, ``val`` and ``test``; the first two are of fold 0 of 4.
+        splits: Reports on ``train``, ``val`` and ``test``; the first two are those of the first of four folds.
         soft_labels: Report on label distributions given by people, if there are any.
     """
 
@@ -84,10 +84,10 @@ class MemoryVerification(TypedDict):
 
     Attributes:
         name: Name of the data set.
-        images: Number of images: training and validation images of fold 0, and test images.
+        images: Number of images in training, validation (of the first fold) and test together.
         classes: Number of their classes.
         shape: Channels, height and width of an image as a network sees it.
-        splits: Reports on ``train``, ``val`` and ``test``; the first two are of fold 0 of 4.
+        splits: Reports on ``train``, ``val`` and ``test``; the first two are those of the first of four folds.
     """
 
     name: str
@@ -98,7 +98,11 @@ class MemoryVerification(TypedDict):
 
 
 def verified(images: ImageSet) -> SplitVerification:
-    """Report on a set of images: numbers of images, classes, queries and gallery images, and a hash of its content."""
+    """Report on a set of images: their number, the number of classes, and a hash of names and content.
+
+    The keys are ``images``, ``classes`` and ``manifest_sha256``. If the set is divided into queries and gallery, their
+    numbers ``queries`` and ``gallery`` follow.
+    """
     split: SplitVerification = {
         "images": len(images),
         "classes": images.num_classes,
@@ -111,6 +115,10 @@ def verified(images: ImageSet) -> SplitVerification:
 
 def verify_in_memory(dataset: Dataset) -> MemoryVerification:
     """Build a data set that needs no files, and report counts, hashes of its splits and the shape of its images.
+
+    Returns:
+        ``name``, ``images`` and ``classes`` (their numbers), ``shape`` (channels, height and width of an image), and
+        ``splits``: size and hash of ``train``, ``val`` and ``test``.
 
     Raises:
         ValueError: If its images do not have the shape that it declares, or its splits share a class.

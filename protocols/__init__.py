@@ -12,7 +12,10 @@ __all__ = ["PROTOCOLS", "Preset", "Protocol", "Selection", "Tests", "get_protoco
 
 
 def get_protocol(name: str) -> Protocol:
-    """Protocol (declarative plan of an experiment) of a name, ``reality_check`` or ``standardized``.
+    """Look up a protocol by its name: the plan of how classes are split and what is tuned, selected and tested.
+
+    Args:
+        name: ``reality_check`` or ``standardized``.
 
     Raises:
         ValueError: If there is none of that name.

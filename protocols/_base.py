@@ -20,10 +20,11 @@ class Selection:
             model unchanged. MAP@R of the means cannot see such a training, and MAP@R under a likelihood score prefers
             early epochs (measured, see the docs).
         patience: Epochs without improvement after which training stops.
-        min_improvement: Smallest rise of the selected value that counts as an improvement for ``patience``; the best
-            epoch is kept without this margin.
-        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), which
-            ranks only the images whose modes are nearest to the query's, see :mod:`bench.protocols.near_modes`.
+        min_improvement: Smallest change of the metric for the better that counts as an improvement for ``patience``;
+            the best epoch is kept without this margin.
+        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER). It
+            orders by the method's score only the images whose embedding distributions have their modes nearest to the
+            query's (:mod:`bench.protocols.near_modes`).
     """
 
     metric: SelectionMetric = "map_at_r"
@@ -51,10 +52,11 @@ class Tests:
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
         reranked: Whether retrieval, filter-out curves and areas under risk-coverage curves are also given as the public
             code of "Probabilistic Embeddings Revisited" (PER) computes them (:mod:`bench.protocols.reranked`).
-        nearest_roc_point: Whether verification rates are also given at the nearest point of the ROC, without
-            interpolation or bound, as PER's public code does.
-        deterministic_confidence: Name of the confidence by which tables represent deterministic methods that have it;
-            if empty, each method's own default.
+        nearest_roc_point: Whether the equal error rate and the true positive rate of verification are also given as in
+            PER's public code: at the nearest point of the ROC, without interpolation. For the true positive rate, the
+            point may exceed ``false_positive_rate``.
+        deterministic_confidence: Name of the confidence, such as ``max_probability``, that tables show for a
+            deterministic method; a method without it, and every method if this is empty, is shown with its own default.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -107,7 +109,10 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings as plain values by name, for files of results and for the ids of trainings and tests."""
+        """All settings by name, as nested dictionaries of plain values.
+
+        They are written to files of results, and the ids of trainings and tests are computed from them.
+        """
         return asdict(self)
 
 

@@ -37,8 +37,9 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
         tests: Tests to run (:func:`~bench.protocols.known_tests.load_tests`).
 
     Returns:
-        Tidy rows, one per value of a metric. A value that does not exist (the correlation of a constant confidence,
-        say) is nan.
+        A row (:class:`~bench.protocols.rows.Row`) per value, with ``metric`` (its name), ``value``, and the names of
+        the ``scorer`` and the ``confidence`` behind the value. A value that does not exist (the correlation of a
+        constant confidence, say) is nan.
 
     Raises:
         ValueError: If a value is outside the range of a metric that its test declares.

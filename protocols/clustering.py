@@ -24,7 +24,7 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
         seed: Seed of the random starts.
 
     Returns:
-        Number of each point's cluster, int64 ``[N]``.
+        Index of each point's cluster, int64 ``[N]``, 0 to ``clusters - 1``.
 
     Raises:
         ValueError: If there are more clusters than points.
@@ -106,13 +106,16 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes: one tidy row each.
+    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1.
         labels: Classes ``[N]``.
         seed: Seed of the random starts.
         restarts: Number of starts of k-means, the best of which counts.
+
+    Returns:
+        Three rows (:class:`~bench.protocols.rows.Row`), with ``metric`` (``nmi``, ``ami``, ``pair_f1``) and ``value``.
 
     Example:
         >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
@@ -129,9 +132,9 @@ def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
 
 
 def clusters_of(view: Embeddings) -> Tensor:
-    """Number of each image's cluster, int64 ``[N]``.
+    """Index of each image's cluster, int64 ``[N]``, 0 to C - 1 for C classes.
 
-    The unit embeddings are clustered by k-means with as many clusters as classes, once for all tests.
+    The unit embeddings are clustered by k-means into C clusters. The result is kept, so that several tests share it.
 
     Args:
         view: The embedded images.
@@ -143,12 +146,12 @@ def clusters_of(view: Embeddings) -> Tensor:
 
 @test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
 def clustering(view: Embeddings) -> Iterator[Row]:
-    """NMI, AMI and pair F1 of k-means on the unit embeddings.
+    """NMI, AMI and pair F1 of k-means on the unit embeddings, with as many clusters as classes.
 
     Args:
         view: The embedded images.
 
     Yields:
-        One row per metric.
+        Three rows (:class:`~bench.protocols.rows.Row`), with ``metric`` (``nmi``, ``ami``, ``pair_f1``) and ``value``.
     """
     yield from _rows(view.labels, clusters_of(view))

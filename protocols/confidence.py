@@ -97,19 +97,21 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
 def risk_rows(
     values: Mapping[str, Tensor], confidences: Mapping[str, Tensor], *, scorer: str = "", oracle: bool = True
 ) -> Iterator[Row]:
-    """AURC and E-AURC of MAP@R and of Recall@1, and the AUROC of Recall@1, for some confidences of the queries.
+    """AURC and E-AURC of each confidence for MAP@R and for Recall@1, and its AUROC for Recall@1.
 
-    AURC is the area under the risk-coverage curve with the risk 1 - metric; E-AURC is its excess over the best order.
+    AURC is the area under the risk-coverage curve of the queries, whose risk is 1 - metric. E-AURC is the AURC minus
+    that of the best possible order. The AUROC is that of telling right from wrong queries by their confidence.
 
     Args:
         values: Metrics of every query by name (``map_at_r``, ``recall_at_1``), each ``[Q]``, nan for queries without a
             positive, which are left out (:func:`~bench.protocols.query_metrics.per_query`).
         confidences: Confidences of the queries by name, each ``[Q]``.
-        scorer: Name of the scorer (similarity of embeddings) behind the values, for the rows.
-        oracle: Add the confidence ``oracle`` for comparison: for each metric, the queries' own values of it.
+        scorer: Name of the scorer (similarity of embeddings) that the values were computed with; copied to the rows.
+        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
 
     Yields:
-        Tidy rows, one per value; ``variant`` is the metric that gives the risk.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``aurc``, ``e_aurc`` or ``confidence_auroc``),
+        ``confidence``, ``value``, and in ``variant`` the metric that gives the risk (empty for the AUROC).
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
@@ -133,17 +135,19 @@ def risk_rows(
 
 @test(group="risk", per="own scorer", needs=("confidences",))
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Areas under risk-coverage curves and error detection of every confidence, with random and oracle for comparison.
+    """Areas under risk-coverage curves (AURC) of every confidence, and its AUROC of telling right from wrong answers.
 
-    The oracle is the best possible confidence: each query's own value of the metric. Error detection is the AUROC of
-    telling right from wrong nearest neighbours.
+    An answer is right if the nearest neighbour has the query's class. Two confidences serve for comparison: a random
+    one and the oracle, the best possible one, which is each query's own value of the metric.
 
     Args:
         view: The embedded images, with their confidences (one of them random).
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
 
     Yields:
-        One row per metric and confidence.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. The metric is ``aurc``,
+        ``e_aurc`` (AURC minus that of the oracle) or ``confidence_auroc``. The risk of an AURC is 1 - ``map_at_r`` or
+        1 - ``recall_at_1``; ``variant`` names this metric.
     """
     values = view.query_values(scorer, view.options.risk_ks)
     of_queries = view.confidences

@@ -24,7 +24,7 @@ NEEDED = ("candidates", "confidences", "directions", "gallery", "quality", "quer
 
 
 class DeclaredMetric(Protocol):
-    """Interface of the fields of a :class:`~bench.protocols.metrics.Metric` that the declaration of a test uses."""
+    """Interface of a metric that a test of embeddings declares, such as :class:`~bench.protocols.metrics.Metric`."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class EmbeddingTest:
         per: How often it runs: once for every ``scorer`` (similarity of embeddings), only for each ``own scorer`` (by
             which confidences are judged, usually the method's), or once for the ``embeddings``.
         run: Function of the :class:`~bench.protocols.embeddings.Embeddings`, and of the name of the scorer if it runs
-            per scorer, that returns tidy rows, one per value.
+            per scorer, that returns a :class:`~bench.protocols.rows.Row` (metric, value, ..) per value.
         needs: Names of attributes of the embeddings, such as ``confidences``, without which the test is left out.
         clean_only: Whether the test is left out on corrupted images.
         metrics: Metrics that the test itself declares; those of built-in tests are in :mod:`bench.protocols.metrics`.
@@ -96,12 +96,12 @@ def test(
     """Decorator that declares a function as a test of embeddings (:class:`EmbeddingTest`) and returns the function.
 
     The function takes the :class:`~bench.protocols.embeddings.Embeddings`, and the name of a scorer (similarity of
-    embeddings) if it runs per scorer. It returns tidy rows, one per value.
+    embeddings) if it runs per scorer. It returns a row (:func:`~bench.protocols.rows.row`) per value of a metric.
 
     Args:
         group: Name by which plans and commands select the test.
-        per: ``"scorer"`` to run for every scorer, ``"own scorer"`` for those that confidences are judged by, or
-            ``"embeddings"`` to run once.
+        per: ``"scorer"`` to run once for every scorer, ``"own scorer"`` to run once for each of the scorers by which
+            confidences are judged, or ``"embeddings"`` to run once.
         needs: Names of attributes of the embeddings, such as ``"confidences"``, without which the test is left out.
         clean_only: Leave the test out on corrupted images.
         metrics: Metrics that the test computes, unless they are in the built-in table.

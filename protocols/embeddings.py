@@ -34,8 +34,9 @@ class Options:
         filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
             (MAP@R and Recall@1 of what is left).
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        nearest_roc_point: Give verification rates also at the nearest point of the ROC, without interpolation or bound,
-            as the public code of "Probabilistic Embeddings Revisited" (PER) does.
+        nearest_roc_point: Give the equal error rate and the true positive rate of verification also as in the public
+            code of "Probabilistic Embeddings Revisited" (PER): at the nearest point of the ROC, without interpolation.
+            For the true positive rate, the point may exceed ``false_positive_rate``.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
     """
 
@@ -53,9 +54,9 @@ class Quality:
 
     Attributes:
         values: Quality of each image, ``[N]``, higher = better; 1 - severity for corrupted images.
-        kind: Name of the corruption (``crop``); metrics are named after it, as in ``spearman_crop``.
-        variant: Entry of the column ``variant`` in the rows of this quality, to distinguish them from others of its
-            kind.
+        kind: Name of the corruption, such as ``crop``; metrics are named after it, as in ``spearman_crop``.
+        variant: Entry of the column ``variant`` in tables of results, to distinguish this quality from others of the
+            same kind.
         clean: Confidences of the same images without the corruption by name, each ``[N]``, if they are known.
     """
 
@@ -85,7 +86,8 @@ class Embeddings:
     Attributes:
         labels: Classes, ``[N]`` integers.
         ids: Permanent name of each image; random draws depend on it, not on the order of the images.
-        scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its turn comes.
+        scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its scorer is
+            needed.
         own_scorers: Names of the scorers by which confidences are judged.
         confidences: Confidences by name, each ``[N]``, higher = more confident; with a random one, ``random``, for
             comparison.
@@ -96,9 +98,9 @@ class Embeddings:
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
         validation: Embedded images of other classes, on which thresholds are chosen.
         validation_split: Name of the split of ``validation``; ``train`` if a model was trained on them.
-        candidates: Function that makes a scorer of the distributions' modes. The public code of "Probabilistic
-            Embeddings Revisited" (PER) ranks only the nearest neighbours by this scorer
-            (:mod:`bench.protocols.reranked`).
+        candidates: Function that makes a scorer by the distance of the embedding distributions' modes. The public code
+            of "Probabilistic Embeddings Revisited" (PER) chooses a query's candidates by this scorer and ranks only
+            these (:mod:`bench.protocols.reranked`).
         clean: Whether the images are not corrupted.
         seed: Function that returns the seed of a random draw from the name of its purpose.
         options: Options of the tests.
@@ -174,7 +176,9 @@ class Embeddings:
         return cast("T", cache[name])
 
     def scorer(self, name: str) -> Scorer:
-        """Scorer (similarity of embeddings) of a name. Only the last one is kept, with its ranking: both may be large.
+        """Scorer (similarity of embeddings) of a name.
+
+        Only the scorer that was used last is kept in memory, with its ranking: both may be large.
 
         Args:
             name: One of the names in ``scorers``.
@@ -195,7 +199,9 @@ class Embeddings:
         return current.ranking
 
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
-        """Retrieval metrics of every query by name (``recall_at_1``, ..), each ``[Q]``; nan without a positive.
+        """Retrieval metrics of every query by name, each ``[Q]``; nan for queries without a positive.
+
+        The names are ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}`` for each k.
 
         Args:
             scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.

@@ -37,28 +37,30 @@ def filter_out_rows(
     gallery: Tensor | None = None,
     ranking: Ranking | None = None,
 ) -> Iterator[Row]:
-    """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed, for some confidences.
+    """Filter-out curves of each confidence: MAP@R and Recall@1 as the least confident images are removed.
 
-    The variant ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes images from
-    both. The gallery is ranked once, deep enough that most queries find their neighbours again after any removal; the
-    others are ranked again against the rest, so every value is exact. Rows are positions of images in the labels.
+    There are two curves: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes
+    images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other
+    queries are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``.
 
     Args:
-        scorer: Similarity of rows by which the gallery is ranked.
+        scorer: Similarity of images, given by their positions, by which the gallery is ranked.
         labels: Classes ``[N]``.
         ids: Identities (permanent names) of the N images.
         confidences: Confidences ``[N]`` by name.
-        oracle: Add the confidence ``oracle`` for comparison: for each metric, the queries' own values of it.
+        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
         fractions: Shares removed, in [0, 1).
-        seed: Seed of the order among equal confidences.
-        queries: Rows that are queries; all if None. ``query_only`` then removes a share of these.
-        gallery: Rows that are searched; all if None. Otherwise ``oracle`` has no ``query_and_gallery`` curve: a gallery
-            image has no value of a metric to be ordered by.
+        seed: Seed of the random order of images with equal confidence.
+        queries: Positions of the queries, of which ``query_only`` removes a share; all images if None.
+        gallery: Positions of the images that are searched; all if None. Unless every image is query and gallery,
+            ``oracle`` has no ``query_and_gallery`` curve: it needs the metric's value for every image.
         ranking: Ranking by this scorer of these queries, in ascending order, and this gallery, if there is one
-            already; best of :func:`filter_depth` places.
+            already. It should have :func:`~bench.protocols.ranking.filter_depth` places per query.
 
     Yields:
-        Tidy rows of ``filter_out_map_at_r`` and ``filter_out_recall_at_1``, one per confidence, variant and fraction.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
+        ``filter_out_recall_at_1``), ``confidence``, ``variant`` (name of the curve), ``fraction`` (share removed) and
+        ``value``.
 
     Raises:
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
@@ -205,17 +207,19 @@ def _compacted(
 
 @test(group="filter_out", per="own scorer", needs=("confidences",))
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """MAP@R and Recall@1 as the least confident images are removed, with random and oracle for comparison.
+    """Filter-out curves of every confidence: MAP@R and Recall@1 as the least confident images are removed.
 
-    The oracle is the best possible confidence: each query's own value of the metric.
+    Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
+    value of the metric.
 
     Args:
         view: The embedded images, with their confidences (one of them random).
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
 
     Yields:
-        One row per metric, confidence, fraction removed, and variant (removal from the queries alone or the gallery
-        too).
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
+        ``filter_out_recall_at_1``), ``confidence``, ``fraction`` (share removed), ``value``, and ``variant``:
+        ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
     """
     yield from filter_out_rows(
         view.scorer(scorer),

@@ -23,10 +23,11 @@ BLOCK_PAIRS = 1 << 15
 
 
 def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
-    """Number of images, nearest to a query by mode, that are scored: one more than the largest class or the largest k.
+    """Number of candidates per query: one more than the size of the largest class or, if larger, than the largest k.
 
-    The query itself counts as one of them. So does the public code of "Probabilistic Embeddings Revisited" (PER), which
-    chooses candidates by the distance of the embedding distributions' modes and orders only these by a score.
+    The public code of "Probabilistic Embeddings Revisited" (PER) chooses, for each query, this number of images whose
+    embedding distributions have their modes nearest to the query's, and orders only these by a score. The query itself
+    is one of them.
 
     Args:
         labels: Classes of the gallery, ``[N]``.
@@ -41,19 +42,20 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NearModes:
-    """Gallery images whose modes are nearest to those of some queries, with their scores by another scorer.
+    """The gallery images nearest to each of Q queries by the modes of embedding distributions, and scores of them.
 
     The public code of "Probabilistic Embeddings Revisited" (PER) chooses candidates by the distance of the embedding
-    distributions' modes and orders only these by a score, such as a likelihood. Rows are positions of images.
+    distributions' modes and orders only these by a score, such as a likelihood.
 
     Attributes:
-        near: Ranking by the distance of the modes, deep enough for most removals of images.
-        scores: Scores of the images in this ranking by ``scorer``, ``[Q, K]`` float64; minus infinity at places without
+        near: Ranking by the distance of the modes, with K places per query. K is usually larger than the number of
+            candidates, so that most queries still have enough after images are removed.
+        scores: Scores by ``scorer`` of the images at these places, ``[Q, K]`` float64; minus infinity at places without
             an image.
         scorer: The scorer that orders the candidates.
-        modes: The scorer that chose them.
-        labels: Classes of all rows, ``[N]``.
-        searched: Whether a row is in the gallery, ``[N]``.
+        modes: The scorer by the distance of the modes, which chooses the candidates.
+        labels: Classes of all N images.
+        searched: Whether an image is in the gallery, bool ``[N]``.
         ks: Values of k for Recall@k.
     """
 
@@ -79,15 +81,13 @@ class NearModes:
     ) -> NearModes:
         """Rank the gallery by the distance of the modes, and score the nearest images with another scorer.
 
-        Rows are positions of images in the labels.
-
         Args:
-            scorer: Scorer that orders the nearest images.
+            scorer: Scorer (similarity of embeddings) that orders the nearest images.
             modes: Scorer by the distance of the embedding distributions' modes, which chooses them.
-            labels: Classes of all rows, ``[N]``.
+            labels: Classes of all images, ``[N]``.
             ks: Values of k for Recall@k.
-            queries: Rows that are queries; all if None.
-            gallery: Rows that are searched; all if None.
+            queries: Positions in ``labels`` of the queries; all if None.
+            gallery: Positions in ``labels`` of the images that are searched; all if None.
             near: Ranking by ``modes`` of these queries and this gallery, if there is one already.
 
         Raises:
@@ -102,13 +102,16 @@ class NearModes:
         return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
-        """Retrieval metrics of the kept queries against the kept gallery, if only the nearest modes are ordered.
+        """MAP@R and Recall@k of each query, after images have been removed from queries and gallery.
+
+        Only the images nearest by mode in what is left of the gallery are ordered by the score.
 
         Args:
-            keep: Whether an image is kept, bool ``[N]``; all if None.
+            keep: Whether an image is kept, bool ``[N]``; all are if None.
 
         Returns:
-            ``map_at_r`` and ``recall_at_{k}`` of every kept query, each ``[Q]``; nan for queries without a positive.
+            ``map_at_r`` and ``recall_at_{k}``, each with a value per kept query, in the order of the queries; nan for
+            queries without a positive.
         """
         keep = torch.ones_like(self.searched) if keep is None else keep
         rows = keep[self.near.queries].nonzero().squeeze(1)
@@ -178,14 +181,14 @@ class NearModes:
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
-    """Depth of a ranking by modes (places kept per query) that suffices for most queries after images are removed.
+    """Number of places per query that a ranking by the distance of embedding distributions' modes should keep.
 
-    It suffices for a query if it contains all candidates, the images nearest to it by mode, which are then ordered by
-    score.
+    Candidates, the images nearest to a query by mode, are taken from this ranking and then ordered by a score. With
+    this many places, most queries have all their candidates even after images have been removed from the gallery.
 
     Args:
         labels: Classes of all images, ``[N]``.
-        ks: Values of k for Recall@k, which set the number of candidates (:func:`candidate_count`).
+        ks: Values of k for Recall@k; they and the classes set the number of candidates (:func:`candidate_count`).
     """
     return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
 
@@ -205,13 +208,17 @@ def _scores(scorer: Scorer, near: Ranking) -> Tensor:
 
 
 def with_lone_queries(metric: str, values: Tensor) -> Tensor:
-    """Values of the queries that count: without a positive, a query counts as 0 in MAP@R and is left out of Recall@k.
+    """Values to average for the mean of a metric over queries, some of which have no positive.
 
-    The public code of "Probabilistic Embeddings Revisited" (PER) counts so.
+    As in the public code of "Probabilistic Embeddings Revisited" (PER), a query without a positive counts as 0 in MAP@R
+    and is left out of Recall@k.
 
     Args:
         metric: Name of the metric, such as ``map_at_r``.
-        values: Its value for each query, ``[Q]``, nan for queries without a positive.
+        values: Value of the metric for each query, ``[Q]``, nan for queries without a positive.
+
+    Returns:
+        All values, with 0 for nan, if the metric is ``map_at_r``; else the values that are not nan.
 
     Example:
         >>> nan = float("nan")
@@ -224,13 +231,14 @@ def with_lone_queries(metric: str, values: Tensor) -> Tensor:
 
 
 def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
-    """MAP@R for model selection, if only the images whose modes are nearest to the query's are ordered by score.
+    """MAP@R, for model selection, as the public code of "Probabilistic Embeddings Revisited" (PER) computes it.
 
-    So does the public code of "Probabilistic Embeddings Revisited" (PER). Queries without a positive count as 0.
+    Only the images whose embedding distributions have their modes nearest to the query's are ordered by the score.
+    Queries without a positive count as 0.
 
     Args:
-        scorer: Scorer that orders the nearest images.
-        modes: Scorer by the distance of the embedding distributions' modes, which chooses them.
+        scorer: Scorer (similarity of embeddings) that orders the nearest images.
+        modes: Scorer by the distance of the modes, which chooses the nearest images.
         labels: Classes ``[N]``; every image is query and gallery.
         ks: Values of k for Recall@k; the largest k or the largest class decides how many images are ordered.
     """

@@ -67,14 +67,16 @@ def share_above(clean: Tensor, corrupted: Tensor) -> float:
 
 @test(group="quality", per="embeddings", needs=("quality", "confidences"))
 def quality(view: Embeddings) -> Iterator[Row]:
-    """Rank correlations of every confidence with the known quality of the images, and comparisons with clean images.
+    """Rank correlations of every confidence with a known quality of the images, and comparisons with clean images.
 
     Args:
         view: The embedded images, with their confidences and a quality, such as 1 - severity of a corruption.
 
     Yields:
-        One row per confidence and metric: Spearman, Kendall, and the share of images that are less confident once
-        corrupted (if the confidences of the clean images are known).
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. For the crop, the
+        metrics are ``spearman_crop``, ``kendall_crop`` and ``paired_crop``, the share of images whose confidence is
+        higher clean than cropped (only if the confidences of the clean images are known). Those of other corruptions
+        are named likewise.
     """
     known = view.quality
     if known is None:
@@ -93,7 +95,9 @@ def quality(view: Embeddings) -> Iterator[Row]:
 def ranks_by_severity(
     confidences: Mapping[str, Tensor], quality: Tensor, severity: tuple[float, float], bins: int = 10
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Mean rank of each confidence among all images, scaled to [0, 1], in equal bins of the severity of a corruption.
+    """Mean rank of the images' confidence in bins of equal width of the severity of a corruption.
+
+    The rank of an image among all N images is scaled to [0, 1]; the most confident image has the highest rank.
 
     Args:
         confidences: Confidences by name, each ``[N]``.
@@ -102,7 +106,7 @@ def ranks_by_severity(
         bins: Number of bins; those without an image are left out.
 
     Returns:
-        Middles of the bins, and the mean ranks in the bins by name of the confidence.
+        The severity at the middle of each bin; and for each confidence by name, the mean rank in each bin.
 
     Example:
         >>> ranks_by_severity({"a": torch.tensor([2.0, 1.0])}, torch.tensor([1.0, 0.5]), (0.0, 0.5), bins=2)

@@ -42,7 +42,9 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """Describe the groups of tied items in the rankings of Q queries with K places, those with an item first.
+        """Describe the groups of tied items in the rankings of Q queries with K places.
+
+        In each row, places with an item precede those without.
 
         Args:
             relevant: Whether the item at a place has the query's class, bool ``[Q, K]``.
@@ -87,10 +89,11 @@ class Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tables ``[Q, K]`` of the group of tied items at each place: ``size``, ``hits``, ``start``, ``before``.
+        """Four tables that describe the group of tied items at each place: ``size``, ``hits``, ``start``, ``before``.
 
-        There is a row per query and a column per place of its ranking. The tables give the number of items of the
-        group, the relevant ones among them, and the places and relevant items before it.
+        Each is ``[Q, K]``, with a row per query and a column per place of its ranking. They give the number of items in
+        the group, the number of relevant ones among these, the number of places before the group, and the number of
+        relevant items before the group.
         """
         return self.size, self.hits, self.start, self.before
 

@@ -93,16 +93,19 @@ def rank(
 ) -> Ranking:
     """Rank the whole gallery for every query and keep the ``depth`` nearest.
 
-    Rows are positions of images in the labels. A query is not its own neighbour.
+    A query is not its own neighbour.
 
     Args:
-        scorer: Similarity of rows.
-        labels: Classes of all rows, ``[N]``.
+        scorer: Similarity of images, which are given by their positions in ``labels``.
+        labels: Classes of all images, ``[N]``.
         depth: Places kept per query, at least 1.
-        queries: Rows that are queries; all if None.
-        gallery: Rows that are in the gallery; all if None.
-        block_bytes: Memory of one block of scores, up to four times as much if the gallery is so large that it would
-            contain fewer than 64 queries; does not change the result.
+        queries: Positions of the queries; all images if None.
+        gallery: Positions of the gallery images; all images if None.
+        block_bytes: Memory in bytes for the scores of the queries that are ranked at a time. If it does not suffice for
+            64 queries, up to four times as much is used. It does not change the result.
+
+    Returns:
+        The ranking: neighbours of each query, best first, their relevance and their groups of tied scores.
 
     Raises:
         ValueError: If a score is not finite, or there is nothing to rank.
@@ -266,11 +269,11 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
 
 
 def filter_depth(labels: Tensor) -> int:
-    """Depth of a ranking in which most queries still find R neighbours after images are removed from it.
+    """Depth of a ranking (places kept per query) at which most queries keep R neighbours after images are removed.
 
-    R is the number of a query's positives. The depth is twice the largest R plus 8 for small classes, where chance
-    alone may remove most neighbours; for large ones half of R more, plus 128, which bounds the memory. Queries that
-    need more are ranked again, so the depth changes no value.
+    R is the number of a query's positives. With the largest R, the depth is the smaller of 2 R + 8 and 1.5 R + 128:
+    chance alone may remove most neighbours of a small class; for large classes the second term bounds the memory.
+    Queries that need more places are ranked again, so the depth changes no value.
 
     Args:
         labels: Classes of all images, ``[N]``.

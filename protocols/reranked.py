@@ -55,16 +55,18 @@ def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
 def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
     """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed from queries and gallery.
 
-    As in the public code of "Probabilistic Embeddings Revisited" (PER), only the images whose modes are nearest to the
-    query's are ordered by score.
+    As in the public code of "Probabilistic Embeddings Revisited" (PER), only the images whose embedding distributions
+    have their modes nearest to the query's are ordered by a score.
 
     Args:
-        near: The nearest images by mode of all queries, with their scores.
+        near: The images nearest to each query by mode, with their scores.
         confidences: Confidences ``[N]`` by name.
         fractions: Shares removed, in [0, 1).
 
     Yields:
-        Tidy rows, one per confidence, fraction and metric.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
+        ``filter_out_recall_at_1``), ``confidence``, ``fraction`` (share removed), ``value``, and ``reranked`` in
+        ``variant``.
     """
     for name, confidence in confidences.items():
         for fraction in fractions:
@@ -96,15 +98,19 @@ def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> N
 def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k and MAP@R as the public code of "Probabilistic Embeddings Revisited" (PER) computes them.
 
-    It orders only the images whose modes are nearest to the query's. Scorers by which confidences are judged also get
-    filter-out curves (metrics as the least confident images are removed) and areas under risk-coverage curves.
+    That code orders only the images whose embedding distributions have their modes nearest to the query's. For scorers
+    by which confidences are judged, this function also gives filter-out curves (MAP@R and Recall@1 as the least
+    confident images are removed) and areas under risk-coverage curves.
 
     Args:
-        view: The embedded images, with a scorer of their modes.
+        view: The embedded images, with a scorer by the distance of the modes (``candidates``).
         scorer: Name of the scorer (similarity of embeddings) that orders the nearest images.
 
     Yields:
-        Tidy rows of variant ``reranked``, one per value.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``recall_at_{k}``, ``map_at_r``,
+        ``filter_out_recall_at_1``, ``filter_out_map_at_r`` or ``aurc``), ``value``, and for the last three metrics
+        ``confidence``. ``variant`` is ``reranked``, or for ``aurc``, whose risk is 1 - metric, ``map_at_r,reranked`` or
+        ``recall_at_1,reranked``.
     """
     assert view.candidates is not None
     near = _near_modes(view, scorer, view.candidates)

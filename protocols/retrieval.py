@@ -31,19 +31,20 @@ def retrieval_rows(
     """Recall@k, MAP@R, R-precision and Precision@1 averaged over queries; by default every image is query and gallery.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
-    Queries without a positive are left out. Rows are positions of images in the labels.
+    Queries without a positive are left out.
 
     Args:
-        scorer: Similarity of rows by which the gallery is ranked.
+        scorer: Similarity by which the gallery is ranked, of images given by their positions in ``labels``.
         labels: Classes ``[N]``.
         ks: Values of k for Recall@k.
-        queries: Rows that are queries; all if None.
-        gallery: Rows that are searched; all if None.
+        queries: Positions of the queries; all images if None.
+        gallery: Positions of the images that are searched; all if None.
         ranking: Ranking by this scorer of these queries and this gallery, if there is one already; deep enough for the
             largest R and the largest k.
 
     Yields:
-        One tidy row per metric.
+        A row (:class:`~bench.protocols.rows.Row`) per metric, with ``metric`` (``map_at_r``, ``r_precision``,
+        ``precision_at_1`` or ``recall_at_{k}``), ``value``, and ``n_queries``, the number of queries that count.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -76,18 +77,18 @@ def map_at_k_rows(
 
     The precisions at the relevant places among the first k are summed and divided by ``n``, the class size including
     the query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, the number of
-    positives that can be found. The expectation over the orders of tied scores is exact. Rows are positions of images
-    in the labels.
+    positives that can be found. Tied scores are treated exactly, by the expectation over their random orders.
 
     Args:
-        scorer: Similarity of rows by which the gallery is ranked.
+        scorer: Similarity by which the gallery is ranked, of images given by their positions in ``labels``.
         labels: Classes ``[N]``.
         k: Number of nearest images that count.
-        queries: Rows that are queries; all if None.
-        gallery: Rows that are searched; all if None.
+        queries: Positions of the queries; all images if None.
+        gallery: Positions of the images that are searched; all if None.
 
     Yields:
-        One tidy row per denominator, named in ``variant``.
+        Two rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``map_at_1000`` for k = 1000), ``value`` and
+        ``variant``: ``denominator=n`` or ``denominator=min(k,n-1)``.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -128,20 +129,25 @@ def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
 
     Yields:
-        One tidy row per metric, a mean over the queries that have a positive.
+        A row (:class:`~bench.protocols.rows.Row`) per metric, with ``metric`` (such as ``recall_at_1``) and ``value``,
+        the mean over the queries that have a positive.
     """
     yield from _mean_rows(view.query_values(scorer), scorer)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)
 def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """mAP@1000, divided by the class size and by the number of positives that can be found.
+    """mAP@1000 under two definitions, which differ in the number that the sum of a query's precisions is divided by.
+
+    It is divided by n, the class size including the query, or by min(1000, n - 1), the number of positives that can be
+    found.
 
     Args:
         view: The embedded images.
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
 
     Yields:
-        One tidy row per denominator, named in ``variant``.
+        Two rows (:class:`~bench.protocols.rows.Row`) with the metric ``map_at_1000``, ``value`` and ``variant``:
+        ``denominator=n`` or ``denominator=min(k,n-1)``.
     """
     yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)

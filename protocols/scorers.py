@@ -111,13 +111,15 @@ class MeanScorer:
 
 
 class Reranked:
-    """Scorer that reorders the nearest images of another scorer; all other images follow in that scorer's order.
+    """Scorer (similarity of embeddings) made of two: one chooses candidates, its nearest images, the other orders them.
 
-    It scores the whole gallery: :class:`~bench.protocols.near_modes.NearModes` is the fast form of the ranking.
+    The candidates come first; the remaining images follow in the order of the scorer that chose. Both scorers are
+    computed for the whole gallery; :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking
+    faster.
 
     Args:
-        scorer: Scorer that orders the nearest images, the candidates.
-        first: Scorer that chooses them.
+        scorer: Scorer that orders the candidates.
+        first: Scorer that chooses the candidates and orders the remaining images.
         candidates: Number of candidates, the query itself included; images tied with the last one are all taken.
 
     Example:
@@ -132,7 +134,9 @@ class Reranked:
         self._scorer, self._first, self._candidates = scorer, first, candidates
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores of every query with every gallery image, ``[Q, G]``: 0 and above for candidates, below for the rest.
+        """Scores of every query with every gallery image, ``[Q, G]``, of which only the order in a row has a meaning.
+
+        They are at least 0 for the candidates and negative for the remaining images.
 
         Args:
             queries: Positions of the queries, ``[Q]``.

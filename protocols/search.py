@@ -33,53 +33,58 @@ _LARGEST = 4
 
 
 class Bound(Protocol):
-    """Interface of a score whose upper bounds let a search skip most of the gallery.
+    """Interface of a score that can be bounded from above for a whole group of gallery images.
 
-    The score of query i with gallery image j is ``f(<left_i, right_j>; i, j)``: it never falls as the inner product
-    rises, and depends otherwise on at most one number per image, such as its variance. Rows are positions of images.
+    An exact search skips the groups whose bound is too low. The score of query i with gallery image j is a function of
+    the inner product of two vectors, ``left(i)`` and ``right(j)``, and of at most one further number per image, such as
+    its variance. The score never falls as the inner product rises. Images are given by their positions in the set.
 
     Attributes:
-        per_image: Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none.
+        per_image: The further number of each image, ``[N]`` float64; None if the score depends on no such number.
     """
 
     per_image: Tensor | None
     """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
-        """Vectors ``[B, K]`` of queries in the inner product of the score, float64.
+        """Vectors of queries, float64 ``[B, K]``, whose inner products with those of gallery images give the scores.
 
         Args:
             rows: Positions of the queries, ``[B]``.
         """
 
     def right(self, rows: Tensor) -> Tensor:
-        """Vectors ``[B, K]`` of gallery images in the inner product of the score, float64.
+        """Vectors of gallery images, float64 ``[B, K]``, whose inner products with those of queries give the scores.
 
         Args:
             rows: Positions of the images, ``[B]``.
         """
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores of queries with gallery images, given their inner products: float64 ``[B, M]``.
+        """Scores of queries with gallery images, computed from given inner products: float64 ``[B, M]``.
 
         Args:
-            inner: Inner products, float64 ``[B, M]``.
+            inner: Inner product of each query's vector with those of its M gallery images, float64 ``[B, M]``.
             rows: Positions of the queries, ``[B]``.
             items: Positions of M gallery images per query, ``[B, M]``.
         """
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bound of the scores of queries with gallery images, of which only ranges are known: ``[B, n]``.
+        """Upper bounds of the scores of B queries with n groups of gallery images, ``[B, n]``.
+
+        A group may also be a single image.
 
         Args:
-            inner: Largest possible inner product, ``[B, n]``.
+            inner: Largest possible inner product of each query with an image of the group, ``[B, n]``.
             rows: Positions of the queries, ``[B]``.
-            low: Smallest value of ``per_image`` of these gallery images; broadcasts to ``inner``.
-            high: Largest such value; the same tensor as ``low`` if the values are known exactly.
+            low: Smallest value of ``per_image`` in the group; a tensor that broadcasts to ``inner``.
+            high: Largest value of ``per_image`` in the group; the same tensor as ``low`` if groups are single images.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of the terms of a query's scores; rounding errors are relative to it.
+        """Bound on the absolute value of the terms that make up any score of a query, ``[B]``, one value per query.
+
+        The tolerance within which two scores count as tied is proportional to it, as rounding errors are.
 
         Args:
             rows: Positions of the queries, ``[B]``.
@@ -89,14 +94,16 @@ class Bound(Protocol):
 
 @dataclass
 class Found:
-    """Nearest neighbours of some queries, best first, whose order is proven in spite of rounding errors.
+    """Nearest neighbours of B queries, best first, that are proven to be right in spite of rounding errors.
 
-    Every listed score is further from all items that are not listed than a tie allows.
+    For a search of ``depth`` neighbours, they include all gallery images that rank at place ``depth`` or better or are
+    tied with that place, and possibly some behind them.
 
     Attributes:
-        place: Places of these B queries in the list of queries that was given to the search, ``[B]``.
-        items: Positions of the gallery images, ``[B, M]``; -1 where the gallery is exhausted.
-        scores: Their scores ``[B, M]``, minus infinity where exhausted; exact up to an error that cannot hide a tie.
+        place: Index of each of these queries in the tensor ``queries`` that was given to the search, ``[B]``.
+        items: Positions of the gallery images, ``[B, M]``; -1 if the gallery has no more images.
+        scores: Scores of these images, ``[B, M]``; minus infinity if there is no image. Errors are too small to change
+            the order or the ties up to place ``depth``.
     """
 
     place: Tensor
@@ -105,15 +112,16 @@ class Found:
 
 
 def product_error(left: Tensor, right: Tensor) -> Tensor:
-    """Bound on the rounding error of inner products in float32, for each row of ``left``: ``[B]``.
+    """Bound on the rounding error of the inner products ``left @ right.T`` in float32: ``[B]``, one per row of left.
 
-    Rounding the factors and summing K products in any order, fused or not, errs by at most (K + 2) roundings of
-    sum |l_i r_i| <= |l| |r| (Higham 2002, Section 3.1). Some more roundings cover the norms and the sums made with the
-    error, and a further term covers values that are too small for float32.
+    For vectors l and r of K numbers, rounding the factors to float32 and summing the products in any order, fused or
+    not, errs by at most (K + 2) u |l| |r|, with u = 2^-24 the largest relative error of one rounding (Higham 2002,
+    Section 3.1). The bound is somewhat larger: it also covers the rounding of the norms and of sums with the bound, and
+    values that are too small for float32.
 
     Args:
-        left: Rows ``[B, K]``, float64.
-        right: Rows ``[G, K]``, float64, with each of which every row of ``left`` is multiplied.
+        left: Vectors ``[B, K]``, float64.
+        right: Vectors ``[G, K]``, float64; the longest of them sets the bound.
 
     Example:
         >>> x = torch.ones(1, 4, dtype=torch.float64)
@@ -128,10 +136,11 @@ def product_error(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Gallery:
-    """A gallery prepared for a search by bounds: sorted by the number per image and cut into groups of equal size.
+    """A gallery prepared for a search that bounds the scores of whole groups: images sorted and cut into groups.
 
-    Member ``s`` of group ``n`` is in column ``s * groups + n``: the maximum over groups then runs over contiguous
-    memory.
+    Images are sorted by ``bound.per_image``, so that it differs little in a group. All groups have the same size; empty
+    places fill the last one. The vectors of the images are kept as rows of one matrix: member ``s`` of group ``n`` is
+    row ``s * groups + n``, so that the maxima of all groups are computed from contiguous memory.
 
     Args:
         bound: The score, as a function of inner products and at most one number per image.
@@ -180,10 +189,10 @@ def _round(x: Tensor) -> Tensor:
 
 
 def rounding_pays(queries: int) -> bool:
-    """Check if matrix products of bfloat16 values, summed in float32, are faster here than those of float32.
+    """Check if a search is faster with bfloat16 matrix products, summed in float32, than with float32 products.
 
-    It depends on the processor. The answer is no for fewer than 1024 queries, since a second copy of the gallery is
-    needed.
+    It is if the processor supports such products and there are 1024 queries or more; for fewer, the copy of the gallery
+    in bfloat16 is not worth its cost.
 
     Args:
         queries: Number of queries.
@@ -207,9 +216,9 @@ def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
 
 
 def group_size(count: int, depth: int) -> int:
-    """Number of gallery images per group, a power of 2 from 4 to 64, in a search that scores only the best groups.
+    """Number of gallery images per group, a power of 2 from 4 to 64, for a search that scores only the best groups.
 
-    At this size the work on groups and on the members of the best groups is about equal.
+    The size balances two costs per query: choosing the best groups, and scoring the images in them.
 
     Args:
         count: Number of images in the gallery.
@@ -219,16 +228,16 @@ def group_size(count: int, depth: int) -> int:
 
 
 def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
-    """Check if a search by bounds of the score is exact and worth its preparation.
+    """Check if :func:`search`, which bounds the scores of groups of gallery images, is exact and saves time.
 
-    It is worth it for 128 queries or more and a gallery that is large for the depth. It is exact if matrix products in
-    float32 have their full precision and all numbers are finite.
+    It saves time for 128 queries or more and a gallery of at least 64 (depth + 8) images. It is exact if PyTorch
+    computes float32 matrix products in full precision and all numbers are finite.
 
     Args:
         bound: The score, as a function of inner products and at most one number per image.
         queries: Positions of the queries, ``[Q]``.
         gallery: Positions of the gallery images, ``[G]``.
-        tolerance: Differences of scores that count as ties, ``[Q]``.
+        tolerance: Largest difference of two scores of a query that count as tied, ``[Q]``.
         depth: Number of neighbours wanted per query.
     """
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
@@ -246,18 +255,22 @@ def search(
     depth: int,
     block_bytes: int,
 ) -> Iterator[Found]:
-    """Exact nearest neighbours of the queries for which they can be proven from bounds; other queries are left out.
+    """Find the exact nearest neighbours of queries, without scoring most of the gallery.
+
+    Upper bounds of the scores of groups of gallery images prove that most images cannot be among the neighbours.
+    Queries for which this cannot be proven are left out of the result.
 
     Args:
         bound: The score, as a function of inner products and at most one number per image.
         queries: Positions of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
         gallery: Positions of the gallery images ``[G]``.
-        tolerance: Differences of scores that count as ties, ``[Q]``.
+        tolerance: Largest difference of two scores of a query that count as tied, ``[Q]``.
         depth: Number of neighbours wanted per query.
-        block_bytes: Bound on the memory of a block of queries; up to four times as much for one of 64 queries.
+        block_bytes: Memory in bytes for the queries that are searched at a time. If it does not suffice for 64 queries,
+            up to four times as much is used.
 
     Yields:
-        Neighbours of part of the queries: all gallery images that are tied with, or above, place ``depth``.
+        Neighbours of part of the queries: all gallery images at place ``depth`` or better, and those tied with it.
     """
     left = torch.arange(len(queries))
     rounded = rounding_pays(len(queries))

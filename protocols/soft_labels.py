@@ -44,13 +44,17 @@ def label_entropy(probabilities: Tensor) -> Tensor:
 
 @test(group="soft_labels", per="embeddings", needs=("soft_labels", "confidences"), clean_only=True)
 def soft_labels(view: Embeddings) -> Iterator[Row]:
-    """Rank correlations of every confidence with people's agreement on the class, minus the entropy of their labels.
+    """Rank correlations of every confidence with people's agreement on the class of an image.
+
+    Agreement is the negative entropy of the label distribution that people gave: a correlation is positive if images on
+    which people agree are more confident. Images without a distribution are left out.
 
     Args:
         view: The embedded images, with their confidences and with label distributions given by people.
 
     Yields:
-        Two tidy rows per confidence, Spearman and Kendall; images without a distribution do not count.
+        Two rows (:class:`~bench.protocols.rows.Row`) per confidence, with ``confidence``, ``value`` and ``metric``:
+        ``spearman_human_entropy`` or ``kendall_human_entropy``.
     """
     if view.soft_labels is None:
         return

@@ -11,14 +11,16 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean of the values of several seeds, with their spread; the spread of a single value is nan.
+    """Mean of a metric, or of a difference of two methods, over several seeds, with its spread.
+
+    The spread, ``sd``, ``ci_low`` and ``ci_high``, is nan for a single seed.
 
     Attributes:
         mean: Mean.
         sd: Standard deviation (denominator n - 1).
         ci_low: Lower end of the 95 % t-interval of the mean.
         ci_high: Upper end.
-        n: Number of values.
+        n: Number of seeds.
     """
 
     mean: float
@@ -56,11 +58,11 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
-    """Mean, standard deviation and 95 % t-interval of ``a - b`` over the seeds that both have.
+    """Mean, standard deviation and 95 % t-interval of ``a - b`` over the seeds that both methods have.
 
     Args:
-        a: Values of a metric by seed.
-        b: Values of the other side by seed.
+        a: Values of a metric for the first method, by seed.
+        b: Values of the metric for the second method, by seed.
 
     Raises:
         ValueError: If they share no seed.
@@ -74,11 +76,11 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference of means with its 95 % percentile interval from a bootstrap.
+    """Mean of a metric over queries for a first method minus that for a second, with a bootstrap interval.
 
     Attributes:
-        difference: Difference of the means.
-        ci_low: Lower end of the interval.
+        difference: Mean over queries of the first method's values minus that of the second method's.
+        ci_low: Lower end of the 95 % percentile interval of the difference.
         ci_high: Upper end.
         units: Number of queries, or of groups of queries, that were resampled.
     """
@@ -94,19 +96,19 @@ def paired_bootstrap(
 ) -> list[Interval]:
     """Bootstrap of ``mean(a) - mean(b)`` over paired values of queries (Efron 1979, percentile interval).
 
-    Queries are drawn with replacement, the same ones for both sides and for every metric. With ``groups``, whole groups
-    are drawn instead (classes, say): queries of one class rise and fall together, and intervals that treat them as
-    independent are too narrow for a statement about other classes.
+    Queries are drawn with replacement, the same ones for both methods and for every metric. With ``groups``, whole
+    groups are drawn instead (classes, say): queries of one class rise and fall together, and intervals that treat them
+    as independent are too narrow for a statement about other classes.
 
     Args:
-        a: Values of M metrics for every query, ``[Q, M]``.
-        b: Values of the other side for the same queries, ``[Q, M]``.
+        a: Values of M metrics of the first method for every query, ``[Q, M]``.
+        b: Values of the second method for the same queries and metrics, ``[Q, M]``.
         groups: Group of each query, ``[Q]`` integers; None makes each query a group of its own.
         resamples: Number of draws.
         seed: Seed of the draws.
 
     Returns:
-        One interval per metric, of the difference of means over queries.
+        For each metric, the difference ``mean(a) - mean(b)`` over queries and its 95 % interval.
 
     Raises:
         ValueError: If shapes differ, there is no query, or a value is not finite.

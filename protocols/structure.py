@@ -198,14 +198,16 @@ def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """Tidy rows of all metrics of the structure of embeddings, one per value.
-
-    These are spectral decay, density, uniformity, class concentration (its variance, standard deviation and coefficient
-    of variation over classes) and cluster diversity.
+    """Metrics of how embeddings and classes are spread over the sphere.
 
     Args:
         unit: Embeddings ``[N, D]`` of length 1.
         labels: Classes ``[N]``.
+
+    Returns:
+        Eight rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``variant`` and ``value``: ``spectral_decay``,
+        ``density`` and ``uniformity`` (no variant); ``class_concentration`` (``variance``, ``sd`` and ``cv``, the
+        coefficient of variation, over classes); ``cluster_diversity`` (``within_classes`` and ``between_classes``).
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -239,6 +241,6 @@ def structure(view: Embeddings) -> Iterable[Row]:
         view: The embedded images.
 
     Returns:
-        Tidy rows, one per value.
+        The rows of :func:`structure_rows`, with ``metric``, ``variant`` (such as ``within_classes``) and ``value``.
     """
     return structure_rows(view.unit_vectors, view.labels)

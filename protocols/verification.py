@@ -203,23 +203,26 @@ def verification_rows(
 ) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs of images.
 
-    The accuracy is given at the threshold of the validation pairs and at the best threshold of the test pairs. The
-    latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
+    The accuracy is given at two thresholds: the best one for the validation pairs and the best one for the test pairs.
+    The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
 
     Args:
         scores: Scores (similarities) of the test pairs ``[P]``.
-        same: Whether they share a class ``[P]``.
-        val_scores: Scores of the validation pairs, which give the threshold; None leaves out its accuracy.
-        val_same: Whether they share a class.
-        scorer: Name of the scorer, for the rows.
-        false_positive_rate: False positive rate at which the true positive rate is given.
-        nearest_roc_point: Add the EER and the true positive rate at the nearest points of the ROC, as PER's public code
-            does.
-        validation_split: Split of the validation pairs, which names the variant: ``val``, or ``train`` if a model was
-            trained on them.
+        same: Whether the test pairs share a class, bool ``[P]``.
+        val_scores: Scores of the validation pairs; None leaves out the accuracy at their threshold.
+        val_same: Whether the validation pairs share a class.
+        scorer: Name of the scorer (similarity of embeddings) that gave the scores; copied to the rows.
+        false_positive_rate: Largest false positive rate at which the true positive rate is given.
+        nearest_roc_point: Add the EER and the true positive rate as in PER's public code: at the nearest point of the
+            ROC, without interpolation. For the true positive rate, the point may exceed ``false_positive_rate``.
+        validation_split: Split of the validation pairs: ``val``, or ``train`` if a model was trained on them.
 
     Yields:
-        Tidy rows, one per value; the column ``variant`` names the threshold.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``verification_accuracy``, ``verification_auc``,
+        ``verification_eer`` or ``verification_tpr_at_fpr``), ``value`` and ``variant``. The variant of an accuracy
+        names the pairs that gave the threshold: ``threshold_val``, ``threshold_train`` or ``threshold_test``. That of a
+        true positive rate is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate). That of the EER is empty or
+        ``nearest_point``.
 
     Raises:
         ValueError: If a score is not finite, or if all pairs or no pairs share a class.
@@ -260,15 +263,19 @@ def _pair_scores(view: Embeddings, scorer: str) -> Tensor:
 
 @test(group="verification", per="scorer")
 def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Verification rates over sampled pairs, with thresholds from the validation classes or from held-out classes.
+    """Verification accuracy, AUC, equal error rate and true positive rate over sampled pairs of images.
+
+    The accuracy is given at two thresholds: the best one for pairs of validation images (if there are any) and the best
+    one for the tested pairs themselves. With the option ``held_out_threshold``, a threshold is also chosen on half of
+    the classes and tested on the other half.
 
     Args:
-        view: The embedded images; its options say whether half of the classes also choose a threshold for the other
-            half.
-        scorer: Name of the scorer (similarity of embeddings).
+        view: The embedded images, with the options of the tests.
+        scorer: Name of the scorer (similarity of embeddings) of the pairs.
 
     Yields:
-        Tidy rows, one per value.
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (such as ``verification_auc``), ``value`` and
+        ``variant``, which names the threshold of an accuracy or the false positive rate.
     """
     validation = view.validation
     yield from verification_rows(

@@ -48,14 +48,15 @@ def register_corruption(corruption: Corruption) -> Corruption:
     """Register the corruption of a plug-in, so that the option ``--corruptions`` accepts its name.
 
     Args:
-        corruption: The corruption. The calling module counts as the one that defines it: results depend on its code.
+        corruption: The corruption. It is recorded as defined by the module that calls this function.
 
     Returns:
         The corruption itself.
 
     Raises:
-        ValueError: If another module has a corruption of that name, the name cannot be part of a metric's name, the
-            default severities are not a valid range, or the function cannot take an image, a severity and a draw.
+        ValueError: If another module has a corruption of that name, the name is ``all`` or not made of lower-case
+            letters, digits and underscores, its ``low`` and ``high`` are not a valid range, or its ``apply`` is not a
+            function of three arguments.
     """
     name, module = corruption.name, str(sys._getframe(1).f_globals.get("__name__"))
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or name == "all":

@@ -14,7 +14,10 @@ RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
 
 
 def get_recipe(name: str) -> Recipe:
-    """Training recipe (settings of network, data and optimiser) of a name, such as ``cub200``.
+    """Look up a training recipe, the settings of network, data and optimiser for a data set, by its name.
+
+    Args:
+        name: Name of a built-in recipe, such as ``cub200``.
 
     Raises:
         ValueError: If there is none of that name.
@@ -28,14 +31,15 @@ def get_recipe(name: str) -> Recipe:
 def recipe_of(dataset: type) -> Recipe:
     """Training recipe (settings of network, data and optimiser) of a data set.
 
-    The class itself or its nearest base class that sets ``recipe``, or whose source file defines ``RECIPE``, decides.
-    It gives a ``Recipe`` or the name of one.
+    The recipe is the attribute ``recipe`` of the class or, if the class sets none, the variable ``RECIPE`` of its
+    source file. If neither exists, the nearest base class with either decides. The value is a ``Recipe`` or the name of
+    a built-in one.
 
     Args:
         dataset: Class of the data set.
 
     Raises:
-        ValueError: If there is no recipe of that name, or it is no recipe.
+        ValueError: If no class has a recipe, a name is unknown, or a value is neither a ``Recipe`` nor a name.
     """
     for cls in dataset.__mro__:
         found = vars(cls).get("recipe", getattr(sys.modules.get(cls.__module__), "RECIPE", None))

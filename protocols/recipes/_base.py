@@ -115,9 +115,11 @@ class Recipe:
         images_per_class: Number of images of each class in such a batch.
         end_to_end: Optimisation when the backbone is trained.
         frozen: Optimisation when the backbone is frozen and its features are cached.
-        augmentation: Keyword arguments of the data set's augmentation, with a trained and with a frozen backbone.
-        feature_views: Augmented versions of each image whose features are cached when the backbone is frozen.
-        view: How photographs are read (``datasets.View``); empty for data sets that come as pixels.
+        augmentation: Keyword arguments of the data set's class of augmentation settings, which are used with a trained
+            and with a frozen backbone alike.
+        feature_views: Number of augmented versions of each image whose features are cached if the backbone is frozen.
+        view: Keyword arguments of ``datasets.View``, how photographs are resized, cropped and cached; empty for data
+            sets that are kept in memory as pixels.
         freeze_norm: Part of the batch norms of a network for photographs that stays fixed: ``no``, ``statistics``
             (running mean and variance) or ``all`` (also scale and shift).
         pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
@@ -144,5 +146,9 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
-        """Settings by name, such as ``images_per_class``, of how training images are batched and enter the backbone."""
+        """Settings by name of how training images are batched and enter the backbone.
+
+        The names are ``classes_per_batch``, ``images_per_class``, ``feature_views``, ``freeze_norm``, ``pooling``,
+        ``calibrate`` and ``epoch_repeats``.
+        """
         return {name: getattr(self, name) for name in BATCHES}
