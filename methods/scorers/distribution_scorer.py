@@ -14,7 +14,7 @@ from .registry import get_scorer
 
 
 class DistributionScorer:
-    """Scorer, a function that compares two sets of embeddings, bound to one batch of distributions.
+    """Scorer, a function that compares two sets of embeddings, together with one batch of N distributions to compare.
 
     It gives scores in float64 between images that are named by their rows in the batch; higher = more similar.
 
@@ -58,9 +58,11 @@ class DistributionScorer:
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
-        """Score as a function of one inner product, with which an exact search skips most of a gallery.
+        """Make the object with which an exact nearest-neighbour search skips most of a gallery; None if there is none.
 
-        None if the score is no such function.
+        It writes the score of two rows of the batch as a function of one inner product of vectors that it gives for
+        them, and bounds the score from above for groups of gallery rows. A group whose bound is below the best scores
+        found is skipped. None means that the score is no such function.
         """
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
 
