@@ -121,8 +121,10 @@ class EmbeddingModel(nn.Module):
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
         """All confidences of a batch by name, each ``[B]`` and higher = more confident.
 
-        They are ``method`` (the method's own, if it has one), ``norm`` (of the raw embedding) and, from a classifier of
-        the training classes if there is one, ``max_cosine``, ``max_probability`` and ``neg_entropy``.
+        They are ``method`` (the method's own, if it has one), ``norm`` (the norm of the raw embedding) and, from a
+        classifier of the training classes, ``max_cosine``, ``max_probability`` and ``neg_entropy``. The classifier is
+        that of the method's objective or else that of the base, the model from which a two-stage method starts; the
+        three are absent if there is none.
         """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective

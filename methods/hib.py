@@ -99,9 +99,9 @@ class MatchLoss(nn.Module):
         return -log_match[genuine & others], -log_other[~genuine]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL divergence.
+        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL.
 
-        The KL divergence is that of the embeddings to the prior N(0, I).
+        The KL divergence is that of the embeddings to the prior, KL(N(mu, s2 I) || N(0, I)).
         """
         positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
         if self.pairs == "balanced":

@@ -109,9 +109,10 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Apply gamma, the increasing function chosen by the hyper-parameter, to negative log likelihoods ``[B]``.
+        """Mean over a batch of gamma(NLL), a scalar, from the negative log likelihoods NLL ``[B]``.
 
-        Returns the mean, a scalar. The function is the exponential, the softplus or the identity.
+        gamma is an increasing function, chosen by the hyper-parameter of this name: the exponential, the softplus or
+        the identity.
         """
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.

@@ -29,7 +29,7 @@ _BLOCK_ELEMENTS = 1 << 22
 class MutualLikelihood(nn.Module):
     """Loss of PFE: negative mean mutual likelihood score of the genuine pairs of a batch, those of one class.
 
-    The score of a pair is the log of the integral of the product of their densities (Shi and Jain 2019, Eq. 5).
+    The score of a pair is the log of the integral of the product of their densities (Shi and Jain 2019, Eq. 3 and 5).
 
     Args:
         with_self: Whether an image is a genuine pair with itself.

@@ -215,8 +215,8 @@ class NormalBound(DistanceBound):
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
 
-        A bound is the score at the variance in [low, high] that is best for the largest inner product, that is for the
-        smallest distance of query and group.
+        A bound is the score at the largest inner product, that is the smallest distance, of query and group, and at the
+        variance in [low, high] of the gallery item that is best for this distance.
 
         Args:
             inner: Largest inner product ``[B, n]`` of each query with a group.
@@ -233,8 +233,8 @@ class NormalBound(DistanceBound):
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
         """Upper bound ``[B]`` on the absolute size of the terms in a query's scores, from which rounding errors follow.
 
-        It is half of the largest squared distance / smallest v, plus D times the largest |log v| + log 2 pi. Here v is
-        the sum of the variances of query and gallery item.
+        It is 1/2 [d^2 / v + D (|log v| + log 2 pi)] with d the distance of the means and v the sum of the two
+        variances, each term at its largest over the gallery.
 
         Args:
             rows: Rows ``[B]`` of the queries in the set of images.
@@ -255,9 +255,8 @@ class VonMisesFisherBound:
     The score is log C(k_a) + log C(k_b) - log C(|k_a mu_a + k_b mu_b|), with C the normaliser; it rises with the cosine
     of the modes. With L(k) = log C(0) - log C(k), it is L(|k_a mu_a + k_b mu_b|) - L(k_a) - L(k_b) + log C(0). L is the
     cumulant of the uniform distribution along a direction, so it is convex and its second derivatives are variances in
-    [0, 1/D]. This bounds two errors. Linear interpolation of L between knots h apart is too large by at most h^2 / (8
-    D). For k_b in [low, high] the score exceeds the larger of its values at the two ends by at most (high - low)^2 / (8
-    D).
+    [0, 1/D]. This bounds two errors. Linear interpolation of L between knots h apart is too large by at most h^2/(8D).
+    For k_b in [low, high] the score exceeds the larger of its values at the two ends by at most (high - low)^2/(8D).
 
     Args:
         rows_at: Function from rows ``[B]`` of the set of images to their distributions.

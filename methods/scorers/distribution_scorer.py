@@ -58,11 +58,11 @@ class DistributionScorer:
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
-        """Make the object with which an exact nearest-neighbour search skips most of a gallery; None if there is none.
+        """Make the bound of the score for an exact nearest-neighbour search; None if the score does not allow one.
 
-        It writes the score of two rows of the batch as a function of one inner product of vectors that it gives for
-        them, and bounds the score from above for groups of gallery rows. A group whose bound is below the best scores
-        found is skipped. None means that the score is no such function.
+        The bound, a :class:`.Bound`, writes the score of a query and a gallery item as a function of one inner product,
+        and gives upper bounds of the scores of a query with whole groups of gallery items. A search skips the groups
+        whose upper bound is below the best scores found. A score that is no such function has no bound.
         """
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
 
