@@ -109,9 +109,9 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Mean over a batch of gamma(NLL), a scalar, from the negative log likelihoods NLL ``[B]``.
+        """Scalar regulariser: the mean over a batch of an increasing function of the negative log likelihoods ``[B]``.
 
-        gamma is an increasing function, chosen by the hyper-parameter of this name: the exponential, the softplus or
+        The function is chosen by the hyper-parameter ``gamma``: the exponential, the softplus or
         the identity.
         """
         if self.params.gamma == "exp":
