@@ -75,8 +75,11 @@ class Method:
     :meth:`objective`.
 
     Args:
-        params: Hyper-parameters; None for the defaults of the fidelity.
+        params: Hyper-parameters; None for the defaults of the form that is computed.
         fidelity: Form of the method that is computed, one of ``fidelities``.
+
+    Raises:
+        ValueError: If ``fidelity`` is not one of ``fidelities``.
 
     Attributes:
         name: Name on the command line and in results.
@@ -88,14 +91,15 @@ class Method:
         on_base: Whether training starts from the trained model of another method, the base (two-stage methods).
         trains: Parts of the model that the method trains, of ``backbone``, ``mean`` and ``spread`` (the two heads) and
             ``objective``.
-        default_confidence: Name of the confidence that is reported for this method if only one is. It is ``method``,
-            that is :meth:`confidence`, for a class that defines a distribution and a confidence and says nothing else.
+        default_confidence: Name of the confidence that is reported for this method if only one is. A class that
+            overrides :meth:`distribution` and :meth:`confidence` but not this attribute gets ``method``, the name of
+            the confidence from :meth:`confidence`.
         fidelities: ``corrected``, which computes what the paper says, and ``released`` if a public code behaves
             differently; if the codes of two repositories differ from each other, ``released_per`` and ``released_el``.
         repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
             (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022); empty for any other.
         released_behaviour: Differences of ``released`` from ``corrected``, one entry each.
-        fidelity_defaults: Parameters that have another default in a released form: fidelity to name to value.
+        fidelity_defaults: Parameters that have another default in a released form, ``{fidelity: {name: default}}``.
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
     """
@@ -139,9 +143,14 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Return the parameter defaults that a fidelity changes: parameter name to value.
+        """Return the hyper-parameters whose defaults differ in one form of the method: parameter name to default.
 
-        Fidelities are ``corrected``, which computes what the paper says, and ``released``, what a public code does.
+        Args:
+            fidelity: Form of the method: ``corrected`` follows the paper, ``released`` (or ``released_...``) a public
+                code.
+
+        Returns:
+            Empty if the form changes no default.
         """
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
@@ -152,9 +161,9 @@ class Method:
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
 
-        That method sets initial values that depend on the data.
+        :meth:`initialise` sets initial values that depend on the data.
         """
         return None
 
@@ -177,7 +186,9 @@ class Method:
         return not {"backbone", "mean"} & set(self.trained_parts)
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module | None:
-        """Build the module from pooled features ``[B, F]`` to raw spread parameters ``[B, S]``; None for a point.
+        """Build the module from pooled features ``[B, F]`` to spread parameters ``[B, S]``; None for a point embedding.
+
+        The S outputs per image are unbounded; :meth:`distribution` maps them to variances or concentrations.
 
         Args:
             in_features: Number F of pooled features.

@@ -15,7 +15,13 @@ from .heads import MeanHead
 
 
 class Embedding(NamedTuple):
-    """Batch of embeddings: the raw output ``[B, D]`` of the mean head and the distributions made from it."""
+    """Embeddings of a batch of B images.
+
+    Attributes:
+        raw: Output ``[B, D]`` of the mean head, not normalised.
+        distribution: One batched distribution, batch shape ``[B]``, event shape ``[D]``; for a deterministic method a
+            point mass at the raw output.
+    """
 
     raw: Tensor
     distribution: Distribution
@@ -29,9 +35,9 @@ class EmbeddingModel(nn.Module):
         backbone: Module ``images -> [B, F]`` with an ``out_features`` attribute.
         num_classes: Number of training classes.
         dim: Embedding size.
-        base_objective: Objective of the trained base, the model from which a two-stage method starts. It is kept,
-            frozen, because it gives the classifier confidences of the base and some methods train towards its class
-            weights.
+        base_objective: Trained loss module of the base, the model from which a two-stage method starts; else None. It
+            is kept, frozen: its class weights serve as a classifier for confidences, and some methods train towards
+            them.
         seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
             these parts is made, so that a part starts the same whatever other parts a method has.
     """
@@ -94,7 +100,10 @@ class EmbeddingModel(nn.Module):
         return Embedding(raw, self.method.distribution(raw, spread))
 
     def forward(self, images: Tensor) -> Embedding:
-        """Embeddings of images ``[B, C, H, W]``; the backbone is trained in the dtype ``precision`` (autocast)."""
+        """Embeddings of images ``[B, C, H, W]``.
+
+        In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
+        """
         lower = self.training and self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
             features = self.backbone(images)
@@ -112,8 +121,10 @@ class EmbeddingModel(nn.Module):
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
         """All confidences of a batch by name, each ``[B]`` and higher = more confident.
 
-        They are ``method`` (the method's own, if it has one), ``norm`` (of the raw embedding) and, from a classifier of
-        the training classes if there is one, ``max_cosine``, ``max_probability`` and ``neg_entropy``.
+        They are ``method`` (the method's own, if it has one), ``norm`` (the norm of the raw embedding) and, from a
+        classifier of the training classes, ``max_cosine``, ``max_probability`` and ``neg_entropy``. The classifier is
+        that of the method's objective or else that of the base, the model from which a two-stage method starts; the
+        three are absent if there is none.
         """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective

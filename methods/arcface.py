@@ -18,8 +18,8 @@ from .published import PER
 class ArcFace(Method):
     """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
-    Revisited.
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Deng et al. 2019),
+    ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "arcface"

@@ -18,7 +18,7 @@ from .published import PER
 class CosFace(Method):
     """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine.
 
-    ``fidelity`` is always ``corrected``, the form of the paper.
+    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Wang et al. 2018).
     """
 
     name = "cosface"

@@ -58,7 +58,10 @@ class ClassDistributions(CosineClassifier):
         return IsotropicNormal(F.normalize(self.weight, dim=-1), phi, validate_args=False)
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of embeddings to class modes, and the classes' mean concentration (or 1/variance)."""
+        """Cosines ``[B, C]`` of embeddings to class modes, and a scale for them as softmax logits.
+
+        The scale is the mean over the classes of their concentrations or, for normals, of 1/variance.
+        """
         classes = self.class_distributions()
         k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
         return self.cosines(distribution.mean), float(k.detach().mean())
@@ -80,9 +83,9 @@ class ClassDistributions(CosineClassifier):
 class Dsml(Method):
     """DSML: deterministic embeddings classified by class distributions, each with its own learned spread.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released``
-    spreads start and are mapped as in that code; with ``corrected`` they start at the concentration D or the variance
-    2/D.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The constructor argument ``fidelity``
+    chooses how spreads start and are parametrised: ``released`` as in that code; with ``corrected`` they start at the
+    concentration D or the variance 2/D, with D the embedding size.
     """
 
     name = "dsml"

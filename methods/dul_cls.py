@@ -60,7 +60,10 @@ class SampledClassification(nn.Module):
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch with class labels ``[B]``: margin softmax of one draw each plus the weighted KL."""
+        """Scalar loss of B embeddings with class labels ``[B]``: margin softmax of one draw each plus the weighted KL.
+
+        The KL divergence is from the embedding's distribution to the prior, N(0, I) or the uniform distribution.
+        """
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -83,8 +86,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulCls(SpreadMethod):
     """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw.
 
-    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
-    as in the public code of Probabilistic Embeddings Revisited.
+    DUL is data uncertainty learning. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the
+    paper (Chang et al. 2020), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_cls"
@@ -117,7 +120,8 @@ class DulCls(SpreadMethod):
             distribution: Distribution of an embedding, ``normal`` or ``vmf``.
             scale: Scale s of the cosines in the softmax.
             margin: Margin m of the softmax.
-            kl_weight: Weight of the KL divergence from the prior.
+            kl_weight: Weight of the KL divergence of embeddings to the prior, N(0, I) or (for ``vmf``) the uniform
+                distribution.
             classifier: Kind of margin, that of ``cosface`` or ``arcface``.
         """
 
@@ -127,7 +131,7 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: margin softmax of a draw plus the weighted KL.
+        """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior.
 
         ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
         """

@@ -28,8 +28,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulReg(SpreadMethod):
     """DUL-reg: normal (or vMF) embedding regressed to the fixed class weights of a trained base model.
 
-    DUL is data uncertainty learning (Chang et al. 2020). ``fidelity``: ``corrected`` as in the paper, or ``released``
-    as in the public code of Probabilistic Embeddings Revisited.
+    DUL is data uncertainty learning. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the
+    paper (Chang et al. 2020), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_reg"

@@ -19,7 +19,8 @@ from .published import NivmfScripts
 class ElNivmf(DistributionProxyMethod):
     """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood (Kirchhof et al. 2022).
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of that paper.
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows that paper, ``released`` its public
+    code.
     """
 
     name = "el_nivmf"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class MeanHead(nn.Linear):
     """One linear layer from pooled features ``[B, F]`` to the raw embedding ``[B, D]``, bias zero at the start.
 
-    The same for every method, so that a comparison of methods is not a comparison of necks.
+    Every method has this head, so that differences between methods do not come from different heads.
     """
 
     def __init__(self, in_features: int, dim: int) -> None:
@@ -20,9 +20,10 @@ class MeanHead(nn.Linear):
 class SpreadHead(nn.Sequential):
     """Three linear layers with leaky ReLU from features ``[B, F]`` to raw spreads ``[B, out]``, F -> F/2 -> F/4 -> out.
 
-    Plain ReLUs, as in the papers, die under large learning rates: every image gets the same confidence and nothing can
-    bring it back. A slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the spread starts
-    near its initial value for every image while its gradient is not zero.
+    A raw spread is an unbounded number that is mapped to a variance or a concentration elsewhere. Plain ReLUs, as in
+    the papers, die under large learning rates: every image gets the same confidence, for the rest of the training. A
+    slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the spread starts near its initial
+    value for every image while its gradient is not zero.
 
     Args:
         in_features: Number F of features.

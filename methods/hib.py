@@ -36,10 +36,14 @@ class MatchLoss(nn.Module):
     with trained a and b.
 
     Args:
-        kl_weight: Weight of the KL to the prior N(0, I).
+        kl_weight: Weight of the KL divergence of the embeddings to the prior N(0, I).
         samples: Number K of draws per image.
         pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
             and of different classes) half the weight each.
+
+    Attributes:
+        learning_rates: Parameters of the loss that have a learning rate of their own and no weight decay: name to
+            ``(rate, factor)``. They learn at factor times the rate, ``lr_objective`` being that of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
@@ -95,7 +99,10 @@ class MatchLoss(nn.Module):
         return -log_match[genuine & others], -log_other[~genuine]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL."""
+        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL.
+
+        The KL divergence is that of the embeddings to the prior, KL(N(mu, s2 I) || N(0, I)).
+        """
         positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
         if self.pairs == "balanced":
             parts = [x.mean() for x in (positive, negative) if len(x)]
@@ -108,16 +115,20 @@ class MatchLoss(nn.Module):
 class ReleasedMatchLoss(MatchLoss):
     """Soft contrastive loss of HIB as the public code of Probabilistic Embeddings Revisited computes it.
 
-    In the match probability p = sigmoid(-a distance + b) the slope a is a free number of either sign; a and b have the
-    learning rate and weight decay of all parameters of the loss. Pairs of an image with itself count. Rows and columns
-    of the matrix of pairs have draws of their own. The cross-entropy is that of probabilities, with torch's clamps: the
-    logarithm stops at -100, and the gradient divides by max(p (1 - p), 1e-12), so that pairs with a smaller p fade.
+    It differs from :class:`MatchLoss` as follows. In the match probability p = sigmoid(-a distance + b) the slope a is
+    a free number of either sign. Pairs of an image with itself count. In the ``[B, B]`` matrix of pairs, rows and
+    columns use separate draws of the images. The cross-entropy is computed from probabilities with torch's clamps: the
+    logarithm stops at -100, and the gradient divides by max(p (1 - p), 1e-12), so that it vanishes for pairs with p (1
+    - p) far below 1e-12.
 
     Args:
-        kl_weight: Weight of the KL to the prior N(0, I).
+        kl_weight: Weight of the KL divergence of the embeddings to the prior N(0, I).
         samples: Number K of draws per image; a pair has K x K combinations.
         pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
             and of different classes) half the weight each.
+
+    Attributes:
+        learning_rates: Empty: a and b have the learning rate and weight decay of all parameters of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -163,8 +174,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class HIB(Method):
     """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
 
-    It has no classifier. ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of
-    Probabilistic Embeddings Revisited.
+    It has no classifier. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Oh et
+    al. 2019), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "hib"
@@ -197,7 +208,7 @@ class HIB(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of HIB: weight of the KL, draws per image, and how pairs are averaged.
+        """Hyper-parameters of HIB: weight of the KL divergence to N(0, I), draws per image, and how pairs are averaged.
 
         Attributes:
             pairs: ``all`` averages over all pairs of a batch; ``balanced`` gives genuine and impostor pairs (of the
@@ -237,10 +248,10 @@ class HIB(Method):
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
 
-        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
-        public code, else None.
+        :meth:`initialise` sets initial values that depend on the data. The number is 10 with ``fidelity`` ``released``,
+        which follows a public code, and None with ``corrected``.
         """
         return 10 if self.released else None
 

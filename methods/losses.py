@@ -68,7 +68,10 @@ class CosineClassifier(nn.Module):
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale, for classifier confidences."""
+        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax.
+
+        Confidences such as the largest class probability are computed from them.
+        """
         return self.cosines(distribution.mean), self.scale
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:

@@ -95,8 +95,8 @@ class MarginLoss(nn.Module):
 class Margin(Method):
     """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of the EL-nivMF paper (Kirchhof
-    et al. 2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Wu et al. 2017),
+    ``released`` the public code of the EL-nivMF paper (Kirchhof et al. 2022).
     """
 
     name = "margin"

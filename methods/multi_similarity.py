@@ -90,8 +90,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class MultiSimilarity(Method):
     """Multi-Similarity as a method: deterministic embeddings trained on weighted pairs, without proxies.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released_el`` as in the public code of the EL-nivMF paper
-    (Kirchhof et al. 2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Wang et al. 2019),
+    ``released_el`` the public code of the EL-nivMF paper (Kirchhof et al. 2022).
     """
 
     name = "multi_similarity"

@@ -53,10 +53,11 @@ class NirLoss(nn.Module):
         proxy_loss: Loss with proxies ``weight [C, D]``, or SoftTriple with its centres ``[C, K, D]``.
         flow: Conditional flow from embeddings to a standard normal latent.
         params: Hyper-parameters of NIR.
-        released: Sum the negative log likelihood over dimensions and draw uniform noise, as in the public code.
+        released: Compute what the public code does: the negative log likelihood is summed over dimensions, not
+            averaged, and the noise added to embeddings is uniform, not normal.
 
     Raises:
-        ValueError: If negative pairs are asked for and there is one class only.
+        ValueError: If ``params.negative_pairs`` is positive and there is one class only.
     """
 
     def __init__(self, proxy_loss: nn.Module, flow: ConditionalFlow, params: NIR.Params, released: bool) -> None:
@@ -75,7 +76,10 @@ class NirLoss(nn.Module):
         return weight
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the means to the classes and their scale, as the proxy loss gives them."""
+        """Cosines ``[B, C]`` of the embedding means to the class proxies, and the scale of their softmax.
+
+        The proxy loss computes both; for SoftTriple a cosine is a weighted mean over the centres of the class.
+        """
         cosines: tuple[Tensor, float] = self.proxy_loss.class_cosines(distribution)  # type: ignore[operator]
         return cosines
 
@@ -105,9 +109,10 @@ class NirLoss(nn.Module):
         return nll if self.released else nll / unit.shape[1]
 
     def gamma(self, nll: Tensor) -> Tensor:
-        """Apply gamma, the increasing function chosen by the hyper-parameter, to negative log likelihoods ``[B]``.
+        """Scalar regulariser: the mean over a batch of an increasing function of the negative log likelihoods ``[B]``.
 
-        Returns the mean, a scalar. The function is the exponential, the softplus or the identity.
+        The function is chosen by the hyper-parameter ``gamma``: the exponential, the softplus or
+        the identity.
         """
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
@@ -209,8 +214,8 @@ def _from_scripts(
 class NIR(Method):
     """NIR: deterministic embeddings whose residuals around their proxies are regularised by a normalising flow.
 
-    NIR is non-isotropy regularisation (Roth et al., CVPR 2022). ``fidelity``: ``corrected`` as in the paper, or
-    ``released`` as in the public code of that paper.
+    NIR is non-isotropy regularisation. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows
+    the paper (Roth et al., CVPR 2022), ``released`` its public code.
     """
 
     name = "nir"
@@ -256,13 +261,14 @@ class NIR(Method):
             margin: Margin of the cosines in the proxy loss.
             centres: Centres per class of SoftTriple.
             start: Where proxies start: Xavier uniform, or normal of variance 1/64; not for SoftTriple's centres.
-            gamma: Function of the negative log likelihood whose mean is the regulariser.
+            gamma: Function gamma of the negative log likelihood of a sample; its mean is the regulariser.
             gamma_temperature: T of gamma(x) = exp(x / T).
             negative_pairs: Weight of a term that lowers the likelihood of samples given proxies of other classes.
             synthetic: Part that learns from a proxy loss of samples drawn from the flow: the proxies (``generate``),
                 the flow (``reverse_match``), both (``generate_match``), or no such loss (``none``).
             detach_condition: Whether the proxies get no gradient through the flow.
-            noise: Size of the noise added to unit embeddings before the flow.
+            noise: Size of the noise added to unit embeddings before the flow: the standard deviation of normal noise,
+                in the released form (the public code) the upper end of uniform noise from 0.
             blocks: Number of couplings of the flow.
             depth: Number of linear layers of each of its small networks.
             width: Number of hidden units of these layers.

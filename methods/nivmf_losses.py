@@ -55,10 +55,10 @@ def el_nivmf_logits(
     temperature_inside: bool = False,
     released: bool = False,
 ) -> Tensor:
-    """Logits of EL-nivMF: log mean_n rho_c(z_n) / t, the expected likelihood of draws z_n under each proxy c.
+    """Logits of EL-nivMF, ``[B, C]``: (1/t) log mean_n rho_c(z_n) for the draws z_n of an image and proxy c.
 
-    The proxies are non-isotropic vMFs with densities rho_c, each with a diagonal matrix K (Kirchhof et al. 2022, Eq.
-    4-6).
+    The mean estimates the expected likelihood of the image under the proxy. The proxies are non-isotropic vMFs with
+    densities rho_c, each with a diagonal matrix K (Kirchhof et al. 2022, Eq. 4-6).
 
     Args:
         draws: Unit vectors ``[N, B, D]``, N draws per image.
@@ -67,12 +67,10 @@ def el_nivmf_logits(
         temperature: Temperature t of the softmax.
         normalizer: Normaliser of the proxies' densities: ``heuristic`` (the paper's), ``exact`` or ``none``, see
             :func:`nivmf_log_prob`.
-        temperature_inside: Use log mean_n rho^{1/t} (Algorithm 1 and the public code), in effect the best draw.
+        temperature_inside: Use log mean_n rho_c(z_n)^{1/t} (the paper's Algorithm 1 and the public code) instead; at a
+            small t the draw of highest density dominates it.
         released: Compute what the public code does: K is not applied to the draws, which leaves isotropic vMFs; the
             normaliser is a quadratic fit; the temperature is inside.
-
-    Returns:
-        Logits ``[B, C]``.
     """
     if released:
         stretched = concentration * loc
@@ -101,15 +99,15 @@ def distance_logits(
 
     Args:
         distance: ``cosine``, ``l2``, ``nivmf`` (point against non-isotropic vMF), or of two vMFs ``el_vmf`` (expected
-            likelihood), ``b_vmf`` (Bhattacharyya) or ``kl_vmf`` (Kullback-Leibler).
+            likelihood), ``b_vmf`` (Bhattacharyya) or ``kl_vmf`` (Kullback-Leibler divergence KL(image || proxy)).
         raw: Raw embeddings ``[B, D]``; their norm is the concentration of the image.
         loc: Directions of the proxies ``[C, D]``, unit vectors.
         concentration: Concentrations of the proxies ``[C]``, or ``[C, D]`` for ``nivmf``.
         temperature: Temperature t of the softmax.
         normalizer: Normaliser of ``nivmf``: ``heuristic`` (the paper's), ``exact`` or ``none``, see
             :func:`nivmf_log_prob`.
-        released: Use a quadratic fit of the normaliser, and a KL with its sign turned and no mean resultant length, as
-            the public code does.
+        released: Compute what the public code does: a quadratic fit replaces the normaliser, and the KL has the
+            opposite sign and lacks the factor of the mean resultant length.
 
     Returns:
         Logits ``[B, C]``.
@@ -158,7 +156,9 @@ class ElNivmfParams(NormConcentrationParams):
 
 
 class ElNivmfLoss(DistributionProxies):
-    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains.
+    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies.
+
+    The module contains the proxies, one per class.
 
     Args:
         num_classes: Number C of training classes.
@@ -172,9 +172,10 @@ class ElNivmfLoss(DistributionProxies):
         self.samples, self.normalizer = params.samples, params.normalizer
 
     def logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` from fresh draws: log expected likelihoods under the proxies, over the temperature.
+        """Logits ``[B, C]`` from fresh draws: log expected likelihoods under the proxies, divided by the temperature.
 
-        All proxies see the same draws of an image, so the differences of its logits are less noisy.
+        With ``released`` the temperature is inside the mean over draws. All proxies see the same draws of an image, so
+        the differences of its logits are less noisy.
         """
         if self.released:
             draws = torch.stack([released_rsample(distribution) for _ in range(self.samples)])
@@ -190,7 +191,10 @@ class ElNivmfLoss(DistributionProxies):
         )
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, from the same random numbers in every call, for classifier confidences."""
+        """Logits ``[B, C]`` in float64, from the same random numbers in every call.
+
+        Confidences such as the largest class probability are computed from them.
+        """
         loc = distribution.loc
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             torch.manual_seed(0)

@@ -33,9 +33,11 @@ PROXY_DEVIATIONS = (
 
 
 class ScaledNorm(nn.Module):
-    """Constant factor alpha by which the norm of a raw embedding becomes its concentration, as a spread head.
+    """Module without trained parameters that gives the constant alpha for every image.
 
-    It takes the place of a trained head and ignores the features.
+    The concentration of an image is alpha times the norm of its raw embedding. The module takes the place of a spread
+    head, the part of a network that predicts variances or concentrations, and ignores the features. Alpha is 1 until it
+    is set.
     """
 
     alpha: Tensor
@@ -82,7 +84,7 @@ class NormConcentrationMethod(Method):
 
 
 class NormConcentrationParams(MethodParams):
-    """Hyper-parameters of distribution proxies: initial values and learning rates.
+    """Hyper-parameters of class proxies that are distributions: initial values and learning rates.
 
     Attributes:
         image_concentration: Initial mean concentration of the images, divided by the embedding size D.
@@ -90,14 +92,14 @@ class NormConcentrationParams(MethodParams):
         temperature: Initial temperature of the softmax over the proxies.
         concentration_rate: Learning rate of concentrations, relative to that of the objective (``lr_objective``).
         temperature_rate: Learning rate of the temperature, relative to that of the objective.
-        start: Where the directions of the proxies start. ``xavier``: normal, gain 1; ``scaled``: normal, the gain is
-            ``concentration``, and a proxy with one concentration has its length for it (the public EL-nivMF code,
-            Kirchhof et al. 2022); ``class_means``: class means of the untrained network's raw embeddings, of length
-            ``concentration`` (the public code with its warm start). The length does not enter a loss, yet it divides
-            the angle of a step of Adam: with D = 512, 100 classes and ``concentration`` 200 it is 259 (``scaled``), not
-            1.3.
-        norm_multiplier: Factor of the weight of the last layer at the start, the public code's way to larger norms;
-            0 sets the factor from norms to concentrations from the data instead.
+        start: Initial vectors of the proxies. ``xavier``: Xavier normal. ``scaled``: the same times ``concentration``;
+            a proxy with one concentration starts with the length of its vector as the concentration (the public
+            EL-nivMF code, Kirchhof et al. 2022). ``class_means``: class means of the untrained network's raw
+            embeddings, scaled to the length ``concentration`` (the public code with its warm start). Only the
+            directions of the vectors enter a loss, but a step of Adam turns a longer vector less: with D = 512, 100
+            classes and ``concentration`` 200 the length is 259 for ``scaled``, 1.3 for ``xavier``.
+        norm_multiplier: Factor of the weight of the last layer at the start, the public code's way to larger norms; 0
+            sets the factor from norms to concentrations from the data instead.
     """
 
     image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
@@ -112,8 +114,8 @@ class NormConcentrationParams(MethodParams):
 class DistributionProxies(nn.Module):
     """Class proxies that are distributions: each has a direction and one concentration, or one per dimension.
 
-    They share a temperature. In the corrected form concentration and temperature are exponentials of the trained
-    numbers. In the released form (the public EL-nivMF code, Kirchhof et al. 2022) they are the trained numbers
+    All proxies share a temperature. Without ``released``, concentration and temperature are exponentials of the trained
+    numbers. With ``released`` (as in the public EL-nivMF code, Kirchhof et al. 2022) they are the trained numbers
     themselves: a concentration below 0.1 counts as 0.1 and has no gradient, and the temperature may cross zero.
 
     Args:
@@ -157,7 +159,7 @@ class DistributionProxies(nn.Module):
         return self.raw_temperature if self.released else self.raw_temperature.exp()
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the modes to the proxies, and the inverse temperature 1/t."""
+        """Cosines ``[B, C]`` of the embeddings' modes to the proxy directions, and the inverse temperature 1/t."""
         mode = distribution.loc if isinstance(distribution, VonMisesFisher) else F.normalize(distribution.mean, dim=-1)
         return mode @ self.directions().mT, float(1.0 / self.temperature().detach())
 
@@ -166,7 +168,10 @@ class DistributionProxies(nn.Module):
         raise NotImplementedError
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64 for classifier confidences, so that those at a small temperature differ."""
+        """Logits ``[B, C]`` in float64, from which confidences such as the largest class probability are computed.
+
+        In float64 these confidences still differ between images at a small temperature.
+        """
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
 
@@ -210,8 +215,9 @@ class DistributionProxyMethod(NormConcentrationMethod):
 def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters of distribution proxies.
 
-    The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to raw concentrations
-    and temperatures, so they suit the released form only.
+    The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to the concentrations
+    and temperatures themselves, so they suit methods with ``fidelity`` ``released`` only; with ``corrected`` the
+    logarithms are trained.
 
     Args:
         values: Options of the setting in the scripts, by name.

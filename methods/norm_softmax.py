@@ -12,7 +12,7 @@ from .losses import CosineClassifier
 class NormSoftmax(Method):
     """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines.
 
-    ``fidelity`` is always ``corrected``, the form of the paper.
+    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Zhai and Wu 2019).
     """
 
     name = "norm_softmax"

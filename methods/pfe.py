@@ -27,9 +27,9 @@ _BLOCK_ELEMENTS = 1 << 22
 
 
 class MutualLikelihood(nn.Module):
-    """Negative mean mutual likelihood score of the genuine pairs of a batch, those of one class (PFE, Eq. 5).
+    """Loss of PFE: negative mean mutual likelihood score of the genuine pairs of a batch, those of one class.
 
-    The score of a pair is the log of the integral of the product of their densities.
+    The score of a pair is the log of the integral of the product of their densities (Shi and Jain 2019, Eq. 3 and 5).
 
     Args:
         with_self: Whether an image is a genuine pair with itself.
@@ -103,8 +103,8 @@ def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterat
 class PFE(SpreadMethod):
     """PFE (probabilistic face embeddings): a variance head trained on a frozen deterministic base model.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
-    Revisited.
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Shi and Jain 2019),
+    ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "pfe"

@@ -28,7 +28,8 @@ class Proxies(nn.Module):
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
-        scale: Scale of the cosines in the softmax from which the classifier confidences come.
+        scale: Scale of the cosines in a softmax over the proxies, from which confidences such as the largest class
+            probability are computed; a subclass's loss may have the same scale.
         start: Initial vectors: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
     """
 
@@ -47,7 +48,10 @@ class Proxies(nn.Module):
         return F.normalize(points, dim=-1) @ self.directions().mT
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the means to the proxies, and the scale, for classifier confidences."""
+        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax.
+
+        Confidences such as the largest class probability are computed from them.
+        """
         return self.cosines(distribution.mean), self.scale
 
 
@@ -82,13 +86,16 @@ def proxy_nca_softplus_loss(
 ) -> Tensor:
     """ProxyNCA loss in the form of Proxy-Anchor (Roth et al., CVPR 2022, Eq. 6): each sample sums over proxies.
 
+    It is the mean over samples of softplus(-alpha (own cosine - delta)), the pull to the own proxy, plus log(1 + sum_c
+    exp(alpha (cosine_c + delta))) over the other proxies c.
+
     Args:
         cosines: Cosines ``[B, C]`` of samples and proxies.
         labels: Classes ``[B]`` of the samples.
         alpha: Scale of the cosines.
         delta: Margin of the cosines.
-        count_samples: Count the own proxy once per sample of its class in the batch, as the public code of that paper
-            does, instead of once.
+        count_samples: Count the own proxy in the pull as often as its class has samples in the batch, as the public
+            code of that paper does, instead of once.
     """
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     own = cosines.gather(1, labels[:, None]).squeeze(1)
@@ -215,9 +222,10 @@ class SoftTripleLoss(nn.Module):
         return (share * cosines).sum(-1), share
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Similarities ``[B, C]`` of the means to the classes, and the scale, for classifier confidences.
+        """Similarities ``[B, C]`` of the means to the classes, and the scale of their softmax.
 
-        A similarity is the mean cosine to the centres of a class; closer ones weigh more.
+        A similarity is the mean cosine to the centres of a class; closer ones weigh more. Confidences such as the
+        largest class probability are computed from them.
         """
         return self.assigned(distribution.mean)[0], self.scale
 

@@ -32,8 +32,9 @@ def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[d
 class ProxyAnchor(Method):
     """Proxy-Anchor as a method: deterministic embeddings; each proxy pulls and pushes all samples of a batch.
 
-    ``fidelity``: ``corrected`` as in the paper, or as in a public code: ``released_per`` (Probabilistic Embeddings
-    Revisited) or ``released_el`` (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Kim et al. 2020),
+    ``released_per`` the public code of Probabilistic Embeddings Revisited, and ``released_el`` that of EL-nivMF
+    (Kirchhof et al. 2022) and NIR (Roth et al. 2022).
     """
 
     name = "proxy_anchor"

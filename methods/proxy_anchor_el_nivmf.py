@@ -43,8 +43,8 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 class ProxyAnchorElNivmf(DistributionProxyMethod):
     """EL-nivMF (expected likelihood under non-isotropic vMF proxies) guided by Proxy-Anchor, as a method.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of the paper (Kirchhof et al.
-    2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Kirchhof et al. 2022),
+    ``released`` its public code.
     """
 
     name = "proxy_anchor_el_nivmf"

@@ -25,7 +25,9 @@ from .published import NivmfScripts
 
 
 class DistanceLoss(DistributionProxies):
-    """Cross-entropy of the logits -d / t, with d a closed-form distance of image and proxy; it contains the proxies.
+    """Cross-entropy of the logits -d / t, with d a closed-form distance of image and class proxy.
+
+    The module contains the proxies and the temperature t.
 
     Args:
         num_classes: Number C of training classes.
@@ -60,8 +62,8 @@ class DistanceLoss(DistributionProxies):
 class ProxyDistance(DistributionProxyMethod):
     """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of that paper (Kirchhof et al.
-    2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows that paper (Kirchhof et al. 2022),
+    ``released`` its public code.
     """
 
     name = "proxy_distance"

@@ -28,8 +28,9 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class ProxyNCA(Method):
     """ProxyNCA as a method: deterministic embeddings, one proxy per class, each sample compared with all proxies.
 
-    ``fidelity``: ``corrected`` as in the paper, or as in a public code: ``released_per`` (Probabilistic Embeddings
-    Revisited) or ``released_el`` (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022).
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper of the chosen loss, such as
+    Teh et al. 2020 for ProxyNCA++; ``released_per`` follows the public code of Probabilistic Embeddings Revisited,
+    ``released_el`` that of EL-nivMF (Kirchhof et al. 2022) and NIR (Roth et al. 2022).
     """
 
     name = "proxy_nca"

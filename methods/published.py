@@ -37,7 +37,8 @@ class PER:
             such as ``dul-cls-arcface``.
         convert: Function ``(values, fields, variant) -> parameters`` from the published values, the names of the
             method's parameters, and the whole name of the row.
-        kinds: Further names of rows that are this method, each with the parameters in which it differs.
+        kinds: Further row names that are this method with other parameters: row name to the parameters that differ,
+            ``{name: value}``.
     """
 
     name: str
@@ -53,9 +54,10 @@ class NivmfScripts:
     network.
 
     Attributes:
-        convert: Function ``(options, fields) -> (parameters, learning rates of the objective)`` from the options of a
-            row, with the name of the data set as ``dataset``, and the names of the method's parameters.
-        names: Names of the method in the scripts, each with the parameters that make it the method of that name.
+        convert: Function ``(options, fields) -> (parameters, learning rates of the objective)``. ``options`` are those
+            of a row, with the name of the data set as ``dataset``; ``fields`` are the names of the method's parameters.
+        names: Names in the scripts that are this method at certain parameters: name to these parameters, ``{name:
+            value}``.
         released_only: Whether the settings make sense only if the method computes what the public code does.
     """
 

@@ -27,8 +27,8 @@ from .published import PER
 class SCF(SpreadMethod):
     """SCF (spherical confidence learning): a concentration head trained on a frozen base model and its class weights.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
-    Revisited.
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Li et al. 2021),
+    ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "scf"

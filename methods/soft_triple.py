@@ -17,7 +17,7 @@ from .proxies import SoftTripleLoss
 class SoftTriple(Method):
     """SoftTriple as a method: deterministic embeddings, several centres per class.
 
-    ``fidelity`` is always ``corrected``, the form of the paper.
+    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Qian et al. 2019).
     """
 
     name = "soft_triple"

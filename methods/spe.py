@@ -100,8 +100,13 @@ class PrototypeLoss(nn.Module):
     the images of the other half; then the halves change roles. The softmax is an expectation over draws.
 
     Args:
-        samples: Draws per query, the image that is classified; 0 takes a mean instead.
+        samples: Draws per query, the image that is classified; 0 evaluates the softmax at a mean instead of draws.
         noise: Whether a trained noise variance eps is added to the images' variances.
+
+    Attributes:
+        learning_rates: Parameters of the loss that have a learning rate of their own and no weight decay: name to
+            ``(rate, factor)``. They learn at factor times the rate, ``lr_objective`` being that of the loss.
+        noisy_queries: Whether the noise variance is added to queries too, not only to the images of prototypes.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
@@ -198,13 +203,17 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 class ReleasedPrototypeLoss(PrototypeLoss):
     """Loss of SPE (stochastic prototype embeddings) as in the public code of Probabilistic Embeddings Revisited.
 
-    Images of one half of a batch, the queries, are classified by class prototypes made from the other half. The noise
-    variance is added to the images of a prototype and again to the prototype, but not to queries.
+    Images of one half of a batch, the queries, are classified by class prototypes made from the other half; then the
+    halves change roles. The noise variance is added to the images of a prototype and again to the prototype, but not to
+    queries.
 
     Args:
-        samples: Draws per query and class; 0 takes a mean instead.
+        samples: Draws per query and class; 0 takes a mean instead of draws.
         dim: Embedding size D; the noise starts at exp(0.01^(2/D)).
         noise: Whether a trained noise variance eps is added.
+
+    Attributes:
+        learning_rates: Empty: the noise has the learning rate and weight decay of all parameters of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -238,8 +247,8 @@ class ReleasedPrototypeLoss(PrototypeLoss):
 class SPE(Method):
     """SPE (stochastic prototype embeddings): isotropic normal embedding classified by class prototypes of the batch.
 
-    It has no classifier. ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of
-    Probabilistic Embeddings Revisited.
+    It has no classifier. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Scott
+    et al. 2019), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "spe"
@@ -311,7 +320,10 @@ class SPE(Method):
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to the standard deviation ``spread``, a hyper-parameter; do nothing in the released form.
+        """Scale embeddings to the standard deviation ``spread``, a hyper-parameter.
+
+        Nothing is done with ``fidelity`` ``released``, which follows the public code of Probabilistic Embeddings
+        Revisited.
 
         Args:
             model: The untrained network, changed in place.

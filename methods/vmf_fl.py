@@ -55,9 +55,9 @@ class LikelihoodClassifier(CosineClassifier):
 class VmfFl(SpreadMethod):
     """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). With ``fidelity`` ``released`` the
-    spread head and its start are those of that code; with ``corrected`` the concentration starts at D, the variance at
-    2/D.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The constructor argument ``fidelity``
+    chooses the spread head, which predicts the concentration: with ``released`` the head and its start are those of
+    that code; with ``corrected`` the concentration starts at D (the embedding size), the variance of normals at 2/D.
     """
 
     name = "vmf_fl"

@@ -41,7 +41,8 @@ def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
     """Approximate log normaliser log C(k) of the vMF distribution on the sphere of R^dim, up to a constant.
 
     It is the closed form of the authors of the vMF-loss (Scott et al., ICCV 2021). Up to the constant it is within 0.1
-    nats from dim = 8 (0.11 at dim = 3), and its slope is a bound of minus the mean resultant length A(k).
+    nats from dim = 8 (0.11 at dim = 3). Its slope is minus the mean of a lower and an upper bound of the mean resultant
+    length A(k).
     """
     low = ((dim - 1) / 2) ** 2 + k.square()
     high = ((dim + 1) / 2) ** 2 + k.square()
@@ -191,8 +192,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class VmfLossMethod(NormConcentrationMethod):
     """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm.
 
-    ``fidelity``: ``corrected`` as in the paper, or ``released`` as in the public code of Probabilistic Embeddings
-    Revisited.
+    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Scott et al. 2021),
+    ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "vmf_loss"
@@ -247,10 +248,10 @@ class VmfLossMethod(NormConcentrationMethod):
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose embeddings :meth:`initialise` gets; None for one pass over the images.
+        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
 
-        That method sets initial values that depend on the data. The number is 10 in the released form, which follows a
-        public code, else None.
+        :meth:`initialise` sets initial values that depend on the data. The number is 10 with ``fidelity`` ``released``,
+        which follows a public code, and None with ``corrected``.
         """
         return 10 if self.released else None
 

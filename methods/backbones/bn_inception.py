@@ -107,5 +107,8 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photog
 
 
 def cached_weights(name: str) -> Path | None:
-    """Return None in place of a file: neither timm nor torch caches the public weights of BN-Inception."""
+    """Return None in place of a file: neither timm nor torch caches the public weights of BN-Inception.
+
+    ``name``, the name of the backbone, is not used.
+    """
     return None

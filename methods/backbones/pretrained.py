@@ -128,6 +128,12 @@ class Photographs(nn.Module):
         freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
             al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
         pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features is not pooled.
+
+    Attributes:
+        channels: Order ``[3]`` in which the body takes the RGB channels.
+        scale: Factor of each channel, ``[3, 1, 1]``; an image x enters the body as ``scale * x + shift``.
+        shift: Summand of each channel, ``[3, 1, 1]``.
+        feature_scale: Constant by which pooled features are divided, set by :meth:`calibrate`; 1 at the start.
     """
 
     channels: Tensor

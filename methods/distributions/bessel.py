@@ -124,10 +124,10 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
 
 
 def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass.
+    """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass, each of the shape of ``squared``.
 
     C is the normaliser of the von Mises-Fisher distribution with concentration k, and A its mean resultant length. The
-    results have no gradient: this is for losses that write their own.
+    results carry no gradient: they serve losses that compute their gradient by a formula, without autograd.
 
     Args:
         squared: Values of k^2 >= 0, any shape, float32 or float64.

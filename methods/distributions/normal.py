@@ -139,7 +139,7 @@ for _p in (IsotropicNormal, DiagonalNormal):
 
 
 def kl_to_standard_normal(distribution: _Normal) -> Tensor:
-    """KL divergence ``[*B]`` of normals from N(0, I), summed over dimensions (DUL, Chang et al. 2020, Eq. 5)."""
+    """KL divergence ``[*B]``, KL(p || N(0, I)), of normals p, summed over dimensions (Chang et al. 2020, Eq. 5)."""
     prior = IsotropicNormal(
         torch.zeros_like(distribution.loc),
         distribution.loc.new_ones(distribution.batch_shape),

@@ -92,7 +92,7 @@ class VonMisesFisher(Distribution):
         return self.concentration * cosine + vmf_log_normalizer(self.concentration, self.dim)
 
     def kl_to_uniform(self) -> Tensor:
-        """KL divergence ``[*B]`` from the uniform distribution, k A(k) + log C(k) - log C(0) >= 0.
+        """KL divergence ``[*B]``, KL(vMF || uniform on the sphere) = k A(k) + log C(k) - log C(0) >= 0.
 
         A is the mean resultant length and C the normaliser of the density, at concentration k.
         """

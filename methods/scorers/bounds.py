@@ -27,10 +27,12 @@ Rows = Callable[[Tensor], Distribution]
 
 
 class Bound(Protocol):
-    """Protocol of a score f(<left_i, right_j>; i, j) of images i and j that never falls as the inner product rises.
+    """Protocol of a score that never falls as an inner product rises, with upper bounds of it for an exact search.
 
-    It gives upper bounds of the score for groups of images, with which an exact search skips most of a gallery. Besides
-    the inner product the score may depend on one number per image. Images are named by their rows in a set of N.
+    The score of images i and j is f(<left_i, right_j>; i, j), with vectors left_i of the query and right_j of the
+    gallery item. Besides the inner product it may depend on one number per image, such as a variance. A
+    nearest-neighbour search skips groups of gallery items whose upper bound is below the best scores found. Images are
+    named by their rows in a set of N.
     """
 
     @property
@@ -63,7 +65,9 @@ class Bound(Protocol):
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of the terms of a query's scores, to which rounding errors are relative.
+        """Upper bound ``[B]`` on the absolute size of the terms that are summed in a query's scores.
+
+        The rounding error of a score is estimated as a multiple of it.
 
         Args:
             rows: Rows ``[B]`` of the queries in the set.
@@ -80,8 +84,12 @@ class InnerBound:
     """Bound, for exact search, of the score that is the inner product of the means; the score is its own bound.
 
     Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their prepared distributions.
+        rows_at: Function from rows ``[B]`` of the set of images to their distributions, as the scorer has prepared them
+            (normalised, for example).
         count: Number N of images in the set.
+
+    Attributes:
+        per_image: None: the score depends on no number per image besides the inner product.
     """
 
     per_image: Tensor | None = None
@@ -122,12 +130,16 @@ class InnerBound:
 class DistanceBound:
     """Bound, for exact search, of the score -(|x - y|^2 + s_x + s_y), with the means x, y and a term s of each image.
 
-    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` is the score up to the query's own part.
+    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` plus the query's own part, -|x|^2 - s_x, is the score.
 
     Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their prepared distributions.
+        rows_at: Function from rows ``[B]`` of the set of images to their distributions, as the scorer has prepared them
+            (normalised, for example).
         count: Number N of images in the set.
-        terms: Function from distributions to their terms s, not negative; zero if not given.
+        terms: Function from B distributions to their terms s ``[B]``, not negative; zero if not given.
+
+    Attributes:
+        per_image: None: the score depends on no number per gallery item besides the inner product.
     """
 
     per_image: Tensor | None = None
@@ -176,8 +188,8 @@ class DistanceBound:
 class NormalBound(DistanceBound):
     """Bound, for exact search, of the mutual likelihood of isotropic normals.
 
-    The score is -1/2 [d^2 / v + D log v + D log 2 pi] with v = v_a + v_b. It falls with the squared distance d^2; for a
-    given one it is largest at v = d^2 / D.
+    The score is -1/2 [d^2 / v + D log v + D log 2 pi], with d the distance of the means and v = v_a + v_b the sum of
+    the variances. It falls as d^2 rises; at a given d^2 it is largest at v = d^2 / D.
 
     Args:
         rows_at: Function from rows ``[B]`` of the set of images to their distributions.
@@ -203,7 +215,8 @@ class NormalBound(DistanceBound):
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
 
-        Such a bound is the score at the variance in [low, high] that is best for the distance of query and group.
+        A bound is the score at the largest inner product, that is the smallest distance, of query and group, and at the
+        variance in [low, high] of the gallery item that is best for this distance.
 
         Args:
             inner: Largest inner product ``[B, n]`` of each query with a group.
@@ -218,7 +231,10 @@ class NormalBound(DistanceBound):
         return self._score(squared, best)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the terms of a query's scores: largest distance over smallest variance, plus logarithms.
+        """Upper bound ``[B]`` on the absolute size of the terms in a query's scores, from which rounding errors follow.
+
+        It is 1/2 [d^2 / v + D (|log v| + log 2 pi)] with d the distance of the means and v the sum of the two
+        variances, each term at its largest over the gallery.
 
         Args:
             rows: Rows ``[B]`` of the queries in the set of images.
@@ -236,11 +252,11 @@ class NormalBound(DistanceBound):
 class VonMisesFisherBound:
     """Bound, for exact search, of the mutual likelihood of two vMFs.
 
-    The score is log C(k_a) + log C(k_b) - log C(|k_a mu_a + k_b mu_b|), with C the normaliser. With L(k) = log C(0) -
-    log C(k), it is L(joint) - L(k_a) - L(k_b) + log C(0) and rises with the cosine. L is the cumulant of the uniform
-    distribution along a direction, so it is convex and its second derivatives are variances in [0, 1/D]. Hence a chord
-    between two knots h apart lies above L by at most h^2 / (8 D), and between two concentrations the score exceeds its
-    larger end by at most (difference)^2 / (8 D).
+    The score is log C(k_a) + log C(k_b) - log C(|k_a mu_a + k_b mu_b|), with C the normaliser; it rises with the cosine
+    of the modes. With L(k) = log C(0) - log C(k), it is L(|k_a mu_a + k_b mu_b|) - L(k_a) - L(k_b) + log C(0). L is the
+    cumulant of the uniform distribution along a direction, so it is convex and its second derivatives are variances in
+    [0, 1/D]. This bounds two errors. Linear interpolation of L between knots h apart is too large by at most h^2/(8D).
+    For k_b in [low, high] the score exceeds the larger of its values at the two ends by at most (high - low)^2/(8D).
 
     Args:
         rows_at: Function from rows ``[B]`` of the set of images to their distributions.
@@ -312,9 +328,10 @@ class VonMisesFisherBound:
         return bound.sub_(self._log[rows, None]).add_(self._sag + vmf_log_uniform(self._dim))
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the terms of a query's scores: twice the largest sum of concentrations, plus |log C(0)|.
+        """Upper bound ``[B]`` on the absolute size of the terms in a query's scores, from which rounding errors follow.
 
-        C is the normaliser of the vMF.
+        It is twice the largest sum of the concentrations of query and gallery item, plus |log C(0)|, with C the
+        normaliser of the vMF.
 
         Args:
             rows: Rows ``[B]`` of the queries in the set of images.
@@ -324,14 +341,15 @@ class VonMisesFisherBound:
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
-    """Bound of the mutual likelihood score, for exact search, that fits the kind of the distributions.
-
-    None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not separate from
-    the distance.
+    """Make the bound of the mutual likelihood score, for exact search, that fits the kind of the distributions.
 
     Args:
-        rows_at: Function from rows ``[B]`` of the set to their distributions.
+        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
         count: Number of images in the set.
+
+    Returns:
+        None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not separate
+        from the distance.
     """
     cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
     if cls is IsotropicNormal:

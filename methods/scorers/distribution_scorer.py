@@ -14,7 +14,7 @@ from .registry import get_scorer
 
 
 class DistributionScorer:
-    """Scorer, a function that compares two sets of embeddings, bound to one batch of distributions.
+    """Scorer, a function that compares two sets of embeddings, together with one batch of N distributions to compare.
 
     It gives scores in float64 between images that are named by their rows in the batch; higher = more similar.
 
@@ -58,9 +58,11 @@ class DistributionScorer:
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
-        """Score as a function of one inner product, with which an exact search skips most of a gallery.
+        """Make the bound of the score for an exact nearest-neighbour search; None if the score does not allow one.
 
-        None if the score is no such function.
+        The bound, a :class:`.Bound`, writes the score of a query and a gallery item as a function of one inner product,
+        and gives upper bounds of the scores of a query with whole groups of gallery items. A search skips the groups
+        whose upper bound is below the best scores found. A score that is no such function has no bound.
         """
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
 

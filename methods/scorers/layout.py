@@ -8,7 +8,8 @@ from torch import Tensor
 class Matrix:
     """Layout in which all pairs of two batches ``[Na]`` and ``[Nb]`` are scored, ``[Na, Nb]``, by matrix products.
 
-    A score is written once with the functions of a layout, and also works for :class:`Pairs`.
+    A score function gets the layout as an argument and calls its functions, so that one formula serves this layout and
+    :class:`Pairs`.
     """
 
     @staticmethod
@@ -31,7 +32,8 @@ class Matrix:
 class Pairs:
     """Layout in which aligned pairs of two batches ``[N]`` are scored, ``[N]``.
 
-    A score is written once with the functions of a layout, and also works for :class:`Matrix`.
+    A score function gets the layout as an argument and calls its functions, so that one formula serves this layout and
+    :class:`Matrix`.
     """
 
     @staticmethod

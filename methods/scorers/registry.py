@@ -69,7 +69,7 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
     """Register a plug-in's scorer, a function that compares two sets of embeddings, for use by name.
 
     Args:
-        spec: The scorer. Its results count as dependent on the code of the module that calls this function.
+        spec: The scorer. The module that calls this function counts as its source code, on which stored results depend.
 
     Returns:
         The scorer, unchanged.
@@ -96,7 +96,8 @@ def get_scorer(name: str) -> ScorerSpec:
 def scorer_module(name: str) -> str:
     """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``.
 
-    The module is not imported. A scorer is a function that compares two sets of embeddings.
+    The module is not imported. A scorer is a function that compares two sets of embeddings, such as ``mls``, the mutual
+    likelihood score.
 
     Raises:
         ValueError: If there is none of that name; the message gives the nearest known one.

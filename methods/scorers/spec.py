@@ -21,9 +21,11 @@ def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
 
 
 def no_bound(rows_at: Rows, count: int) -> None:
-    """Return None in place of a bound for exact search: for a scorer that is no function of an inner product.
+    """Return None in place of a bound for exact search: for a scorer whose score is no function of an inner product.
 
-    The arguments, a function from rows to distributions and the number of images, are not used.
+    Args:
+        rows_at: Function from rows of a set of images to their distributions; not used.
+        count: Number of images in the set; not used.
     """
     return None
 
@@ -41,9 +43,10 @@ class ScorerSpec:
             per image and not once per pair; different seeds keep the draws of two batches apart.
         prepare_once: Whether preparation is expensive or random, so that it must be done once for a whole set.
         options: Names of the keyword options of ``score`` (trained parameters of a scorer).
-        bound: Function ``(rows_at, count) -> bound``, where ``rows_at`` gives prepared distributions of some of
-            ``count`` images. A bound is the score as a function of one inner product and one number per image, with
-            which an exact search skips most of a gallery; None if the score is no such function.
+        bound: Function ``(rows_at, count) -> bound`` for exact search. ``rows_at`` maps rows of a set of ``count``
+            images to their prepared distributions. The bound, a :class:`.Bound`, writes the score as a function of one
+            inner product and one number per image and gives upper bounds of it, so that a search skips most of a
+            gallery; None if the score is no such function.
     """
 
     name: str
