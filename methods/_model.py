@@ -81,6 +81,13 @@ class EmbeddingModel(nn.Module):
         """True if the backbone is not trained, so that its features can be computed once and reused."""
         return "backbone" not in self.method.trained_parts
 
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``; in training, those of :attr:`precision`."""
+        lower = self.training and self.precision != torch.float32
+        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
+            features: Tensor = self.backbone(images)
+        return features
+
     def embed_features(self, features: Tensor) -> Embedding:
         """Embeddings from pooled features ``[B, F]``."""
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
@@ -90,11 +97,8 @@ class EmbeddingModel(nn.Module):
         return Embedding(raw, self.method.distribution(raw, spread))
 
     def forward(self, images: Tensor) -> Embedding:
-        """Embeddings from images ``[B, C, H, W]``; in training, the backbone runs in :attr:`precision`."""
-        lower = self.training and self.precision != torch.float32
-        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
-            features = self.backbone(images)
-        return self.embed_features(features)
+        """Embeddings from images ``[B, C, H, W]``."""
+        return self.embed_features(self.features(images))
 
     def scorer_options(self) -> dict[str, float]:
         """Trained parameters of the method's scorer, such as HIB's scale and bias."""

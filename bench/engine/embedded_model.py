@@ -14,13 +14,16 @@ from torch.distributions import Distribution
 
 from ..datasets.corruptions.apply import corrupted
 from ..datasets.image_set import ImageSet
+from ..errors import UnitFailed
 from ..methods._base import Method
+from ..methods._model import EmbeddingModel
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell
-from .networks import embed, load_model
+from .networks import check_finite, embed, load_model
+from .running import PatientScorer, Running
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class EmbeddedModel:
         trained: Record of the training unit.
         validation: The images of the split ``val``.
         device: Where matrices of scores are computed.
+        running: The unit that tests it.
     """
 
     method: Method
@@ -44,10 +48,17 @@ class EmbeddedModel:
     trained: TrainRecord
     validation: ImageSet
     device: str
+    running: Running
 
     @classmethod
     def of(
-        cls, unit: str, cell: Cell, site: Site, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
+        cls,
+        unit: str,
+        cell: Cell,
+        site: Site,
+        quality: Mapping[str, Tensor],
+        seeds: Mapping[str, int],
+        running: Running,
     ) -> EmbeddedModel:
         """Embed the test images, clean and corrupted, and the validation images of a trained unit.
 
@@ -58,6 +69,10 @@ class EmbeddedModel:
             quality: 1 - severity of each test image (for the crop, the fraction of the side that is kept), ``[N]``, by
                 name of the corruption.
             seeds: Seed of the random draws of each corruption, by its name.
+            running: The unit that tests it.
+
+        Raises:
+            UnitFailed: If an embedding is not finite or a confidence is not a number.
         """
         model, trained = load_model(cell, unit, site)
         spec = trained.spec
@@ -69,7 +84,10 @@ class EmbeddedModel:
         }
         for kind, left in quality.items():
             loaders[f"test_{kind}"] = (partial(_corrupted, tests, kind, left, seeds[kind]), len(tests))
-        embedded = {split: embed(model, load, count, site.device) for split, (load, count) in loaders.items()}
+        embedded = {
+            split: _embedded(split, model, load, count, site.device, running)
+            for split, (load, count) in loaders.items()
+        }
         return cls(
             model.method,
             {split: distribution for split, (distribution, _) in embedded.items()},
@@ -78,6 +96,7 @@ class EmbeddedModel:
             trained,
             validation,
             site.device,
+            running,
         )
 
     @property
@@ -87,16 +106,33 @@ class EmbeddedModel:
 
     def scorer(self, name: str, split: str) -> Scorer:
         """Scorer of a name for pairs of images of a split, with its trained parameters."""
-        return DistributionScorer(name, self.embeddings[split], self.options, self.device)
+        scorer = DistributionScorer(name, self.embeddings[split], self.options, self.device)
+        return PatientScorer(scorer, self.running)
 
     def modes(self, split: str) -> Scorer:
         """Scorer that compares images of a split by the modes of their distributions."""
-        return mode_scorer(self.embeddings[split], self.device)
+        return PatientScorer(mode_scorer(self.embeddings[split], self.device), self.running)
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
+
+
+def _embedded(
+    split: str,
+    model: EmbeddingModel,
+    load: Callable[[Tensor], Tensor],
+    count: int,
+    device: str,
+    running: Running,
+) -> tuple[Distribution, dict[str, Tensor]]:
+    embedded = embed(model, load, count, device, running=running, step=f"embedding of split {split}")
+    try:
+        check_finite(*embedded)
+    except ValueError as error:
+        raise UnitFailed(f"split {split}: {error}") from error
+    return embedded
 
 
 def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ import torch
 from .._version import __version__
 from ..site import Site
 from ..store.records import Environment
+from .running import Running
 
 
-def environment(site: Site, started: float) -> Environment:
+def environment(site: Site, started: float, running: Running) -> Environment:
     """Machine, software and run time of a unit that began at ``started``, a value of ``time.perf_counter()``."""
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
@@ -25,4 +26,5 @@ def environment(site: Site, started: float) -> Environment:
         threads=torch.get_num_threads(),
         seconds=round(time.perf_counter() - started, 3),
         peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // per_mib,
+        **running.sizes,
     )
