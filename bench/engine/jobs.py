@@ -79,6 +79,17 @@ class EpochDone(_Message):
     epoch: int
 
 
+class Alive(_Message):
+    """Event: a unit is at work, at most ten a second.
+
+    Attributes:
+        step: What it begins.
+    """
+
+    event: Literal["alive"] = "alive"
+    step: str
+
+
 class Done(_Message):
     """Event: a job is done; what it wrote is in the results folder, what it proposed is here."""
 
@@ -103,7 +114,7 @@ class Failed(_Message):
     log: str
 
 
-Event = EpochDone | Done | Failed
+Event = EpochDone | Alive | Done | Failed
 
 JOBS: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="job")])
 EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
