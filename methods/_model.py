@@ -21,6 +21,10 @@ class Embedding(NamedTuple):
     distribution: Distribution
 
 
+class NonFiniteEmbeddings(ValueError):
+    """Embeddings of a network that has diverged: some are infinite or not a number."""
+
+
 class EmbeddingModel(nn.Module):
     """Backbone, heads and objective of one method.
 
@@ -89,12 +93,22 @@ class EmbeddingModel(nn.Module):
         return features
 
     def embed_features(self, features: Tensor) -> Embedding:
-        """Embeddings from pooled features ``[B, F]``."""
+        """Embeddings from pooled features ``[B, F]``.
+
+        Raises:
+            NonFiniteEmbeddings: If the distribution refuses them because they are not finite.
+        """
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
         features = features.float()
         raw = self.mean(features)
         spread = None if self.spread is None else self.spread(features)
-        return Embedding(raw, self.method.distribution(raw, spread))
+        try:
+            return Embedding(raw, self.method.distribution(raw, spread))
+        except ValueError as error:
+            bad = ~torch.isfinite(raw if spread is None else torch.cat([raw, spread.flatten(1)], 1)).all(1)
+            if not bool(bad.any()):
+                raise
+            raise NonFiniteEmbeddings(f"{int(bad.sum())} of {len(bad)} embeddings are not finite") from error
 
     def forward(self, images: Tensor) -> Embedding:
         """Embeddings from images ``[B, C, H, W]``."""

@@ -16,7 +16,7 @@ from ..datasets.corruptions.apply import corrupted
 from ..datasets.image_set import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
-from ..methods._model import EmbeddingModel
+from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
 from ..site import Site
@@ -127,10 +127,10 @@ def _embedded(
     device: str,
     running: Running,
 ) -> tuple[Distribution, dict[str, Tensor]]:
-    embedded = embed(model, load, count, device, running=running, step=f"embedding of split {split}")
     try:
+        embedded = embed(model, load, count, device, running=running, step=f"embedding of split {split}")
         check_finite(*embedded)
-    except ValueError as error:
+    except NonFiniteEmbeddings as error:
         raise UnitFailed(f"split {split}: {error}") from error
     return embedded
 

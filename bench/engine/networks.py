@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..methods._model import EmbeddingModel
+from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..seeds import seed_for
@@ -179,7 +179,7 @@ def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) 
         confidences: Their confidences by name, each ``[N]``; a confidence may be infinite.
 
     Raises:
-        ValueError: If a number of a distribution is not finite, or a confidence is not a number.
+        NonFiniteEmbeddings: If a number of a distribution is not finite, or a confidence is not a number.
     """
     bad = {
         f"embeddings ({name})": ~torch.isfinite(value.flatten(1) if value.dim() > 1 else value[:, None]).all(1)
@@ -188,4 +188,4 @@ def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) 
     bad |= {f"confidences ({name})": torch.isnan(value) for name, value in confidences.items()}
     for what, rows in bad.items():
         if bool(rows.any()):
-            raise ValueError(f"{int(rows.sum())} of {len(rows)} {what} are not finite")
+            raise NonFiniteEmbeddings(f"{int(rows.sum())} of {len(rows)} {what} are not finite")

@@ -51,7 +51,14 @@ class JobCrashed(JobFailed):
     """A job ended with an error that says nothing about its setting: a bug, a missing file, no memory."""
 
 
-SETTING_ERRORS = {"UnitFailed", "FloatingPointError", "OverflowError", "ZeroDivisionError", "LinAlgError"}
+SETTING_ERRORS = {
+    "UnitFailed",
+    "NonFiniteEmbeddings",
+    "FloatingPointError",
+    "OverflowError",
+    "ZeroDivisionError",
+    "LinAlgError",
+}
 """What a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
 unrecorded, so that a fixed bug or a freed disk is not remembered as a bad setting."""
 

@@ -82,7 +82,7 @@ def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: 
 
 
 class PatientScorer:
-    """A scorer whose blocks of scores are halved when memory runs out.
+    """A scorer whose blocks of scores become smaller when memory runs out.
 
     Args:
         scorer: The scorer.
@@ -91,32 +91,20 @@ class PatientScorer:
 
     def __init__(self, scorer: Scorer, running: Running) -> None:
         self.name = scorer.name
-        self._scorer, self._running = scorer, running
+        self._scorer = scorer
+        self._running = Running(running.alive)  # the size of its blocks is not that of chunks of images
         bound = getattr(scorer, "bound", None)
         if bound is not None:
             self.bound = bound
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between two lists of rows."""
-        return self._halving(queries, lambda rows: self._scorer.matrix(queries[rows], gallery))
+        return self._in_parts(len(queries), lambda rows: self._scorer.matrix(queries[rows], gallery))
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of aligned rows."""
-        return self._halving(left, lambda rows: self._scorer.pairs(left[rows], right[rows]))
+        return self._in_parts(len(left), lambda rows: self._scorer.pairs(left[rows], right[rows]))
 
-    def _halving(self, items: Tensor, work: Callable[[slice], Tensor]) -> Tensor:
-        self._running.alive(f"scores by {self.name}")
-        return _halving(slice(0, len(items)), work, self.name)
-
-
-def _halving(rows: slice, work: Callable[[slice], Tensor], name: str) -> Tensor:
-    try:
-        return work(rows)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        if rows.stop - rows.start <= 1:
-            raise OutOfMemory(f"scores by {name}", first_line(error)) from error
-    release_memory()
-    middle = (rows.start + rows.stop) // 2
-    return torch.cat([_halving(part, work, name) for part in (slice(rows.start, middle), slice(middle, rows.stop))])
+    def _in_parts(self, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = in_chunks(count, count, lambda rows, _: work(rows), self._running, f"scores by {self.name}")
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

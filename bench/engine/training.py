@@ -18,7 +18,7 @@ from torch import Tensor
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed, first_line
-from ..methods._model import Embedding
+from ..methods._model import Embedding, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
@@ -199,10 +199,25 @@ class Trainer:
             self.running.alive(step)
             self.optimisation.set_rate(epoch * self.steps + number, self.steps)
             loss_of = partial(self._loss, self.data.train.labels[rows].to(self.site.device), step)
-            loss = self.micro_batches.gradients(batch, loss_of, heads_only)
+            try:
+                loss = self.micro_batches.gradients(batch, loss_of, heads_only)
+            except ValueError as error:
+                self._blame_divergence(error, step)
+                raise
             self.optimisation.update(heads_only=heads_only)
             total += loss.double().cpu()
         return float(total) / self.steps
+
+    def _blame_divergence(self, error: ValueError, step: str) -> None:
+        """Raise a failure of the unit if an error comes from numbers that are not finite.
+
+        Raises:
+            UnitFailed: If embeddings or weights are not finite.
+        """
+        if isinstance(error, NonFiniteEmbeddings):
+            raise UnitFailed(f"{error} in {step}") from error
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
 
     def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
         """The scalar loss of the embeddings of a batch.
@@ -214,7 +229,7 @@ class Trainer:
         if not torch.isfinite(loss):
             raise UnitFailed(f"loss became {loss.item()} in {step}")
         if not torch.isfinite(embedding.raw.detach()).all():
-            raise UnitFailed(f"embeddings became non-finite in {step}")
+            raise UnitFailed(f"some embeddings are not finite in {step}")
         return loss
 
     def validate(self, epoch: int, loss: float) -> Epoch:
@@ -224,8 +239,11 @@ class Trainer:
             UnitFailed: If the embeddings cannot be ranked, or the loss is not finite.
         """
         model, labels = self.model, self.data.val.labels
-        distribution = self.inputs.validation(model)
         selection, device = self.spec.selection, self.site.device
+        try:
+            distribution = self.inputs.validation(model)
+        except NonFiniteEmbeddings as error:
+            raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
         try:
             check_finite(distribution, {})
             scorer: Scorer = DistributionScorer(selection.scorer, distribution, model.scorer_options(), device)
