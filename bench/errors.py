@@ -93,7 +93,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _ALLOCATORS)
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        any(words in text for words in _ALLOCATORS) or text.endswith("could not create a primitive")
+    )
 
 
 _ALLOCATORS = (
@@ -104,7 +107,8 @@ _ALLOCATORS = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-"""Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out."""
+"""Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out. oneDNN says "could
+not create a primitive" and nothing more; with more behind it, it is something else."""
 
 
 def first_line(error: BaseException, limit: int = LINE) -> str:

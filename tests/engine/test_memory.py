@@ -1,6 +1,8 @@
 """What happens when memory runs out: smaller parts of the same work where that is possible, else a line of advice."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -41,6 +43,8 @@ REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
         (RuntimeError(f"{REAL} 8 bytes"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),
     ],
@@ -56,6 +60,56 @@ def test_torch_on_this_machine_raises_one_of_them():
     with pytest.raises(MemoryError) as caught:
         np.empty(1 << 50)
     assert is_out_of_memory(caught.value)
+
+
+REAL_LIMIT = """
+import gc, resource
+import torch
+from bench.engine.micro_batches import MicroBatches
+from bench.engine.optim import Optimisation
+from bench.engine.running import Running
+from bench.methods._model import EmbeddingModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.protocols.recipes._base import Optim
+
+
+class Images:
+    through_backbone = True
+
+    def embed_batch(self, model, inputs):
+        return model(inputs)
+
+
+def gradients():
+    torch.manual_seed(0)
+    model = EmbeddingModel(CosFace(), build_backbone("resnet18", 3, None, "statistics"), 16, 8).train()
+    optim = Optim(optimizer="sgd", lr=0.1, lr_objective=0.1, epochs=1, weight_decay=0.0)
+    steps = MicroBatches(model, Images(), Optimisation(model, optim, "cpu"), Running())
+    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    return steps.running.micro_batch, [parameter.grad for parameter in model.parameters()]
+
+
+torch.set_num_threads(1)
+images, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
+size, expected = gradients()
+assert size is None
+gc.collect()
+there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (there + (200 << 20),) * 2)
+size, found = gradients()
+print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expected, found)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_a_host_that_has_no_more_memory():
+    done = subprocess.run([sys.executable, "-c", REAL_LIMIT], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    size, worst = done.stdout.split()
+    assert int(size) in (16, 8, 4)
+    assert float(worst) < 1e-4
 
 
 class _Double(EmbeddingModel):
@@ -274,10 +328,10 @@ def _smoke(tmp_path, method="cosface", epochs=1):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """A training on eight classes of four photographs with frozen batch-norm statistics."""
+    """A training on sixteen classes of four photographs with frozen batch-norm statistics."""
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
-    for c in range(8):
+    for c in range(16):
         for i in range(4):
             path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -499,3 +553,52 @@ def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypat
     (test,) = plan.test_specs({0: spec})
     with pytest.raises(UnitFailed, match=rf"^split test_crop: 1 of \d+ {what} \(\w+\) are not finite$"):
         run_tests([test], plan.cell, site)
+
+
+LIMITED = """
+import torch
+from bench.methods import CosineClassifier, Method, register
+from bench.methods._model import EmbeddingModel
+
+FEATURES = EmbeddingModel.features
+
+
+def limited(self, images):
+    if self.training and len(images) > 3:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return FEATURES(self, images)
+
+
+EmbeddingModel.features = limited
+
+
+@register
+class Mine(Method):
+    '''A softmax that finds little memory.'''
+
+    name = "mine"
+    summary = "a softmax that finds little memory"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, scale=12.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_finds_little_memory(cli, tmp_path, photos, monkeypatch):
+    (tmp_path / "mine.py").write_text(LIMITED)
+    photos("unused")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    small = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
+    options = ("--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--plugin", tmp_path / "mine.py")
+    done = cli(
+        "run", "--method", "mine", "--dataset", "folder", "--data-root", tmp_path / "photos", "--backbone",
+        "test_resnet", "--weights", "none", *options, *(part for pin in small for part in ("--set", f"data.{pin}")),
+    )  # fmt: skip
+    said = " ".join(done.stderr.split())
+    assert "memory ran out: trained in micro-batches of 2" in said
+    assert "1 trainings done" in said
+    done = cli("run", "--method", "mine", "--dataset", "ndigit_smoke", *options, "--results", "other", check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
+    assert "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch" in line

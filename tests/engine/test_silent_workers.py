@@ -35,11 +35,11 @@ def workers(monkeypatch):
     return of
 
 
-def _run(silence, jobs=1):
+def _run(silence):
     async def run():
         there = Pool(1, silence)
         try:
-            return [await there.run(JOB) for _ in range(jobs)]
+            return [await there.run(JOB)]
         finally:
             await there.stop()
 
@@ -49,14 +49,14 @@ def _run(silence, jobs=1):
 def test_a_worker_that_makes_no_progress_is_ended_and_named(workers):
     workers((0, STEP), (1000, DONE))
     with pytest.raises(
-        WorkerSilent, match=r"^no progress for 0\.02 min at about 'epoch 1, batch 7'; ended \(--stall\)$"
+        WorkerSilent, match=r"^no progress for 0\.1 min at about 'epoch 1, batch 7'; ended \(--stall\)$"
     ):
-        _run(1.2)
+        _run(6.0)
 
 
 def test_progress_counts_and_not_the_length_of_a_job(workers):
-    workers(*[(0.5, STEP)] * 8, (0, DONE))
-    assert _run(3.0, jobs=2) == [Done(), Done()]
+    workers(*[(0.5, STEP)] * 14, (0, DONE))
+    assert _run(6.0) == [Done()]
 
 
 def test_without_a_limit_a_silent_worker_is_waited_for(workers):
