@@ -10,7 +10,17 @@ import typer
 
 from ._version import __version__
 from .commands import catalogue, data, embed, new, reproduce, results, run, score, test
-from .errors import LINE, UnitFailed, UserError, first_line, from_plugin, place_of, printable, shortened
+from .errors import (
+    LINE,
+    UnitFailed,
+    UserError,
+    first_line,
+    from_plugin,
+    is_out_of_memory,
+    place_of,
+    printable,
+    shortened,
+)
 
 app = typer.Typer(
     name="bench",
@@ -83,6 +93,8 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, _CLICK_ERROR):
             return _usage_error(error)
         return _blame_plugin(error)
+    except BaseException as error:  # sys.exit in a plug-in, say
+        return _blame_plugin(error)
 
 
 def _complain(message: str, code: int) -> int:
@@ -90,8 +102,10 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _blame_plugin(error: Exception) -> int:
-    """One line with the place of an error in a plug-in; an error of our own goes on."""
+def _blame_plugin(error: BaseException) -> int:
+    """One line with the place of an error in a plug-in, or about memory; any other error goes on."""
+    if is_out_of_memory(error):
+        return _complain(f"out of memory: {first_line(error)}; try smaller settings", 1)
     if not from_plugin(error):
         raise error
     line = f"{place_of(error)}: {type(error).__name__}: {first_line(error)}"

@@ -69,6 +69,49 @@ class UnitFailed(Exception):
         self.what = what
 
 
+class OutOfMemory(UnitFailed):
+    """Memory ran out where smaller parts of the work do not help; the message says what does.
+
+    Args:
+        what: Work that failed, or why it has no smaller parts.
+        said: Message of the allocator.
+        further: Further settings that need less memory, each after a comma.
+    """
+
+    def __init__(self, what: str, said: str, further: str = "") -> None:
+        super().__init__(
+            f"out of memory ({what}): try lower data.classes_per_batch, data.images_per_class or"
+            f" data.image_size{further}, fewer --workers: {shortened(said, LINE // 2)}"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Check if an error says that memory ran out: of Python and NumPy, or of torch on the host or on a GPU.
+
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
+        (True, False)
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        any(words in text for words in _ALLOCATORS) or text.endswith("could not create a primitive")
+    )
+
+
+_ALLOCATORS = (
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "out of memory",
+    "std::bad_alloc",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out. oneDNN says "could
+not create a primitive" and nothing more; with more behind it, it is something else."""
+
+
 def first_line(error: BaseException, limit: int = LINE) -> str:
     """Message of an error as one line of at most ``limit`` characters.
 

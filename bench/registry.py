@@ -72,8 +72,6 @@ class Entry:
             assert self.path is not None
             module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             what = f"{NOUNS[self.kind]} {self.name!r} from {self.origin}"
             raise UserError(f"{what} does not import: {_reason(error)}") from error
@@ -298,8 +296,6 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
             raise UserError(f"--plugin {path}: no such file")
         try:
             import_file(path)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             raise UserError(f"--plugin {path} does not import: {_reason(error)}") from error
         packages.append(plugin_name(path).rpartition(".")[0])

@@ -27,6 +27,10 @@ class Embedding(NamedTuple):
     distribution: Distribution
 
 
+class NonFiniteEmbeddings(ValueError):
+    """Embeddings of a network that has diverged: some are infinite or not a number."""
+
+
 class EmbeddingModel(nn.Module):
     """Network of one method: backbone, mean head, spread head (if any) and objective.
 
@@ -91,23 +95,37 @@ class EmbeddingModel(nn.Module):
         """True if the backbone is not trained, so that its features can be computed once and reused."""
         return "backbone" not in self.method.trained_parts
 
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``; in training, those of :attr:`precision`."""
+        lower = self.training and self.precision != torch.float32
+        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
+            features: Tensor = self.backbone(images)
+        return features
+
     def embed_features(self, features: Tensor) -> Embedding:
-        """Embeddings of images from their pooled features ``[B, F]``."""
+        """Embeddings of images from their pooled features ``[B, F]``.
+
+        Raises:
+            NonFiniteEmbeddings: If the distribution refuses them because they are not finite.
+        """
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
         features = features.float()
         raw = self.mean(features)
         spread = None if self.spread is None else self.spread(features)
-        return Embedding(raw, self.method.distribution(raw, spread))
+        try:
+            return Embedding(raw, self.method.distribution(raw, spread))
+        except ValueError as error:
+            bad = ~torch.isfinite(raw if spread is None else torch.cat([raw, spread.flatten(1)], 1)).all(1)
+            if not bool(bad.any()):
+                raise
+            raise NonFiniteEmbeddings(f"{int(bad.sum())} of {len(bad)} embeddings are not finite") from error
 
     def forward(self, images: Tensor) -> Embedding:
         """Embeddings of images ``[B, C, H, W]``.
 
         In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
         """
-        lower = self.training and self.precision != torch.float32
-        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
-            features = self.backbone(images)
-        return self.embed_features(features)
+        return self.embed_features(self.features(images))
 
     def scorer_options(self) -> dict[str, float]:
         """Trained parameters of the scorer by name, such as HIB's ``scale`` and ``bias``; empty for most methods.

@@ -31,6 +31,7 @@ from .sections import SectionedCommand
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..engine.pool import Pool
     from ..engine.scheduler import Outcome
     from ..planning.plan import Plan
     from ..planning.request import RunRequest
@@ -62,7 +63,7 @@ class RunCommand(SectionedCommand):
         "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim"),
         "Budget": ("seeds", "trials", "sampler", "select_by", "folds"),
         "Tests": ("scorers", "corruptions"),
-        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device"),
+        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "stall"),
         "Results": ("results", "on_existing", "dry_run"),
     }
 
@@ -146,6 +147,15 @@ def run(
     results: Results = DEFAULT_RESULTS,
     workers: Workers = None,
     device: TrainingDevice = Device.auto,
+    stall: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="End a training or test that has made no progress for so long; without it a hung plug-in is waited"
+            " for.",
+            metavar="MINUTES",
+        ),
+    ] = None,
     plugin: Plugins = None,
     scorers: Annotated[
         list[str] | None,
@@ -224,7 +234,7 @@ def run(
         sweeps=tuple(sweep or ()),
     )
     site = site_of(results, plugin=plugin, data_root=data_root, weights=weights, allow_partial=allow_partial)
-    raise typer.Exit(run_request(request, site, results, workers, device.value, on_existing, dry_run))
+    raise typer.Exit(run_request(request, site, results, workers, device.value, on_existing, dry_run, stall))
 
 
 def run_request(
@@ -235,6 +245,7 @@ def run_request(
     device: str,
     on_existing: OnExisting,
     dry_run: bool,
+    stall: float | None = None,
 ) -> int:
     """Carry out a request of ``bench run``, or print its plan.
 
@@ -247,6 +258,7 @@ def run_request(
         device: ``auto``, ``cpu`` or ``cuda``.
         on_existing: Treatment of results that exist.
         dry_run: Whether to print the plan and stop.
+        stall: Minutes without progress after which a training or test is given up; None for no limit.
 
     Returns:
         Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
@@ -272,7 +284,7 @@ def run_request(
     def write_tables(outcome: Outcome) -> None:
         _summarise(outcome, site, results, console)
 
-    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console, write_tables)
+    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console, write_tables, stall)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -287,6 +299,7 @@ def carry_out(
     on_existing: OnExisting,
     console: Console,
     write_tables: Callable[[Outcome], None],
+    stall: float | None = None,
 ) -> Outcome | None:
     """Train and test everything that is planned, one batch after the other in the same worker processes.
 
@@ -300,12 +313,14 @@ def carry_out(
         on_existing: Treatment of results that exist.
         console: Where progress goes.
         write_tables: Called with the outcome while no other process writes tables of the folder.
+        stall: Minutes without progress after which a unit is given up; None for no limit.
 
     Returns:
         Failures, and counts of trainings that were done or reused; None if the run was interrupted.
     """
     import asyncio
 
+    from ..engine.pool import Pool
     from ..planning.existing import check_none
     from ..resources import cores, worker_count
 
@@ -328,7 +343,7 @@ def carry_out(
             markup=False,
         )
         try:
-            outcome = _execute(batches, there, count, console, rerun)
+            outcome = _execute(batches, there, Pool(count, None if stall is None else 60 * stall), console, rerun)
         except (KeyboardInterrupt, asyncio.CancelledError):
             console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
             return None
@@ -381,11 +396,10 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             raise UserError(str(error)) from None
 
 
-def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, count: int, console: Console, rerun: bool) -> Outcome:
+def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, pool: Pool, console: Console, rerun: bool) -> Outcome:
     import asyncio
     import importlib
 
-    from ..engine.pool import Pool
     from ..engine.scheduler import Outcome, Scheduler
     from ..progress import Display
 
@@ -393,9 +407,9 @@ def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, count: int, consol
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         with interrupt.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
-            return await execute_in(Pool(count))
+            return await execute_in_pool()
 
-    async def execute_in(pool: Pool) -> Outcome:
+    async def execute_in_pool() -> Outcome:
         total = Outcome()
         try:
             await pool.start()

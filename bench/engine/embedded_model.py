@@ -14,13 +14,16 @@ from torch.distributions import Distribution
 
 from ..datasets.corruptions.apply import corrupted
 from ..datasets.image_set import ImageSet
+from ..errors import UnitFailed
 from ..methods._base import Method
+from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell
-from .networks import embed, load_model
+from .networks import check_finite, embed, load_model
+from .running import PatientScorer, Running
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class EmbeddedModel:
         trained: Record (specification and results) of the training.
         validation: The images of the split ``val``.
         device: Where matrices of scores are computed.
+        running: Progress of the test.
     """
 
     method: Method
@@ -48,10 +52,17 @@ class EmbeddedModel:
     trained: TrainRecord
     validation: ImageSet
     device: str
+    running: Running
 
     @classmethod
     def of(
-        cls, unit: str, cell: Cell, site: Site, quality: Mapping[str, Tensor], seeds: Mapping[str, int]
+        cls,
+        unit: str,
+        cell: Cell,
+        site: Site,
+        quality: Mapping[str, Tensor],
+        seeds: Mapping[str, int],
+        running: Running,
     ) -> EmbeddedModel:
         """Embed the test images, clean and corrupted, and the validation images with a trained model.
 
@@ -62,6 +73,10 @@ class EmbeddedModel:
             quality: 1 - severity of each test image (for the crop, the fraction of the side that is kept), ``[N]``, by
                 name of the corruption.
             seeds: Seed of the random draws of each corruption, by its name.
+            running: Progress of the test.
+
+        Raises:
+            UnitFailed: If an embedding is not finite or a confidence is not a number.
         """
         model, trained = load_model(cell, unit, site)
         spec = trained.spec
@@ -73,7 +88,10 @@ class EmbeddedModel:
         }
         for kind, left in quality.items():
             loaders[f"test_{kind}"] = (partial(_corrupted, tests, kind, left, seeds[kind]), len(tests))
-        embedded = {split: embed(model, load, count, site.device) for split, (load, count) in loaders.items()}
+        embedded = {
+            split: _embedded(split, model, load, count, site.device, running)
+            for split, (load, count) in loaders.items()
+        }
         return cls(
             model.method,
             {split: distribution for split, (distribution, _) in embedded.items()},
@@ -82,6 +100,7 @@ class EmbeddedModel:
             trained,
             validation,
             site.device,
+            running,
         )
 
     @property
@@ -96,16 +115,33 @@ class EmbeddedModel:
             name: Name of the scorer, such as ``cosine``.
             split: Name of the split, such as ``test`` or ``val``.
         """
-        return DistributionScorer(name, self.embeddings[split], self.options, self.device)
+        scorer = DistributionScorer(name, self.embeddings[split], self.options, self.device)
+        return PatientScorer(scorer, self.running)
 
     def modes(self, split: str) -> Scorer:
         """Scorer of the negative squared distance between the distributions' modes, for a split such as ``test``."""
-        return mode_scorer(self.embeddings[split], self.device)
+        return PatientScorer(mode_scorer(self.embeddings[split], self.device), self.running)
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means of the embeddings of a split such as ``test``, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
+
+
+def _embedded(
+    split: str,
+    model: EmbeddingModel,
+    load: Callable[[Tensor], Tensor],
+    count: int,
+    device: str,
+    running: Running,
+) -> tuple[Distribution, dict[str, Tensor]]:
+    try:
+        embedded = embed(model, load, count, device, running=running, step=f"embedding of split {split}")
+        check_finite(*embedded)
+    except NonFiniteEmbeddings as error:
+        raise UnitFailed(f"split {split}: {error}") from error
+    return embedded
 
 
 def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
+from ..methods._model import NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, check_backbone, find_weights
 from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
@@ -111,7 +112,10 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
     model = restored(record, folder / WEIGHTS, site)
 
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
-        distribution, confidences = embed(model, load, count, site.device)
+        try:
+            distribution, confidences = embed(model, load, count, site.device)
+        except NonFiniteEmbeddings as error:
+            raise UserError(f"{folder}: {error}; embed with another unit") from error
         parameters = to_arrays(distribution)[1]
         default = model.method.default_confidence
         default = default if default in confidences else "norm"

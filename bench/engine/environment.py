@@ -11,14 +11,16 @@ import torch
 from .._version import __version__
 from ..site import Site
 from ..store.records import Environment
+from .running import Running
 
 
-def environment(site: Site, started: float) -> Environment:
+def environment(site: Site, started: float, running: Running) -> Environment:
     """Record of the machine, the software and the run time of a training or test.
 
     Args:
         site: Its device is recorded.
         started: Value of ``time.perf_counter()`` at the start.
+        running: Progress of the training or test; sizes that memory forced on it are recorded.
     """
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
@@ -30,4 +32,5 @@ def environment(site: Site, started: float) -> Environment:
         threads=torch.get_num_threads(),
         seconds=round(time.perf_counter() - started, 3),
         peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // per_mib,
+        **running.sizes,
     )

@@ -20,6 +20,7 @@ from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
 from .networks import backbone_features, embed
+from .running import Running, in_chunks
 
 
 def generator(*axes: str | int) -> torch.Generator:
@@ -35,6 +36,9 @@ class Inputs(Protocol):
     """
 
     ahead: bool
+
+    through_backbone: bool
+    """Whether inputs are images, which the backbone makes features of."""
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Randomly augmented inputs of a training batch.
@@ -68,8 +72,11 @@ class AugmentedImages:
         device: Where the model is.
     """
 
-    def __init__(self, data: TrainVal, augmentation: object, device: str) -> None:
+    through_backbone = True
+
+    def __init__(self, data: TrainVal, augmentation: object, device: str, running: Running | None = None) -> None:
         self.data = data
+        self.running = running or Running()
         self.augmentation = augmentation
         self.device = device
         # On a CPU, training itself has all cores.
@@ -96,7 +103,8 @@ class AugmentedImages:
 
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-        return embed(model, self.data.val.evaluation, len(self.data.val), self.device)[0]
+        images = self.data.val
+        return embed(model, images.evaluation, len(images), self.device, running=self.running, step="validation")[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Return None: a loss with one weight vector per training class is not defined on validation classes."""
@@ -115,13 +123,23 @@ class CachedFeatures:
         device: Where the model is.
         model: Network with its trained base.
         folder: Folder of the base, where the features are kept.
+        running: The unit.
     """
 
     ahead = False
+    through_backbone = False
 
     def __init__(
-        self, data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, folder: Path
+        self,
+        data: TrainVal,
+        augmentation: object,
+        spec: TrainSpec,
+        device: str,
+        model: EmbeddingModel,
+        folder: Path,
+        running: Running | None = None,
     ) -> None:
+        self.running = running or Running()
         assert spec.base is not None
         views = spec.batches.feature_views
         held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
@@ -131,7 +149,7 @@ class CachedFeatures:
         whole = (path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path))
         path = next(whole, None)
         if path is None:
-            features = save(_features(data, augmentation, spec, device, model))
+            features = save(_features(data, augmentation, spec, device, model, self.running))
             path = folder / f"{stem}{sha256(features)}.safetensors"
             write_atomic(path, features)
         self.device = device
@@ -156,7 +174,8 @@ class CachedFeatures:
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         features = self.features["evaluation"]
-        return embed(model, lambda rows: features[rows], len(features), self.device, features=True)[0]
+        load = features.__getitem__
+        return embed(model, load, len(features), self.device, features=True, running=self.running, step="validation")[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
@@ -174,7 +193,7 @@ class CachedFeatures:
 
 
 def _features(
-    data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel
+    data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, running: Running
 ) -> dict[str, Tensor]:
     """Features of augmented views ``[V, N, F]``, and of the validation images for evaluation ``[N, F]``."""
     features = {}
@@ -182,22 +201,36 @@ def _features(
         stack = []
         for view in range(spec.batches.feature_views):
             gen = generator("features", spec.dataset, split, view)
-            stack.append(_augmented_features(model, images, augmentation, gen, device))
+            stack.append(_augmented_features(model, images, augmentation, gen, device, running))
         features[split] = torch.stack(stack)
     model.eval()
-    features["evaluation"] = backbone_features(model.backbone, data.val.evaluation, len(data.val), device)
+    features["evaluation"] = backbone_features(
+        model.backbone, data.val.evaluation, len(data.val), device, running=running
+    )
     return features
 
 
 @torch.no_grad()
 def _augmented_features(
-    model: EmbeddingModel, images: ImageSet, augmentation: object, gen: torch.Generator, device: str
+    model: EmbeddingModel,
+    images: ImageSet,
+    augmentation: object,
+    gen: torch.Generator,
+    device: str,
+    running: Running,
 ) -> Tensor:
     model.eval()
-    parts = []
+    parts: list[Tensor] = []
     for rows in torch.arange(len(images)).split(256):
-        batch = images.training(rows, augmentation, gen)  # type: ignore[arg-type]
-        parts.append(model.backbone(batch.to(device, memory_format=torch.channels_last)).float().cpu())
+        # The draws of an augmentation depend on how many images are drawn for.
+        batch: Tensor = images.training(rows, augmentation, gen)  # type: ignore[arg-type]
+
+        def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
+            some = batch if len(part) == len(batch) else batch[part]
+            features: Tensor = model.backbone(some.to(device, memory_format=torch.channels_last)).float().cpu()
+            return features
+
+        parts += in_chunks(len(rows), 256, work, running, "features")
     return torch.cat(parts)
 
 

@@ -80,6 +80,17 @@ class EpochDone(_Message):
     epoch: int
 
 
+class Alive(_Message):
+    """Event: a unit is at work, at most ten a second.
+
+    Attributes:
+        step: What it begins.
+    """
+
+    event: Literal["alive"] = "alive"
+    step: str
+
+
 class Done(_Message):
     """Event that a worker reports: a job is done.
 
@@ -110,7 +121,7 @@ class Failed(_Message):
     log: str
 
 
-Event = EpochDone | Done | Failed
+Event = EpochDone | Alive | Done | Failed
 
 JOBS: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="job")])
 EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])

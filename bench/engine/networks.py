@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -10,13 +10,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..methods._model import EmbeddingModel
+from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..seeds import seed_for
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
+from .running import Running, in_chunks
 
 CHUNK = 256
 """Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row
@@ -118,7 +119,13 @@ def _padded(inputs: Tensor, chunk: int) -> Tensor:
 
 @torch.no_grad()
 def backbone_features(
-    backbone: nn.Module, load: Callable[[Tensor], Tensor], count: int, device: str, chunk: int = CHUNK
+    backbone: nn.Module,
+    load: Callable[[Tensor], Tensor],
+    count: int,
+    device: str,
+    chunk: int = CHUNK,
+    running: Running | None = None,
+    step: str = "features",
 ) -> Tensor:
     """Pooled features of a backbone, ``[N, F]`` on the CPU, equal to the last bit to those inside :func:`embed`.
 
@@ -128,12 +135,18 @@ def backbone_features(
         count: Number of images N.
         device: Where the backbone is.
         chunk: Images per forward pass; a short last chunk is padded to it.
+        running: Progress of the training or test that this belongs to.
+        step: Name of the work.
+
+    Raises:
+        OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
     """
-    parts = [
-        backbone(_padded(load(rows).to(device), chunk)).float()[: len(rows)].cpu()
-        for rows in torch.arange(count).split(chunk)
-    ]
-    return torch.cat(parts)
+
+    def work(rows: Tensor, size: int) -> Tensor:
+        features: Tensor = backbone(_padded(load(rows).to(device), size)).float()[: len(rows)].cpu()
+        return features
+
+    return torch.cat(in_chunks(count, chunk, work, running or Running(), step))
 
 
 @torch.no_grad()
@@ -144,6 +157,8 @@ def embed(
     device: str,
     chunk: int = CHUNK,
     features: bool = False,
+    running: Running | None = None,
+    step: str = "embedding",
 ) -> tuple[Distribution, dict[str, Tensor]]:
     """Embed images with a network.
 
@@ -154,20 +169,50 @@ def embed(
         device: Where the network is.
         chunk: Images per forward pass; a short last chunk is padded to it.
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
+        running: Progress of the training or test that this belongs to.
+        step: Name of the work.
 
     Returns:
         One distribution of batch shape ``[N]``, and every confidence the model has by name, each ``[N]``; both on the
         CPU.
+
+    Raises:
+        OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
     """
     model.eval()
-    parts: list[dict[str, Tensor]] = []
-    confidences: list[dict[str, Tensor]] = []
-    kind = ""
-    for rows in torch.arange(count).split(chunk):
-        inputs = _padded(load(rows).to(device), chunk)
+
+    def work(rows: Tensor, size: int) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
+        inputs = _padded(load(rows).to(device), size)
         embedding = model.embed_features(inputs) if features else model(inputs)
         kind, arrays = to_arrays(embedding.distribution)
-        parts.append({name: value[: len(rows)].cpu() for name, value in arrays.items()})
-        confidences.append({n: v[: len(rows)].cpu() for n, v in model.confidences(embedding).items()})
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return from_arrays(kind, joined), {n: torch.cat([part[n] for part in confidences]) for n in confidences[0]}
+        confidences = model.confidences(embedding)
+        return (
+            kind,
+            {name: value[: len(rows)].cpu() for name, value in arrays.items()},
+            {name: value[: len(rows)].cpu() for name, value in confidences.items()},
+        )
+
+    done = in_chunks(count, chunk, work, running or Running(), step)
+    joined = {name: torch.cat([arrays[name] for _, arrays, _ in done]) for name in done[0][1]}
+    confidences = {name: torch.cat([values[name] for _, _, values in done]) for name in done[0][2]}
+    return from_arrays(done[0][0], joined), confidences
+
+
+def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) -> None:
+    """Check that embeddings can be tested.
+
+    Args:
+        distribution: Embeddings, batch shape ``[N]``.
+        confidences: Their confidences by name, each ``[N]``; a confidence may be infinite.
+
+    Raises:
+        NonFiniteEmbeddings: If a number of a distribution is not finite, or a confidence is not a number.
+    """
+    bad = {
+        f"embeddings ({name})": ~torch.isfinite(value.flatten(1) if value.dim() > 1 else value[:, None]).all(1)
+        for name, value in to_arrays(distribution)[1].items()
+    }
+    bad |= {f"confidences ({name})": torch.isnan(value) for name, value in confidences.items()}
+    for what, rows in bad.items():
+        if bool(rows.any()):
+            raise NonFiniteEmbeddings(f"{int(rows.sum())} of {len(rows)} {what} are not finite")

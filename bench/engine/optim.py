@@ -153,8 +153,16 @@ class Optimisation:
             loss: The loss, a scalar.
             heads_only: Whether to leave the backbone as it is.
         """
+        self.backward(loss)
+        self.update(heads_only=heads_only)
+
+    def backward(self, loss: Tensor) -> None:
+        """Set the gradients to those of a loss, a scalar; in half precision they are scaled."""
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
+
+    def update(self, *, heads_only: bool = False) -> None:
+        """Take one optimiser step by the gradients of the parameters; ``heads_only`` leaves the backbone as it is."""
         self.scaler.unscale_(self.optimizer)
         if heads_only:
             self.model.backbone.zero_grad(set_to_none=True)  # an optimiser skips what has no gradient

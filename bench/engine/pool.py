@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import collections
 import os
+import signal
 import sys
 from collections.abc import Callable
 
 from ..errors import UnitFailed
-from .jobs import EVENTS, Done, EpochDone, Failed, Job
+from .jobs import EVENTS, Alive, Done, EpochDone, Event, Failed, Job
 
 ONE_THREAD = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 }
 _LINE_LIMIT = 1 << 26
+_LOOK = 10.0
+"""Longest time between two looks at a silent worker, seconds. Silence is counted in looks and not by a clock, so that a
+run that was stopped and goes on (Ctrl-Z, a laptop that slept) ends no worker."""
 
 
 class JobFailed(UnitFailed):
@@ -39,17 +43,30 @@ class WorkerDied(JobFailed):
     """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
 
 
+class WorkerSilent(JobFailed):
+    """A worker process was ended because it had made no progress for too long."""
+
+
 class JobCrashed(JobFailed):
     """A job ended with an error that its setting (hyper-parameters) is not to blame for: a bug, a missing file."""
 
 
-SETTING_ERRORS = {"UnitFailed", "FloatingPointError", "OverflowError", "ZeroDivisionError", "LinAlgError"}
+SETTING_ERRORS = {
+    "UnitFailed",
+    "NonFiniteEmbeddings",
+    "FloatingPointError",
+    "OverflowError",
+    "ZeroDivisionError",
+    "LinAlgError",
+}
 """What a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
 unrecorded, so that a fixed bug or a freed disk is not remembered as a bad setting."""
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, silence: float | None) -> None:
+        self.silence = silence
+        self.step = ""
         self.process: asyncio.subprocess.Process | None = None
         self.stderr: collections.deque[str] = collections.deque(maxlen=20)
         self._drain: asyncio.Task[None] | None = None
@@ -76,6 +93,7 @@ class _Worker:
             self.stderr.append(line.decode(errors="replace").rstrip())
 
     async def run(self, job: Job, on_epoch: Callable[[int], None]) -> Done:
+        self.step = ""
         if self.process is None or self.process.returncode is not None:
             await self.start()
         process = self.process
@@ -85,10 +103,11 @@ class _Worker:
         try:
             process.stdin.write(job.model_dump_json().encode() + b"\n")
             await process.stdin.drain()
-            while line := await process.stdout.readline():
-                event = EVENTS.validate_json(line)
+            while event := await self._event(process):
                 if isinstance(event, EpochDone):
                     on_epoch(event.epoch)
+                elif isinstance(event, Alive):
+                    self.step = event.step
                 elif isinstance(event, Failed):
                     failure = SettingFailed if event.error in SETTING_ERRORS else JobCrashed
                     raise failure(event.reason, event.place, event.log)
@@ -100,7 +119,38 @@ class _Worker:
         self.process = None
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         tail = f": {self.stderr[-1]}" if self.stderr else ""
-        raise WorkerDied(f"worker process ended in the middle of the job ({how}){tail}")
+        if code == -signal.SIGKILL:
+            tail = "; most likely the system ran out of memory: try fewer --workers or smaller batches"
+        raise WorkerDied(f"worker process ended in the middle of the job ({how}){self._where}{tail}")
+
+    @property
+    def _where(self) -> str:
+        return f" at about {self.step!r}" if self.step else ""
+
+    async def _event(self, process: asyncio.subprocess.Process) -> Event | None:
+        """The next event; None if the process has ended.
+
+        Raises:
+            WorkerSilent: If none came for so long that the process was ended.
+        """
+        assert process.stdout is not None
+        if self.silence is None:
+            line = await process.stdout.readline()
+            return EVENTS.validate_json(line) if line else None
+        look = min(_LOOK, self.silence)
+        silent = 0.0
+        reading = asyncio.ensure_future(process.stdout.readline())
+        try:
+            while not (await asyncio.wait({reading}, timeout=look))[0]:
+                silent += look
+                if silent >= self.silence:
+                    await self.stop()
+                    self.process = None
+                    raise WorkerSilent(f"no progress for {self.silence / 60:g} min{self._where}; ended (--stall)")
+        finally:
+            reading.cancel()
+        line = reading.result()
+        return EVENTS.validate_json(line) if line else None
 
     async def stop(self) -> None:
         if self.process is not None and self.process.returncode is None:
@@ -117,10 +167,11 @@ class Pool:
 
     Args:
         size: Number of workers, each with one job at a time.
+        silence: Seconds without progress after which a worker that has a job is ended; None for no limit.
     """
 
-    def __init__(self, size: int) -> None:
-        self._idle: list[_Worker] = [_Worker() for _ in range(size)]
+    def __init__(self, size: int, silence: float | None = None) -> None:
+        self._idle: list[_Worker] = [_Worker(silence) for _ in range(size)]
         self._all = list(self._idle)
         self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[_Worker]]] = []
         self._count = 0
@@ -154,6 +205,7 @@ class Pool:
             SettingFailed: If the job failed because of its hyper-parameters, with its reason.
             JobCrashed: If it failed for any other reason.
             WorkerDied: If its worker died twice.
+            WorkerSilent: If its worker was ended because it made no progress.
         """
         worker = await self._acquire(priority)
         try:

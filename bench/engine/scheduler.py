@@ -469,8 +469,8 @@ class Scheduler:
             if not trained_here:
                 raise _TrialSettled
             raise UnitFailed(f"the record of train {unit} is missing after its training")
-        if record.note:
-            self.display.log(f"{spec.method} on {spec.dataset}: train {unit}: {record.note}")
+        for note in filter(None, (record.note, record.environment.memory_note)):
+            self.display.log(f"{spec.method} on {spec.dataset}: train {unit}: {note}")
         if trained_here:
             self.outcome.trained += 1
             self.display.advance(cell, epochs - seen)
@@ -531,6 +531,8 @@ class Scheduler:
         record = self.store.tested(cell, spec.id)
         if record is None:
             raise UnitFailed(f"the record of test {spec.id} is missing after its test")
+        if record.environment.memory_note:
+            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {record.environment.memory_note}")
         if cell not in self._tests:
             self._tests[cell] = {test.unit: _of_setting(test) for test in self.store.tests(cell)}
         tests = self._tests[cell]

@@ -30,6 +30,7 @@ from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
+from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
 
@@ -107,21 +108,27 @@ def draw_seed(dataset: str, purpose: str) -> int:
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
-def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
+def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None) -> None:
     """Test the trained models of a replicate (one seed, all folds) on clean and corrupted images; write the records.
 
     Args:
         specs: Specifications of tests of the same models, such as separately and with their embeddings concatenated.
         cell: Protocol, data set and method.
         site: Paths and device.
+        running: Progress of the training or test, for the watchdog and its record.
+
+    Raises:
+        UnitFailed: If an embedding is not finite or a confidence is not a number.
+        OutOfMemory: If memory runs out and smaller parts of the work do not help.
     """
     started = time.perf_counter()
+    running = running or Running()
     units = specs[0].train
     first = site.store.trained(cell, units[0])
     if first is None:
         raise FileNotFoundError(f"training unit {units[0]} has no record")
     images = TestImages.of(first.spec, specs[0].tests, site)
-    members = [EmbeddedModel.of(unit, cell, site, images.quality, images.seeds) for unit in units]
+    members = [EmbeddedModel.of(unit, cell, site, images.quality, images.seeds, running) for unit in units]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
@@ -140,7 +147,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site) -> None:
             corruptions=_corruptions(images),
             rows=tuple(_without_nan(item) for item in rows),
             curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.quality},
-            environment=environment(site, started),
+            environment=environment(site, started, running),
             finished=time.time(),
         )
         site.store.write(record)

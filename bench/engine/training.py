@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import TrainVal
 from ..errors import UnitFailed, first_line
+from ..methods._model import Embedding, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
+from ..protocols.scorers import Scorer
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
@@ -29,24 +31,29 @@ from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .environment import environment
 from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
-from .networks import build_model, load_base
+from .micro_batches import MicroBatches
+from .networks import build_model, check_finite, load_base
 from .optim import Optimisation
+from .running import PatientScorer, Running
 
 EpochDone = Callable[[int], None]
 
 
-def run_training(spec: TrainSpec, site: Site, done: EpochDone) -> TrainRecord:
+def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running | None = None) -> TrainRecord:
     """Train a model, or go on from its last checkpoint, and write its weights and record.
 
     Args:
         spec: Everything that the result depends on.
         site: Paths and device.
         done: Called with the number of finished epochs after each.
+        running: Progress of the training or test, for the watchdog and its record.
 
     Raises:
-        UnitFailed: If the loss or the value that selects the epoch, such as validation MAP@R, becomes non-finite.
+        UnitFailed: If the loss, the embeddings or the value that selects the epoch, such as validation MAP@R, become
+            non-finite.
+        OutOfMemory: If memory runs out and smaller parts of the work do not help.
     """
-    trainer = Trainer(spec, site)
+    trainer = Trainer(spec, site, running)
     trainer.resume_or_start()
     for epoch in trainer.remaining_epochs():
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
@@ -108,10 +115,13 @@ class Trainer:
     Args:
         spec: Everything that the result depends on.
         site: Paths and device.
+        running: Progress of the training or test, for the watchdog and its record.
     """
 
-    def __init__(self, spec: TrainSpec, site: Site) -> None:
+    def __init__(self, spec: TrainSpec, site: Site, running: Running | None = None) -> None:
         self.spec, self.site = spec, site
+        self.running = running or Running()
+        self.running.alive("start")
         self._started = time.perf_counter()
         self.folder = site.store.unit_dir(spec.cell, "train", spec.id)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,19 +134,20 @@ class Trainer:
         self.model.precision = getattr(torch, spec.optim.precision)
         if spec.optim.compile:
             self.model.backbone.compile()
+        self.micro_batches = MicroBatches(self.model, self.inputs, self.optimisation, self.running)
         self.progress = Progress()
 
     def _inputs(self, augmentation: object) -> Inputs:
         """Inputs of the stage; the trained base, if there is one, is loaded first."""
         spec = self.spec
         if spec.base is None:
-            return AugmentedImages(self.data, augmentation, self.site.device)
+            return AugmentedImages(self.data, augmentation, self.site.device, self.running)
         base = Cell(spec.protocol, spec.dataset, spec.base.method)
         load_base(self.model, self.site.store.whole_weights(base, spec.base.unit))
         if not self.model.backbone_frozen:
-            return AugmentedImages(self.data, augmentation, self.site.device)
+            return AugmentedImages(self.data, augmentation, self.site.device, self.running)
         folder = self.site.store.unit_dir(base, "train", spec.base.unit)
-        return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder)
+        return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder, self.running)
 
     @cached_property
     def steps(self) -> int:
@@ -165,7 +176,8 @@ class Trainer:
         raw, labels = [], []
         batches = self._batches("warm start", self.spec.dataset, self.spec.replicate)
         for rows, batch in islice(batches, self.model.method.warm_start_batches):
-            raw.append(self.inputs.embed_batch(self.model, batch).raw)
+            self.running.alive("warm start")
+            raw.append(self.micro_batches.embedding(batch).raw)
             labels.append(self.data.train.labels[rows])
         self.model.load_state_dict(before)
         self.model.method.initialise(self.model, torch.cat(raw), torch.cat(labels).to(self.site.device))
@@ -189,7 +201,8 @@ class Trainer:
             epoch: Number of the epoch, from 0.
 
         Raises:
-            UnitFailed: If a loss is not finite.
+            UnitFailed: If a loss or an embedding is not finite.
+            OutOfMemory: If memory runs out and smaller parts of a batch do not help.
         """
         axes = (self.spec.dataset, self.spec.replicate, epoch)
         heads_only = epoch < self.spec.optim.head_epochs
@@ -199,19 +212,41 @@ class Trainer:
             self.model.backbone.eval()  # its batch statistics do not move either
         total = torch.zeros((), dtype=torch.float64)
         for number, (rows, batch) in enumerate(self._batches(*axes)):
+            step = f"epoch {epoch + 1}, batch {number + 1}"
+            self.running.alive(step)
             self.optimisation.set_rate(epoch * self.steps + number, self.steps)
-            loss = self.loss(rows, batch)
-            if not torch.isfinite(loss):
-                raise UnitFailed(f"loss became {loss.item()} in epoch {epoch + 1}, batch {number + 1}")
-            self.optimisation.step(loss, heads_only=heads_only)
-            total += loss.detach().double().cpu()
+            loss_of = partial(self._loss, self.data.train.labels[rows].to(self.site.device), step)
+            try:
+                loss = self.micro_batches.gradients(batch, loss_of, heads_only)
+            except ValueError as error:
+                self._blame_divergence(error, step)
+                raise
+            self.optimisation.update(heads_only=heads_only)
+            total += loss.double().cpu()
         return float(total) / self.steps
 
-    def loss(self, rows: Tensor, batch: Tensor) -> Tensor:
-        """Compute the scalar loss of a batch of images or cached features; ``rows`` are their training-set indices."""
-        embedding = self.inputs.embed_batch(self.model, batch)
-        labels = self.data.train.labels[rows].to(self.site.device)
+    def _blame_divergence(self, error: ValueError, step: str) -> None:
+        """Raise a failure of the unit if an error comes from numbers that are not finite.
+
+        Raises:
+            UnitFailed: If embeddings or weights are not finite.
+        """
+        if isinstance(error, NonFiniteEmbeddings):
+            raise UnitFailed(f"{error} in {step}") from error
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
+
+    def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
+        """The scalar loss of the embeddings of a batch.
+
+        Raises:
+            UnitFailed: If it or an embedding is not finite.
+        """
         loss: Tensor = self.model.objective(embedding.distribution, labels)
+        if not torch.isfinite(loss):
+            raise UnitFailed(f"loss became {loss.item()} in {step}")
+        if not torch.isfinite(embedding.raw.detach()).all():
+            raise UnitFailed(f"some embeddings are not finite in {step}")
         return loss
 
     def validate(self, epoch: int, loss: float) -> Epoch:
@@ -222,21 +257,28 @@ class Trainer:
             loss: Mean training loss of the epoch.
 
         Raises:
-            UnitFailed: If the embeddings cannot be ranked.
+            UnitFailed: If the embeddings cannot be ranked, or the loss is not finite.
         """
         model, labels = self.model, self.data.val.labels
-        distribution = self.inputs.validation(model)
-        selection = self.spec.selection
+        selection, device = self.spec.selection, self.site.device
         try:
-            scorer = DistributionScorer(selection.scorer, distribution, model.scorer_options(), self.site.device)
+            distribution = self.inputs.validation(model)
+        except NonFiniteEmbeddings as error:
+            raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
+        try:
+            check_finite(distribution, {})
+            scorer: Scorer = DistributionScorer(selection.scorer, distribution, model.scorer_options(), device)
+            scorer = PatientScorer(scorer, self.running)
             if selection.candidates:
-                modes = mode_scorer(distribution, self.site.device)
+                modes = PatientScorer(mode_scorer(distribution, device), self.running)
                 val = reranked_map_at_r(scorer, modes, labels, ks=(selection.candidates - 1,))
             else:
                 val = map_at_r(scorer, labels)
         except ValueError as error:
             raise UnitFailed(f"validation in epoch {epoch + 1}: {error}") from error
-        val_loss = self.inputs.validation_loss(model, labels.to(self.site.device))
+        val_loss = self.inputs.validation_loss(model, labels.to(device))
+        if val_loss is not None and not math.isfinite(val_loss):
+            raise UnitFailed(f"validation in epoch {epoch + 1}: loss became {val_loss}")
         return Epoch(epoch=epoch + 1, loss=loss, val_map_at_r=val, val_loss=val_loss)
 
     def book(self, row: Epoch) -> None:
@@ -268,7 +310,7 @@ class Trainer:
         progress = {item: getattr(self.progress, item) for item in self.progress.__dataclass_fields__}
         states = {"model": self.model.state_dict(), **self.optimisation.state_dict()}
         with sealed_file(self.folder / CHECKPOINT, self.spec.id) as file:
-            torch.save({"progress": progress, **states}, file)
+            torch.save({"progress": progress, "sizes": self.running.sizes, **states}, file)
 
     def _load_checkpoint(self) -> None:
         try:
@@ -282,6 +324,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimisation.load_state_dict(state)
         self.progress = Progress(**state["progress"])
+        # Memory that was too small is taken to be so still: a resumed training ends as an undisturbed one.
+        for name, size in state["sizes"].items():
+            setattr(self.running, name, size)
 
     def finish(self) -> TrainRecord:
         """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
@@ -302,7 +347,7 @@ class Trainer:
             selection_value=progress.best_value,
             val_map_at_r=best["val_map_at_r"],
             note=progress.note,
-            environment=environment(self.site, self._started),
+            environment=environment(self.site, self._started, self.running),
         )
         self.site.store.write(record)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)

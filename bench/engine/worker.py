@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
-from ..errors import UnitFailed, UserError, first_line, place_of
+from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
 from ..store.files import write_atomic
 from ..store.specs import Point
-from .jobs import JOBS, LOG, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
+from .jobs import JOBS, LOG, Alive, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
 
 
 def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:
@@ -44,9 +46,11 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
 
     Args:
         job: The job.
-        emit: Called with the events of a training, one after each epoch.
+        emit: Called with the events of a training or test: one after each epoch, and at most ten a second between.
     """
     import torch
+
+    from .running import Running
 
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
@@ -54,15 +58,29 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     _ = job.site.plugin_tests  # imports the plug-ins
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    running = Running(_at_most_ten_a_second(lambda step: emit(Alive(step=step))))
     if isinstance(job, TrainJob):
         from .training import run_training
 
-        run_training(job.spec, job.site, lambda epoch: emit(EpochDone(epoch=epoch)))
+        run_training(job.spec, job.site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
     else:
         from .testing import run_tests
 
-        run_tests(job.specs, job.cell, job.site)
+        run_tests(job.specs, job.cell, job.site, running)
     return Done()
+
+
+def _at_most_ten_a_second(say: Callable[[str], None]) -> Callable[[str], None]:
+    last = -math.inf
+
+    def alive(step: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= 0.1:
+            last = now
+            say(step)
+
+    return alive
 
 
 def _proposals(job: ProposeJob) -> tuple[Point, ...]:
@@ -87,6 +105,8 @@ def failed(job: Job, error: BaseException) -> Failed:
     kind = type(error).__name__
     said = isinstance(error, UnitFailed | UserError)
     reason = first_line(error) if said else f"{kind}: {first_line(error)}"
+    if is_out_of_memory(error):
+        reason = f"out of memory: try fewer --workers, smaller settings or more memory: {reason}"
     return Failed(error=kind, reason=reason, place="" if said else place_of(error), log=log)
 
 

@@ -134,6 +134,9 @@ class Environment(_Value):
         threads: Number of threads of PyTorch.
         seconds: Wall-clock time of the training or test in the last process that worked on it.
         peak_memory_mib: Largest resident memory of that process so far, MiB.
+        micro_batch: Images that passed through the backbone at a time in training, because memory ran out with whole
+            batches; None if it did not.
+        chunk: Images that were embedded at a time, because memory ran out with the usual number; None if it did not.
     """
 
     bench: str
@@ -144,6 +147,18 @@ class Environment(_Value):
     threads: int
     seconds: float
     peak_memory_mib: int
+    micro_batch: int | None = None
+    chunk: int | None = None
+
+    @property
+    def memory_note(self) -> str:
+        """Text about how the unit went on when memory ran out; empty if it did not run out."""
+        parts = []
+        if self.micro_batch is not None:
+            parts.append(f"trained in micro-batches of {self.micro_batch}")
+        if self.chunk is not None:
+            parts.append(f"embedded {self.chunk} images at a time")
+        return f"memory ran out: {', '.join(parts)}" if parts else ""
 
 
 class Epoch(_Value):

@@ -148,6 +148,7 @@ def test_a_failure_is_at_most_one_line_with_its_unit_and_its_file(reason, log):
         ("import sys; sys.exit(0)", "SystemExit: 0"),  # exit code 0 and silence
         ("raise BaseException('enough')", "BaseException: enough"),  # a traceback
         ("raise GeneratorExit", "GeneratorExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),  # exit code 130 and silence
     ],
 )
 @pytest.mark.parametrize("command", [("run", "--method", "mine", *RUN, "--dry-run"), ("list", "scorers"), ("report",)])
@@ -161,14 +162,68 @@ def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, 
     assert "(mine.py:1)" in line
 
 
-def test_an_objective_that_exits_is_a_failure_with_its_place(cli, tmp_path):
-    """It was "worker process ended in the middle of the job (exit code 0)"."""
-    plugin = _plugin(tmp_path, "raise SystemExit(0)")
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        # It was "worker process ended in the middle of the job (exit code 0)".
+        ("raise SystemExit(0)", "SystemExit: 0 (losses.py:8); traceback: "),
+        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt (losses.py:8)", marks=pytest.mark.slow),
+        pytest.param(
+            "import os; os._exit(0)",
+            r"worker process ended in the middle of the job (exit code 0) at about 'epoch 1, batch 1'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)",
+            "(killed by signal 9) at about 'epoch 1, batch 1'; most likely the system ran out of memory: try fewer",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_objective_that_ends_its_process_is_a_failure(statement, reason, cli, tmp_path):
+    plugin = _plugin(tmp_path, statement)
     done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
-    assert "SystemExit: 0 (losses.py:8); traceback: " in line
+    assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
+    assert reason in line
     assert "Traceback" not in done.stderr
+
+
+def test_a_plug_in_that_exits_while_a_run_is_planned_is_one_line(tmp_path, monkeypatch, capsys):
+    """The command ended with exit code 0 and said nothing."""
+    monkeypatch.chdir(tmp_path)
+    text = LOUD + "\n    @property\n    def trained_parts(self):\n        raise SystemExit(0)\n"
+    _plugin(tmp_path, "return None").write_text(text)
+    assert main(["run", "--method", "mine", *RUN, "--plugin", "mine.py", "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mine.py:19: SystemExit: 0" in line
+
+
+def test_memory_that_runs_out_in_the_driver_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _plugin(tmp_path, "return None").write_text(
+        LOUD + "\n    def spread_head(self, f, dim):\n        raise MemoryError\n"
+    )
+    dry = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--hparams", "default", "--dry-run")
+    assert main([*dry]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "bench: out of memory: MemoryError; try smaller settings"
+
+
+@pytest.mark.slow
+def test_an_objective_that_never_returns_is_ended_if_asked_for(cli, tmp_path):
+    (tmp_path / "other").mkdir()
+    plugin = _plugin(tmp_path, "import time; time.sleep(10000)")
+    done = cli(
+        "run", "--method", "mine,cosface", *RUN, "--hparams", "default", "--plugin", plugin, "--stall", "1",
+        check=False, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
+    assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
+    assert "no progress for 1 min at about 'epoch 1, batch 1'; ended (--stall)" in line
+    assert "1 trainings done" in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow

@@ -166,6 +166,19 @@ def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, 
         assert "nothing finished is lost" in stderr.lower()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.5, 2.0, 4.0])
+def test_ctrl_c_at_ten_moments(after, cli, small):
+    """It printed tracebacks at 0.1 s and 1.5 s; those of Python's own start, before our first line, remain."""
+    process = cli.start("run", *small)
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert ", in entry" not in stderr
+    assert process.returncode == 130 or not stderr or "Traceback" in stderr
+    assert after < 1 or (process.returncode == 130 and "Traceback" not in stderr)
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)]
 )

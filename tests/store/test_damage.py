@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from bench.cli import main
+from bench.engine.jobs import EpochDone
 from bench.engine.worker import run_job
 from bench.store.files import sealed_file
 from PIL import Image
@@ -19,7 +20,7 @@ EVERYTHING = tuple(value.replace("cosface", "cosface,pfe") for value in RECORDS)
 class InProcess:
     """A pool that does its jobs in this process, one after the other: no imports to wait for."""
 
-    def __init__(self, size):
+    def __init__(self, size, silence=None):
         self.jobs = []
 
     async def start(self): ...
@@ -29,7 +30,7 @@ class InProcess:
         if not begin():
             return None
         self.jobs.append(job)
-        return run_job(job, lambda event: on_epoch(event.epoch))
+        return run_job(job, lambda event: on_epoch(event.epoch) if isinstance(event, EpochDone) else None)
 
 
 def _truncated(data, other):

@@ -1,0 +1,110 @@
+"""A unit under way: the step it is at, and the sizes of its parts when memory ran out."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import OutOfMemory, first_line, is_out_of_memory
+from ..protocols.scorers import Scorer
+
+T = TypeVar("T")
+
+
+def _unheard(step: str) -> None:
+    pass
+
+
+@dataclass
+class Running:
+    """A unit under way.
+
+    Attributes:
+        alive: Called with the name of each step before it begins.
+        micro_batch: Images that pass through the backbone at a time in training; None for whole batches.
+        chunk: Images that are embedded at a time; None for the usual number.
+    """
+
+    alive: Callable[[str], None] = _unheard
+    micro_batch: int | None = None
+    chunk: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """The sizes by name, as a checkpoint and a record hold them."""
+        return {"micro_batch": self.micro_batch, "chunk": self.chunk}
+
+
+def release_memory() -> None:
+    """Give back memory that nothing refers to any more, on the host and on the GPU."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: Running, step: str) -> list[T]:
+    """Results of some work on consecutive rows, part by part; when memory runs out, parts are half as large from then.
+
+    Args:
+        count: Number of rows.
+        size: Rows of a part.
+        work: Function of the rows ``[B]`` of a part and of the size, which is larger than B for a short last part.
+        running: The unit; it keeps the smaller size.
+        step: Name of the work.
+
+    Raises:
+        OutOfMemory: If memory runs out with a single row.
+    """
+    size = min(size, running.chunk or size)
+    parts: list[T] = []
+    start = 0
+    while start < count or not parts:
+        running.alive(step)
+        rows = torch.arange(start, min(start + size, count))
+        try:
+            parts.append(work(rows, size))
+            start += size
+            continue
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1:
+                raise OutOfMemory(f"{step}, one image at a time", first_line(error)) from error
+        # Here and not above: the error refers to everything that the failed attempt has allocated.
+        release_memory()
+        size = running.chunk = size // 2
+    return parts
+
+
+class PatientScorer:
+    """A scorer whose blocks of scores become smaller when memory runs out.
+
+    Args:
+        scorer: The scorer.
+        running: The unit whose scores these are.
+    """
+
+    def __init__(self, scorer: Scorer, running: Running) -> None:
+        self.name = scorer.name
+        self._scorer = scorer
+        self._running = Running(running.alive)  # the size of its blocks is not that of chunks of images
+        bound = getattr(scorer, "bound", None)
+        if bound is not None:
+            self.bound = bound
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]`` between two lists of rows."""
+        return self._in_parts(len(queries), lambda rows: self._scorer.matrix(queries[rows], gallery))
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of aligned rows."""
+        return self._in_parts(len(left), lambda rows: self._scorer.pairs(left[rows], right[rows]))
+
+    def _in_parts(self, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = in_chunks(count, count, lambda rows, _: work(rows), self._running, f"scores by {self.name}")
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

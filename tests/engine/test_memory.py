@@ -1,0 +1,604 @@
+"""What happens when memory runs out: smaller parts of the same work where that is possible, else a line of advice."""
+
+import copy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from bench.engine.inputs import AugmentedImages
+from bench.engine.jobs import TrainJob
+from bench.engine.micro_batches import MicroBatches
+from bench.engine.networks import backbone_features, embed
+from bench.engine.optim import Optimisation
+from bench.engine.pool import SETTING_ERRORS
+from bench.engine.running import PatientScorer, Running, in_chunks
+from bench.engine.testing import run_tests
+from bench.engine.training import Trainer, run_training
+from bench.engine.worker import failed
+from bench.errors import LINE, OutOfMemory, UnitFailed, is_out_of_memory
+from bench.methods._model import Embedding, EmbeddingModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.methods.distributions.point import PointMass
+from bench.methods.dul_cls import DulCls
+from bench.methods.hib import HIB
+from bench.methods.multi_similarity import MultiSimilarity
+from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.protocols.recipes._base import Optim
+from bench.site import Site
+from PIL import Image
+
+REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), True),
+        (np.exceptions.AxisError("x"), False),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
+        (RuntimeError(f"{REAL} 8 bytes"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_errors_of_allocators_are_told_from_others(error, said):
+    assert is_out_of_memory(error) is said
+
+
+def test_torch_on_this_machine_raises_one_of_them():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    with pytest.raises(MemoryError) as caught:
+        np.empty(1 << 50)
+    assert is_out_of_memory(caught.value)
+
+
+REAL_LIMIT = """
+import gc, resource
+import torch
+from bench.engine.micro_batches import MicroBatches
+from bench.engine.optim import Optimisation
+from bench.engine.running import Running
+from bench.methods._model import EmbeddingModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.protocols.recipes._base import Optim
+
+
+class Images:
+    through_backbone = True
+
+    def embed_batch(self, model, inputs):
+        return model(inputs)
+
+
+def gradients():
+    torch.manual_seed(0)
+    model = EmbeddingModel(CosFace(), build_backbone("resnet18", 3, None, "statistics"), 16, 8).train()
+    optim = Optim(optimizer="sgd", lr=0.1, lr_objective=0.1, epochs=1, weight_decay=0.0)
+    steps = MicroBatches(model, Images(), Optimisation(model, optim, "cpu"), Running())
+    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    return steps.running.micro_batch, [parameter.grad for parameter in model.parameters()]
+
+
+torch.set_num_threads(1)
+images, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
+size, expected = gradients()
+assert size is None
+gc.collect()
+there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (there + (200 << 20),) * 2)
+size, found = gradients()
+print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expected, found)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_a_host_that_has_no_more_memory():
+    done = subprocess.run([sys.executable, "-c", REAL_LIMIT], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    size, worst = done.stdout.split()
+    assert int(size) in (16, 8, 4)
+    assert float(worst) < 1e-4
+
+
+class _Double(EmbeddingModel):
+    """A model in float64 from end to end."""
+
+    def embed_features(self, features):
+        raw = self.mean(features)
+        return Embedding(raw, self.method.distribution(raw, None if self.spread is None else self.spread(features)))
+
+
+class _Plain:
+    """Inputs that are images."""
+
+    through_backbone = True
+
+    def embed_batch(self, model, inputs):
+        return model(inputs)
+
+
+def _model(method, dropout=0.0, kind=_Double):
+    torch.manual_seed(0)
+    backbone = build_backbone("convnet", 1, None)
+    if dropout:
+        backbone.features.append(torch.nn.Dropout(dropout))
+    model = kind(method, backbone, 6, 8)
+    model = model.double() if kind is _Double else model
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.normal_()
+    return model
+
+
+def _frozen_norm(model):
+    model.train()
+    for module in model.backbone.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    return model
+
+
+def _micro_batches(model, size, precision="float32"):
+    optim = Optim(optimizer="sgd", lr=0.1, lr_objective=0.1, epochs=1, weight_decay=0.0, precision=precision)
+    return MicroBatches(model, _Plain(), Optimisation(model, optim, "cpu"), Running(micro_batch=size))
+
+
+def _batch(dtype=torch.float64):
+    g = torch.Generator().manual_seed(1)
+    return torch.randn(12, 1, 12, 12, generator=g, dtype=dtype), torch.arange(6).repeat_interleave(2)
+
+
+def _gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _assert_equal(found, expected, rtol=1e-12):
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("backbone.") for name in found)
+    for name in found:
+        scale = float(expected[name].detach().abs().max())
+        torch.testing.assert_close(found[name], expected[name], rtol=rtol, atol=rtol * scale, msg=name)
+
+
+# A loss with proxies, one over pairs, and two that draw (reparameterised) samples, one of them over pairs of images.
+@pytest.mark.parametrize("method", [CosFace(), MultiSimilarity(), DulCls(), HIB()], ids=lambda m: m.name)
+@pytest.mark.parametrize("size", [1, 4, 5, 12])
+def test_gradients_of_micro_batches_are_those_of_the_whole_batch(method, size):
+    images, labels = _batch()
+    results = []
+    for micro in (None, size):
+        model = _frozen_norm(_model(method))
+        torch.manual_seed(7)
+        steps = _micro_batches(model, micro)
+        loss = steps.gradients(images, lambda embedding, model=model: model.objective(embedding.distribution, labels))
+        results.append((loss, _gradients(model), torch.rand(1)))
+    (loss, expected, drawn), (other, found, drawn_too) = results
+    assert float(other) == pytest.approx(float(loss), rel=1e-12)
+    assert torch.equal(drawn, drawn_too)
+    _assert_equal(found, expected)
+
+
+def test_dropout_draws_the_same_in_both_passes():
+    images, labels = _batch()
+    model = _frozen_norm(_model(CosFace(), dropout=0.5))
+    torch.manual_seed(7)
+    features = torch.cat([model.features(part) for part in images.split(4)])
+    model.objective(model.embed_features(features).distribution, labels).backward()
+    expected, after = _gradients(model), torch.rand(1)
+    torch.manual_seed(7)
+    _micro_batches(model, 4).gradients(images, lambda e: model.objective(e.distribution, labels))
+    assert torch.equal(torch.rand(1), after)
+    _assert_equal(_gradients(model), expected)
+
+
+def test_gradients_that_a_scaler_has_multiplied_are_too():
+    images, labels = _batch()
+    results = []
+    for micro in (None, 4):
+        model = _frozen_norm(_model(CosFace()))
+        steps = _micro_batches(model, micro, precision="float16")
+        assert steps.optimisation.scaler.is_enabled()
+        steps.gradients(images, lambda e, model=model: model.objective(e.distribution, labels))
+        scaled = _gradients(model)
+        steps.optimisation.update()
+        results.append((scaled, dict(model.named_parameters())))
+    (expected, stepped), (found, stepped_too) = results
+    assert max(float(g.abs().max()) for g in found.values()) > 100  # multiplied by 65536
+    _assert_equal(found, expected)
+    _assert_equal(stepped_too, stepped)
+
+
+def test_autocast_runs_in_both_passes():
+    images, labels = _batch(torch.float32)
+    results = []
+    for micro in (None, 4):
+        model = _frozen_norm(_model(CosFace(), kind=EmbeddingModel))
+        model.precision = torch.bfloat16
+        _micro_batches(model, micro).gradients(images, lambda e, m=model: m.objective(e.distribution, labels))
+        results.append(_gradients(model))
+    _assert_equal(results[1], results[0], rtol=2e-2)
+
+
+def test_epochs_of_the_heads_give_the_backbone_no_gradient():
+    images, labels = _batch()
+    model = _frozen_norm(_model(CosFace()))
+    _micro_batches(model, 4).gradients(images, lambda e: model.objective(e.distribution, labels), heads_only=True)
+    assert {name.split(".")[0] for name in _gradients(model)} == {"mean", "objective"}
+
+
+class _Counting(torch.nn.Module):
+    """An objective that counts its calls in a buffer, draws, and runs out of memory in its first ones."""
+
+    def __init__(self, failures):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.failures, self.seen = failures, 0
+
+    def forward(self, distribution, labels):
+        self.calls += 1
+        self.seen += 1
+        self.drawn = torch.rand(1)
+        if self.seen <= self.failures:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return distribution.mean.square().sum()
+
+
+def test_a_failed_attempt_leaves_no_trace():
+    images, labels = _batch()
+    model = _frozen_norm(_model(CosFace()))
+    model.objective = _Counting(failures=2)
+    steps = _micro_batches(model, None)
+    torch.manual_seed(3)
+    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    assert steps.running.micro_batch == 3  # 12, 6, 3
+    assert model.objective.calls == 1
+    torch.manual_seed(3)
+    assert torch.equal(model.objective.drawn, torch.rand(1))
+
+
+def test_sizes_are_halved_down_to_one_image_and_then_given_up():
+    images, labels = _batch()
+    model = _frozen_norm(_model(CosFace()))
+    model.objective = _Counting(failures=99)
+    steps = _micro_batches(model, None)
+    with pytest.raises(OutOfMemory, match=r"^out of memory \(one image at a time\): try lower data\.classes_per_batch"):
+        steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    assert model.objective.seen == 4  # 12, 6, 3, 1
+    assert steps.running.micro_batch == 1
+
+
+def test_other_errors_are_not_caught():
+    images, _ = _batch()
+    steps = _micro_batches(_frozen_norm(_model(CosFace())), None)
+
+    def wrong(embedding):
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        steps.gradients(images, wrong)
+
+
+def test_batch_norm_that_trains_is_not_split_but_explained():
+    images, labels = _batch()
+    model = _model(CosFace()).train()
+    model.objective = _Counting(failures=1)
+    steps = _micro_batches(model, None)
+    with pytest.raises(OutOfMemory) as caught:
+        steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    assert str(caught.value).startswith(
+        "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch, data.images_per_class"
+        " or data.image_size, fewer --workers: CUDA out of memory."
+    )
+    assert len(str(caught.value)) <= LINE
+    assert steps.running.micro_batch is None
+
+
+def _fails_above(monkeypatch, limit, training=True):
+    """Let the backbone run out of memory for more than ``limit`` images, in training or in evaluation."""
+    features = EmbeddingModel.features
+
+    def limited(self, images):
+        if self.training is training and len(images) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return features(self, images)
+
+    monkeypatch.setattr(EmbeddingModel, "features", limited)
+
+
+def _smoke(tmp_path, method="cosface", epochs=1):
+    site = Site(results=str(tmp_path / "results"))
+    pins = (f"optim.epochs={epochs}",)
+    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), hparams="default", pins=pins)
+    plan = build_plans(request, site).plans[-1]
+    return plan, site
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A training on sixteen classes of four photographs with frozen batch-norm statistics."""
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for c in range(16):
+        for i in range(4):
+            path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+    pins = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
+    request = RunRequest(
+        methods=("cosface",), datasets=("folder",), hparams="default", backbone="test_resnet", dim=8,
+        pins=("optim.epochs=2", *(f"data.{pin}" for pin in pins)),
+    )  # fmt: skip
+
+    def spec_and_site(results):
+        site = Site(results=str(tmp_path / results), data_root=str(tmp_path / "photos"), weights="none")
+        (plan,) = build_plans(request, site).plans
+        return plan.train_specs({}, 0, None)[0], site
+
+    return spec_and_site
+
+
+def test_a_training_goes_on_in_micro_batches_and_its_record_says_so(photos, monkeypatch):
+    plain = run_training(*photos("a"), lambda epoch: None)
+    assert (plain.environment.micro_batch, plain.environment.memory_note) == (None, "")
+    _fails_above(monkeypatch, 3)
+    record = run_training(*photos("b"), lambda epoch: None)
+    assert record.environment.micro_batch == 2  # of 8
+    assert record.environment.memory_note == "memory ran out: trained in micro-batches of 2"
+    assert type(record).from_json(record.to_json()) == record
+    for mine, other in zip(record.history, plain.history, strict=True):
+        assert mine.loss == pytest.approx(other.loss, rel=1e-4)
+        assert mine.val_map_at_r == pytest.approx(other.val_map_at_r, abs=0.02)
+
+
+def test_a_resumed_training_keeps_the_size_and_ends_as_an_undisturbed_one(photos, monkeypatch):
+    _fails_above(monkeypatch, 3)
+    whole = run_training(*photos("a"), lambda epoch: None)
+    spec, site = photos("b")
+
+    def stop(epoch):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_training(spec, site, stop)
+    again = Trainer(spec, site)
+    again.resume_or_start()
+    assert again.progress.epoch == 1
+    assert again.running.micro_batch == 2
+    _fails_above(monkeypatch, 0, training=None)  # nothing more fails
+    assert run_training(spec, site, lambda epoch: None).files == whole.files
+
+
+def test_out_of_memory_with_batch_norm_that_trains_is_no_fault_of_the_setting(tmp_path, monkeypatch):
+    plan, site = _smoke(tmp_path)
+    spec = plan.train_specs({}, 0, None)[0]
+    _fails_above(monkeypatch, 3)
+    with pytest.raises(OutOfMemory, match="batch norm trains on whole batches") as caught:
+        run_training(spec, site, lambda epoch: None)
+    event = failed(TrainJob(spec=spec, site=site), caught.value)
+    assert event.error not in SETTING_ERRORS
+    assert event.reason == str(caught.value)
+    other = failed(TrainJob(spec=spec, site=site), MemoryError())
+    assert other.reason.startswith("out of memory: try fewer --workers, smaller settings or more memory: MemoryError")
+    assert other.error not in SETTING_ERRORS
+
+
+def test_embeddings_are_made_in_smaller_chunks(monkeypatch):
+    model = _model(CosFace(), kind=EmbeddingModel).eval()
+    images = torch.randn(50, 1, 12, 12)
+    plain, confidence = embed(model, images.__getitem__, 50, "cpu", 16)
+    features = backbone_features(model.backbone, images.__getitem__, 50, "cpu", 16)
+    _fails_above(monkeypatch, 5, training=False)
+    running = Running()
+    small, other = embed(model, images.__getitem__, 50, "cpu", 16, running=running)
+    assert running.chunk == 4
+    torch.testing.assert_close(small.mean, plain.mean)
+    assert {name: value.shape for name, value in other.items()} == {name: v.shape for name, v in confidence.items()}
+    torch.testing.assert_close(backbone_features(model.backbone, images.__getitem__, 50, "cpu", 4), features)
+    _fails_above(monkeypatch, 0, training=False)
+    with pytest.raises(OutOfMemory, match=r"\(embedding, one image at a time\)"):
+        embed(model, images.__getitem__, 50, "cpu", 16)
+
+
+def test_chunks_cover_every_row_once_and_keep_their_size():
+    running, tried = Running(), []
+
+    def work(rows, size):
+        tried.append((len(rows), size))
+        if size > 3:
+            raise MemoryError
+        return rows
+
+    assert torch.equal(torch.cat(in_chunks(10, 8, work, running, "x")), torch.arange(10))
+    assert tried == [(8, 8), (4, 4), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2)]
+    tried.clear()
+    assert torch.equal(torch.cat(in_chunks(3, 8, work, running, "x")), torch.arange(3))
+    assert tried == [(2, 2), (1, 2)]
+
+
+class _Hungry:
+    """A scorer that has memory for three rows."""
+
+    name = "hungry"
+
+    def __init__(self, scorer):
+        self.scorer = scorer
+
+    def matrix(self, queries, gallery):
+        if len(queries) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.scorer.matrix(queries, gallery)
+
+    def pairs(self, left, right):
+        if len(left) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.scorer.pairs(left, right)
+
+
+def test_blocks_of_scores_are_halved():
+    scorer = DistributionScorer("cosine", PointMass(torch.randn(20, 4)))
+    rows = torch.arange(20)
+    patient = PatientScorer(_Hungry(scorer), Running())
+    torch.testing.assert_close(patient.matrix(rows, rows), scorer.matrix(rows, rows))
+    torch.testing.assert_close(patient.pairs(rows, rows.flip(0)), scorer.pairs(rows, rows.flip(0)))
+    assert not hasattr(patient, "bound")
+    assert PatientScorer(scorer, Running()).bound() is not None
+
+
+def test_tests_of_a_model_that_is_embedded_in_smaller_chunks(tmp_path, monkeypatch):
+    plan, site = _smoke(tmp_path)
+    spec = plan.train_specs({}, 0, None)[0]
+    run_training(spec, site, lambda epoch: None)
+    (test,) = plan.test_specs({0: spec})
+    values = []
+    for limit in (1000, 100):
+        _fails_above(monkeypatch, limit, training=False)
+        run_tests([test], plan.cell, site)
+        record = site.store.tested(plan.cell, test.id)
+        values.append([row["value"] for row in record.rows])
+    assert record.environment.chunk == 64
+    assert record.environment.memory_note == "memory ran out: embedded 64 images at a time"
+    assert values[1] == pytest.approx(values[0], abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    plan, site = _smoke(tmp_path_factory.mktemp("nan"), "pfe")
+    base = plan.base.train_specs({}, 0, None)[0]
+    run_training(base, site, lambda epoch: None)
+    return {
+        "images": Trainer(base, site),
+        "head": Trainer(plan.train_specs({}, 0, {0: base})[0], site),
+        "plan": (plan.base, base, site),
+    }
+
+
+@pytest.mark.parametrize("stage", ["images", "head"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_names_its_step(trainer, stage, value, monkeypatch):
+    assert isinstance(trainer["images"].inputs, AugmentedImages)
+    objective = trainer[stage].model.objective
+    calls = iter([1.0, 1.0, value])
+    forward = type(objective).forward
+    monkeypatch.setattr(type(objective), "forward", lambda self, *given: next(calls) * forward(self, *given))
+    with pytest.raises(UnitFailed, match=rf"^loss became -?{value} in epoch 1, batch 3$"):
+        trainer[stage].train_epoch(0)
+
+
+@pytest.mark.parametrize("stage", ["images", "head"])
+def test_embeddings_that_are_not_finite_name_their_step(trainer, stage, monkeypatch):
+    # A loss that does not look at what is not finite.
+    model = copy.deepcopy(trainer[stage].model)
+    monkeypatch.setattr(trainer[stage], "model", model)
+    steps = MicroBatches(model, trainer[stage].inputs, trainer[stage].optimisation, Running())
+    monkeypatch.setattr(trainer[stage], "micro_batches", steps)
+    weight = next(p for p in model.parameters() if p.requires_grad)
+    monkeypatch.setattr(type(model.objective), "forward", lambda self, *given: weight.sum() * 0 + 1.0)
+    with torch.no_grad():
+        model.mean.bias[0] = float("nan")
+    with pytest.raises(UnitFailed, match=r"^(\d+ of \d+|some) embeddings are not finite in epoch 1, batch 1$"):
+        trainer[stage].train_epoch(0)
+    with pytest.raises(UnitFailed, match=r"^validation in epoch 2: \d+ of \d+ embeddings( \(\w+\))? are not finite$"):
+        trainer[stage].validate(1, 0.0)
+
+
+def test_a_refusal_of_weights_that_are_not_finite_is_told_from_a_mistake(trainer, monkeypatch):
+    model = trainer["images"].model
+    refusals = iter([None, "the same with weights that are not finite"])
+
+    def refuse(self, *given):
+        if next(refusals):
+            with torch.no_grad():
+                model.mean.bias[0] = float("nan")
+        raise ValueError("no such distribution")
+
+    before = copy.deepcopy(model.state_dict())
+    monkeypatch.setattr(type(model.objective), "forward", refuse)
+    with pytest.raises(ValueError, match="no such distribution"):
+        trainer["images"].train_epoch(0)
+    with pytest.raises(UnitFailed, match="weights are not finite in epoch 1, batch 1: no such distribution"):
+        trainer["images"].train_epoch(0)
+    model.load_state_dict(before)
+
+
+def test_a_validation_loss_that_is_not_finite_names_its_epoch(trainer, monkeypatch):
+    monkeypatch.setattr(trainer["head"].inputs, "validation_loss", lambda model, labels: float("nan"))
+    with pytest.raises(UnitFailed, match=r"^validation in epoch 4: loss became nan$"):
+        trainer["head"].validate(3, 0.0)
+
+
+@pytest.mark.parametrize("what", ["embeddings", "confidences"])
+def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypatch):
+    plan, spec, site = trainer["plan"]
+
+    def broken(model, load, count, device, running, step):
+        distribution, confidence = embed(model, load, count, device, running=running, step=step)
+        if "crop" in step:
+            (distribution.mean if what == "embeddings" else confidence["norm"])[5] = float("nan")
+        return distribution, confidence
+
+    monkeypatch.setattr("bench.engine.embedded_model.embed", broken)
+    (test,) = plan.test_specs({0: spec})
+    with pytest.raises(UnitFailed, match=rf"^split test_crop: 1 of \d+ {what} \(\w+\) are not finite$"):
+        run_tests([test], plan.cell, site)
+
+
+LIMITED = """
+import torch
+from bench.methods import CosineClassifier, Method, register
+from bench.methods._model import EmbeddingModel
+
+FEATURES = EmbeddingModel.features
+
+
+def limited(self, images):
+    if self.training and len(images) > 3:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return FEATURES(self, images)
+
+
+EmbeddingModel.features = limited
+
+
+@register
+class Mine(Method):
+    '''A softmax that finds little memory.'''
+
+    name = "mine"
+    summary = "a softmax that finds little memory"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, scale=12.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_finds_little_memory(cli, tmp_path, photos, monkeypatch):
+    (tmp_path / "mine.py").write_text(LIMITED)
+    photos("unused")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    small = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
+    options = ("--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--plugin", tmp_path / "mine.py")
+    done = cli(
+        "run", "--method", "mine", "--dataset", "folder", "--data-root", tmp_path / "photos", "--backbone",
+        "test_resnet", "--weights", "none", *options, *(part for pin in small for part in ("--set", f"data.{pin}")),
+    )  # fmt: skip
+    said = " ".join(done.stderr.split())
+    assert "memory ran out: trained in micro-batches of 2" in said
+    assert "1 trainings done" in said
+    done = cli("run", "--method", "mine", "--dataset", "ndigit_smoke", *options, "--results", "other", check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
+    assert "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch" in line
