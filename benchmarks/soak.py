@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 BENCH = Path(sys.executable).with_name("bench")
 METHODS = ["cosface", "pfe"]
-GRID = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=3", "--seeds", "1", "--trials", "3", "--workers", "2")
+GRID = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=3", "--seeds", "1", "--trials", "3", "--workers", "1")
 NAMESPACE = "BENCH_SOAK_NAMESPACE"
 """Set in the environment of a soak that may mount file systems."""
 
@@ -130,6 +130,7 @@ class Soak:
         log.parent.mkdir(exist_ok=True)
         (self.work / "tmp").mkdir(exist_ok=True)
         environment = {**os.environ, "TMPDIR": str(self.work / "tmp"), "COLUMNS": "200"}
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / "torch")  # torch makes it at import
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [BENCH, *arguments], cwd=self.work, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
