@@ -27,6 +27,9 @@ LEASE = 30.0
 CLAIM = ".claim"
 """File of a unit with the claim on it."""
 
+IN_USE = ".claim-use-"
+"""Start of the names of the files that say which drivers need the weights of a training."""
+
 DRIVERS = ".drivers"
 """Folder with a claim per driver, one of the driver that has the folder to itself, and one on the tables."""
 
@@ -50,6 +53,7 @@ class Claims:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._name = process_name()
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
@@ -91,6 +95,14 @@ class Claims:
         for path in list(self._leases):
             self.give_back(path)
 
+    def use(self, unit: Path) -> None:
+        """Announce, until :meth:`close`, that this process needs the weights in the folder of a training."""
+        self.take(unit / f"{IN_USE}{self._name}")
+
+    def used_by_others(self, unit: Path) -> bool:
+        """Check if another process needs the weights in the folder of a training."""
+        return any(holder(path) for path in unit.glob(f"{IN_USE}*") if path not in self._leases)
+
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
         """Announce this process to the other drivers (processes that run plans) of the results folder.
 
@@ -102,7 +114,7 @@ class Claims:
             UserError: If another driver is alone, or is there though this one wants to be alone.
         """
         drivers = self.root / DRIVERS
-        own = drivers / process_name()
+        own = drivers / self._name
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
         if alone and not self.take(drivers / ALONE, lost=lost):
@@ -149,8 +161,8 @@ class Claims:
         )
 
     def _clean(self, now: float) -> None:
-        """Remove the claims of the dead."""
-        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}")}
+        """Remove the claims of the dead, and what was left when they took claims over."""
+        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}*")}
         for path in sorted(paths - self._leases.keys()):
             self._given_up(path, now)
 
