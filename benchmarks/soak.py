@@ -341,9 +341,9 @@ def play(soak: Soak, draw: random.Random, events: dict[str, Event]) -> None:
     for _ in range(count if events is EVENTS else soak.processes):
         soak.start(draw)
     happened[f"{len(soak.drivers)} drivers at the same instant"] += 1
-    for number in range(draw.randint(4, 10)):
+    for number in range(draw.randint(8, 20)):
         seeded = random.Random(draw.random())  # what an event draws must not change the events after it
-        time.sleep(draw.choice([0.5, 2.0, 4.0, 8.0]) * draw.uniform(0.5, 1.0))
+        time.sleep(draw.choice([0.5, 2.0, 4.0, 6.0]) * draw.uniform(0.5, 1.0))
         name, again = draw.choice(sorted(events)), draw.random() < 0.6
         if not soak.alive() and number:
             break

@@ -54,6 +54,7 @@ class Claims:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._name = process_name()
+        self._host = ""
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
@@ -117,6 +118,8 @@ class Claims:
         own = drivers / self._name
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
+        mine = self._leases[own].owner
+        self._host = mine.hostname if mine is not None else ""
         if alone and not self.take(drivers / ALONE, lost=lost):
             self._refuse(drivers / ALONE)
         now = own.stat().st_mtime
@@ -146,6 +149,9 @@ class Claims:
             self.give_back(path)
             return True
         del self._leases[path]
+        there = SoftFileLease(path, lease_duration=LEASE).owner
+        if there is not None and there.hostname == self._host:
+            return False  # alive, whatever clocks say
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > LEFT_FOR:
                 path.unlink()

@@ -18,6 +18,7 @@ from bench.cli import main
 from bench.engine.pool import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
+from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.protocols.rows import row
@@ -251,7 +252,7 @@ def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_
     again = Rising()
     _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
     assert again.ran == []
-    for trial in tmp_path.glob(f"*/*/pfe/study-*/trial-0003.json"):
+    for trial in tmp_path.glob("*/*/pfe/study-*/trial-0003.json"):
         trial.unlink()
     _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
     assert ("train", short.name.removeprefix("train-")) in again.ran
@@ -313,6 +314,27 @@ def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path, monkeypatch):
     holder.close()
     assert watcher.take(tmp_path / "claim")
     watcher.close()
+
+
+def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_the_living(tmp_path):
+    """What is left when a process is killed while it takes a claim over was never removed."""
+    unit = tmp_path / "a" / "b" / "c" / "train-1"
+    theirs = Claims(tmp_path)
+    living = [unit / CLAIM, tmp_path / ".drivers" / "other"]
+    for path in living:
+        theirs.take(path)
+        os.utime(path, (1e9, 1e9))
+    dead = [unit / f"{CLAIM}.break.1.{32 * '0'}", unit / f"{CLAIM}-use-x", tmp_path / ".drivers" / "dead"]
+    for path in dead:
+        _dead_claim(path)
+    ours = Claims(tmp_path)
+    ours.enter(alone=False, lost=lambda: None)
+    assert not [path for path in dead if path.exists()]
+    assert [path for path in living if path.exists()] == living
+    ours.close()
+    with pytest.raises(UserError, match="another bench run is writing"):
+        ours.enter(alone=True, lost=lambda: None)
+    theirs.close()
 
 
 def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
