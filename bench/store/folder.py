@@ -12,6 +12,7 @@ Everything else (tables, figures) is a function of the records and can be delete
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,10 @@ FEATURES = "features-"
 """Start of the names of cached features; the name goes on with a key and the SHA-256 of the file."""
 
 SET_ASIDE = ".damaged"
+MADE_OF_RECORDS = {"metrics.csv", "report"}
+"""Entries of a results folder that are made of its records."""
+
+_UNIT = re.compile(r"(train|test|study)-[0-9a-f]{16}")
 
 R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 
@@ -80,9 +85,9 @@ class Store:
             held = read_marker(self.root / MARKER)
         except DamagedFile as error:
             held = self.marker_of_records()
-            if held is None:
+            if held is None and not self._is_begun():
                 raise UserError(f"{error}; move the folder away or name another with --results") from None
-            if not create:
+            if held is not None and not create:
                 raise UserError(f"{error}; `bench status --repair --results {self.root}` makes it again") from None
         if held is None:
             held = self._without_marker(create)
@@ -109,9 +114,18 @@ class Store:
             raise UserError(
                 f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
             )
-        if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
+        if self.root.is_dir() and not self._is_begun():
             raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
         return Marker(schema_version=SCHEMA_VERSION, protocols={})
+
+    def _is_begun(self) -> bool:
+        """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
+        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, *MADE_OF_RECORDS}]
+        levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
+        folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
+        units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
+        made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
+        return folders and units and (bool(tops) or not made)
 
     def mark(self, protocol: str, version: int) -> None:
         """Write into the marker of the folder that it has results of a protocol.

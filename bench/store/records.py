@@ -10,9 +10,10 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
 
 from ..protocols.rows import SplitRow
-from ..seeds import content_id
+from ..seeds import content_id, text_id
 from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
 
 SCHEMA_VERSION = 2
@@ -77,17 +78,26 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
         DamagedRecord: If the text is not such a record, with the reason.
     """
     try:
-        held: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        held: Any = from_json(text)
+    except ValueError as error:
         raise DamagedRecord(f"not valid JSON: {error}") from None
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
-    checksum, found, schema = (held.pop(key, None) for key in ("checksum", "kind", "schema"))
+    checksum, found, schema = held.pop("checksum", None), held.get("kind"), held.get("schema")
     if schema != SCHEMA_VERSION or found != kind:
         raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
-    if checksum != content_id({**held, "kind": found, "schema": schema}):
+    if not _is_content_id(checksum, held):
         raise DamagedRecord("its checksum does not fit its content")
-    return held
+    return {key: value for key, value in held.items() if key not in ("kind", "schema")}
+
+
+def _is_content_id(checksum: object, held: dict[str, Any]) -> bool:
+    """Check if a checksum is the id of some content."""
+    # Keys in a file are sorted, and pydantic writes most values as the id's text has them, in a quarter of the time.
+    try:
+        return text_id(to_json(held)) == checksum or content_id(held) == checksum
+    except ValueError:  # an infinite number, say
+        return False
 
 
 class _Unit(_Record):
