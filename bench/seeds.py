@@ -18,12 +18,7 @@ def canonical_json(value: Any) -> str:
 
 def content_id(value: Any) -> str:
     """Hash of a JSON value, 16 hexadecimal digits, that serves as its id."""
-    return text_id(canonical_json(value).encode())
-
-
-def text_id(text: bytes) -> str:
-    """Hash of a text, 16 hexadecimal digits."""
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return hashlib.blake2b(canonical_json(value).encode(), digest_size=8).hexdigest()
 
 
 def seed_for(*axes: str | int) -> int:
