@@ -215,9 +215,8 @@ class Store:
 
     def write_study(self, record: StudyRecord) -> None:
         """Write the record of a study that begins, unless it is there."""
-        path = self.unit_dir(record.cell, "study", record.unit) / STUDY
-        if self._read(path, StudyRecord) is None:
-            write_atomic(path, record.to_json())
+        if self.study(record.cell, record.unit) is None:
+            write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
         """Write a finished trial into the folder of its study."""
@@ -231,6 +230,10 @@ class Store:
     def tested(self, cell: Cell, unit: str) -> TestRecord | None:
         """Record of a finished test, or None."""
         return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
+
+    def study(self, cell: Cell, unit: str) -> StudyRecord | None:
+        """Record of a study that was begun, or None."""
+        return self._read(self.unit_dir(cell, "study", unit) / STUDY, StudyRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
         """Record of a finished trial, or None."""
