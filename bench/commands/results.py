@@ -246,7 +246,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
     from ..store.folder import Store
 
     store = Store(results)
-    recognised = damaged_marker and results.is_dir() and store.marker_of_records() is not None
+    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
         store.open(name, get_protocol(name).version, create=recognised)
     return store

@@ -149,6 +149,13 @@ class Store:
         if not path.exists() and found is not None:
             write_atomic(path, found.to_json())
 
+    def has_lost_marker(self) -> bool:
+        """Check if the folder is there without a whole marker."""
+        try:
+            return self.root.is_dir() and read_marker(self.root / MARKER) is None
+        except DamagedFile:
+            return True
+
     def marker_of_records(self) -> Marker | None:
         """Content that the marker must have by the records in the folder, or None if there is no whole record.
 
