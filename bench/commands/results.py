@@ -266,7 +266,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
     from ..store.folder import Store
 
     store = Store(results)
-    recognised = damaged_marker and results.is_dir() and store.marker_of_records() is not None
+    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
         store.open(name, get_protocol(name).version, create=recognised)
     return store
@@ -276,7 +276,7 @@ def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per (protocol, data set, method)."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
-    from ..store.specs import Cell
+    from ..store.specs import TUNING, Cell
 
     rows: list[StatusRow] = []
     for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):
@@ -285,8 +285,7 @@ def status_rows(store: Store) -> list[StatusRow]:
         train, test = ([path.name for path in sorted(folder.glob(f"{kind}-*"))] for kind in ("train", "test"))
         if not trials and not train and not test:
             continue
-        tuned = {unit for trial in trials for unit in trial.units}
-        trained = {name[6:] for name in train if store.trained(cell, name[6:]) is not None}
+        trained = [record for name in train if (record := store.trained(cell, name[6:])) is not None]
         holders = {name: holder(folder / name / CLAIM) for name in (*train, *test)}
         rows.append(
             {
@@ -295,7 +294,7 @@ def status_rows(store: Store) -> list[StatusRow]:
                 "method": cell.method,
                 "trials": len(trials),
                 "failed_trials": sum(trial.state == "failed" for trial in trials),
-                "trained": len(trained - tuned),
+                "trained": sum(record.spec.replicate != TUNING for record in trained),
                 "tested": sum(store.tested(cell, name[5:]) is not None for name in test),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
                 "running": [

@@ -5,7 +5,8 @@ on where it stopped, and the order in which workers finish never matters. What i
 
 Several schedulers may share a results folder: a unit is claimed (:mod:`bench.store.claims`) when a worker is free for
 it; what another scheduler has claimed is waited for. Proposals are not claimed: they are a pure function of the trials,
-so every scheduler makes the same ones.
+so every scheduler makes the same ones. Should two machines compute different ones, the trial that is recorded first
+counts for both.
 """
 
 from __future__ import annotations
@@ -356,6 +357,8 @@ class Scheduler:
         )
         proposed = await self.workers.run(job, priority=(0, self._order[plan.cell]))
         assert proposed is not None
+        if bases is not None:
+            await self._whole_bases(plan, bases)
         # All of the batch is waited for, so that a crash of one does not lose the others' work.
         missing = [(n, point) for n, point in zip(known, proposed.points) if known[n] is None]
         results = await asyncio.gather(
@@ -366,6 +369,16 @@ class Scheduler:
                 raise result
             known[n] = result
         return [record for record in known.values() if record is not None]
+
+    async def _whole_bases(self, plan: Plan, bases: Specs) -> None:
+        """Train the bases that heads are tuned on, unless they are there; other schedulers leave their weights alone.
+
+        A study of more trials than ours, by another command, has another best trial, and drops the weights of ours.
+        """
+        assert plan.base is not None
+        for spec in bases.values():
+            self._claims.use(self.store.unit_dir(spec.cell, "train", spec.id))
+        await self._all_trained(plan.base, bases)
 
     async def _trial(self, plan: Plan, study: str, number: int, point: Point, bases: Specs | None) -> TrialRecord:
         specs = plan.train_specs(point, TUNING, bases)
@@ -400,24 +413,26 @@ class Scheduler:
             what = f"{plan.cell.method} on {plan.cell.dataset}: trial {number} ({error.unit}) failed"
             # The display puts the time in front of the line.
             self.display.log(replace(self._failure(error, what), unit="").line(LINE - 12))
-        self.store.write_trial(plan.cell, record)
+        first = self.store.trial(*place)
+        if first is None:
+            self.store.write_trial(plan.cell, record)
         for unit in record.units:
             self._claims.give_back(self.store.unit_dir(plan.cell, "train", unit) / CLAIM)
-        return record
+        return first or record
 
     def _prune(self, plan: Plan, trials: list[TrialRecord], best: Best | None) -> None:
         """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
         keep = {spec.id for spec in best.specs.values()} if best else set()
         for unit in {unit for trial in trials for unit in trial.units} - keep:
-            for path in self.store.unit_dir(plan.cell, "train", unit).glob("*.safetensors"):
-                path.unlink(missing_ok=True)
+            folder = self.store.unit_dir(plan.cell, "train", unit)
+            if not self._claims.used_by_others(folder):
+                for path in folder.glob("*.safetensors"):
+                    path.unlink(missing_ok=True)
 
     async def _tuning_bases(self, base: Plan) -> Specs:
-        """The bases that heads are tuned on: the best trial of the base's study."""
+        """Specifications of the bases that heads are tuned on: the best trial of the base's study."""
         best = await self._study(base)
-        specs = best.specs or base.train_specs(best.point, TUNING, None)
-        await self._all_trained(base, specs)
-        return specs
+        return best.specs or base.train_specs(best.point, TUNING, None)
 
     def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
         return self._tasks.once(("train", plan.key, seed), lambda: self._train(plan, seed))

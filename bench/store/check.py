@@ -8,7 +8,7 @@ from .files import DamagedFile
 from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
 from .marker import MARKER, read_marker
 from .records import TestRecord, TrainRecord
-from .specs import Cell
+from .specs import TUNING, Cell
 
 
 def damages(root: Path) -> list[Damage]:
@@ -29,24 +29,30 @@ def damages(root: Path) -> list[Damage]:
             found.append(Damage(root / MARKER, "it is missing"))
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
-    tuned = {unit for _, trials in store.studies() for trial in trials for unit in trial.units}
+    cells = set()
     for folder in sorted(path for path in root.glob("*/*/*/*-*") if path.is_dir()):
         cell = Cell(*folder.relative_to(root).parts[:3])
         kind, _, unit = folder.name.partition("-")
-        if kind == "study" and any(folder.glob("trial-*.json")) and not (folder / STUDY).exists():
-            found.append(Damage(folder / STUDY, "it is missing"))
+        cells.add(cell)
+        if kind == "study" and store.study(cell, unit) is None:
+            if any(folder.glob("trial-*.json")) and not (folder / STUDY).exists():
+                found.append(Damage(folder / STUDY, "it is missing"))
         elif kind == "train":
             store.check_caches(cell, unit)
-            _check_files(store, store.trained(cell, unit), unit in tuned)
+            _check_files(store, store.trained(cell, unit))
         elif kind == "test":
-            _check_files(store, store.tested(cell, unit), False)
+            _check_files(store, store.tested(cell, unit))
+    for cell in cells:
+        for _ in store.trials(cell):
+            pass  # reading checks
     return sorted(set(found))
 
 
-def _check_files(store: Store, record: TrainRecord | TestRecord | None, pruned: bool) -> None:
+def _check_files(store: Store, record: TrainRecord | TestRecord | None) -> None:
     """Check the array files of a unit; the weights of a tuning trial need not be there."""
     if record is None:
         return
+    pruned = isinstance(record, TrainRecord) and record.spec.replicate == TUNING
     whole = store.whole_files(record)
     folder = store.unit_dir(record.cell, record.kind, record.unit)
     for name in record.files.keys() - whole:

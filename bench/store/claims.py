@@ -27,6 +27,9 @@ LEASE = 30.0
 CLAIM = ".claim"
 """File of a unit with the claim on it."""
 
+IN_USE = ".claim-use-"
+"""Start of the names of the files that say which drivers need the weights of a training."""
+
 DRIVERS = ".drivers"
 """Folder with a claim per driver, one of the driver that has the folder to itself, and one on the tables."""
 
@@ -57,6 +60,8 @@ class Claims:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._name = process_name()
+        self._host = ""
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
@@ -109,6 +114,14 @@ class Claims:
         for path in list(self._leases):
             self.give_back(path)
 
+    def use(self, unit: Path) -> None:
+        """Announce, until :meth:`close`, that this process needs the weights in the folder of a training."""
+        self.take(unit / f"{IN_USE}{self._name}")
+
+    def used_by_others(self, unit: Path) -> bool:
+        """Check if another process needs the weights in the folder of a training."""
+        return any(holder(path) for path in unit.glob(f"{IN_USE}*") if path not in self._leases)
+
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
         """Announce this process to the other drivers (processes that train, tune and test) of the results folder.
 
@@ -120,9 +133,11 @@ class Claims:
             UserError: If another driver has the folder for itself, or if ``alone`` and there is another driver.
         """
         drivers = self.root / DRIVERS
-        own = drivers / process_name()
+        own = drivers / self._name
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
+        mine = self._leases[own].owner
+        self._host = mine.hostname if mine is not None else ""
         if alone and not self.take(drivers / ALONE, lost=lost):
             self._refuse(drivers / ALONE)
         now = own.stat().st_mtime
@@ -153,6 +168,9 @@ class Claims:
             self.give_back(path)
             return True
         del self._leases[path]
+        there = SoftFileLease(path, lease_duration=LEASE).owner
+        if there is not None and there.hostname == self._host:
+            return False  # alive, whatever clocks say
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > LEFT_FOR:
                 path.unlink()
@@ -168,8 +186,8 @@ class Claims:
         )
 
     def _clean(self, now: float) -> None:
-        """Remove the claims of the dead."""
-        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}")}
+        """Remove the claims of the dead, and what was left when they took claims over."""
+        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}*")}
         for path in sorted(paths - self._leases.keys()):
             self._given_up(path, now)
 

@@ -18,6 +18,7 @@ LEFT_FOR = 600.0
 """Age in seconds from which a temporary file or a claim that nobody renews is a leftover of a dead process."""
 
 _TEMPORARY = re.compile(r"\..+\.part|\..+\.[a-z0-9_]{8}|\.checkpoint\.pt\.\d+")  # the last two: of earlier versions
+_WRITER = re.compile(r".+\.([A-Za-z0-9-]+)-(\d+)-[0-9a-f]{8}\.part")
 _SEAL = hashlib.sha256().digest_size
 _digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 
@@ -27,8 +28,11 @@ class DamagedFile(UserError):
 
 
 def host() -> str:
-    """Name of this machine, fit for the name of a file."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
+    """Name of this machine and of its table of processes, which a container has one of, fit for the name of a file."""
+    name = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64] or "host"
+    with contextlib.suppress(OSError):
+        name += f"-{Path('/proc/self/ns/pid').stat().st_ino:x}"
+    return name
 
 
 def process_name() -> str:
@@ -78,6 +82,8 @@ def remove_leftovers(folder: Path, now: float) -> None:
 
     Files younger than :data:`LEFT_FOR` seconds are kept, because a living process may be writing them.
 
+    Those of this host's dead processes go at once; others when they are :data:`LEFT_FOR` seconds old.
+
     Args:
         folder: The folder.
         now: Present time by the clock of its file system, seconds since 1970.
@@ -87,8 +93,22 @@ def remove_leftovers(folder: Path, now: float) -> None:
             if _TEMPORARY.fullmatch(name):
                 path = Path(place, name)
                 with contextlib.suppress(OSError):
-                    if now - path.stat().st_mtime > LEFT_FOR:
+                    if _is_left(path, now):
                         path.unlink()
+
+
+def _is_left(path: Path, now: float) -> bool:
+    """Check if a temporary file is that of a dead process."""
+    writer = _WRITER.fullmatch(path.name)
+    if writer is None or writer[1] != host():
+        return now - path.stat().st_mtime > LEFT_FOR
+    try:
+        os.kill(int(writer[2]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:  # another user's process
+        pass
+    return False
 
 
 def sha256(data: bytes) -> str:

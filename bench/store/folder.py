@@ -12,6 +12,7 @@ Everything else (tables, figures) is a function of the records and can be delete
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,10 @@ FEATURES = "features-"
 """Start of the names of cached features; the name goes on with a key and the SHA-256 of the file."""
 
 SET_ASIDE = ".damaged"
+MADE_OF_RECORDS = {"metrics.csv", "report"}
+"""Entries of a results folder that are made of its records."""
+
+_UNIT = re.compile(r"(train|test|study)-[0-9a-f]{16}")
 
 R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
 
@@ -81,9 +86,9 @@ class Store:
             held = read_marker(self.root / MARKER)
         except DamagedFile as error:
             held = self.marker_of_records()
-            if held is None:
+            if held is None and not self._is_begun():
                 raise UserError(f"{error}; move the folder away or name another with --results") from None
-            if not create:
+            if held is not None and not create:
                 raise UserError(f"{error}; `bench status --repair --results {self.root}` makes it again") from None
         if held is None:
             held = self._without_marker(create)
@@ -110,9 +115,18 @@ class Store:
             raise UserError(
                 f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
             )
-        if self.root.is_dir() and any(p for p in self.root.iterdir() if not p.name.startswith(".")):
+        if self.root.is_dir() and not self._is_begun():
             raise UserError(f"{self.root} is not empty and not a results folder; name another with --results")
         return Marker(schema_version=SCHEMA_VERSION, protocols={})
+
+    def _is_begun(self) -> bool:
+        """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
+        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, *MADE_OF_RECORDS}]
+        levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
+        folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
+        units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
+        made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
+        return folders and units and (bool(tops) or not made)
 
     def mark(self, protocol: str, version: int) -> None:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
@@ -139,6 +153,13 @@ class Store:
         found = self.marker_of_records()
         if not path.exists() and found is not None:
             write_atomic(path, found.to_json())
+
+    def has_lost_marker(self) -> bool:
+        """Check if the folder is there without a whole marker."""
+        try:
+            return self.root.is_dir() and read_marker(self.root / MARKER) is None
+        except DamagedFile:
+            return True
 
     def marker_of_records(self) -> Marker | None:
         """Marker (schema and protocol versions) that follows from the records in the folder; None without records.
@@ -224,9 +245,8 @@ class Store:
 
     def write_study(self, record: StudyRecord) -> None:
         """Write the record of a tuning study that begins, unless it is there."""
-        path = self.unit_dir(record.cell, "study", record.unit) / STUDY
-        if self._read(path, StudyRecord) is None:
-            write_atomic(path, record.to_json())
+        if self.study(record.cell, record.unit) is None:
+            write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
         """Write the record of a finished tuning trial into the folder of its study.
@@ -255,6 +275,10 @@ class Store:
             unit: Id of the test.
         """
         return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
+
+    def study(self, cell: Cell, unit: str) -> StudyRecord | None:
+        """Record of a study that was begun, or None."""
+        return self._read(self.unit_dir(cell, "study", unit) / STUDY, StudyRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
         """Record of a finished tuning trial; None if it is missing or damaged.

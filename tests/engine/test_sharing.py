@@ -1,6 +1,7 @@
 """Several drivers in one results folder: no unit runs twice, the dead are taken over from, every table is the whole."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from bench.cli import main
 from bench.engine.pool import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
+from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.protocols.rows import row
@@ -55,6 +57,7 @@ class Fake:
     def __init__(self, size=2, fails=()):
         self.free = asyncio.Semaphore(size)
         self.ran = []
+        self.proposed = {}
         self.fails = fails
 
     async def run(self, job, on_epoch=lambda epoch: None, priority=(), begin=lambda: True):
@@ -62,7 +65,7 @@ class Fake:
             if not begin():
                 return None
             if job.job == "propose":
-                return run_job(job, None)
+                return self.propose(job)
             cell, kind, unit = job.unit
             self.ran.append((kind, unit))
             await asyncio.sleep(0.05)
@@ -75,12 +78,28 @@ class Fake:
             else:
                 weights = unit.encode()
                 write_atomic(store.weights(cell, unit), weights)
-                store.write(_trained(job.spec, weights))
+                store.write(_trained(job.spec, weights, self.value(unit)))
             return object()
 
+    def value(self, unit):
+        return int(unit, 16) / 2**64
 
-def _trained(spec, weights):
-    value = int(spec.id, 16) / 2**64
+    def propose(self, job):
+        done = run_job(job, None)
+        assert self.proposed.setdefault((job.axes, job.numbers), done.points) == done.points
+        return done
+
+
+class Rising(Fake):
+    """Of two trainings, the later one has the larger value."""
+
+    values = itertools.count()
+
+    def value(self, unit):
+        return next(self.values)
+
+
+def _trained(spec, weights, value):
     return TrainRecord(
         unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=1, channels=1,
         manifests={}, history=(), best_epoch=1, selection_value=value, val_map_at_r=value, environment=ENVIRONMENT,
@@ -158,6 +177,87 @@ def test_a_training_that_its_setting_makes_fail_is_not_tried_by_the_other_driver
     assert not list(tmp_path.rglob(CLAIM))
 
 
+def _trials(root):
+    return {path: path.read_bytes() for path in root.rglob("trial-*.json")}
+
+
+def test_drivers_propose_the_same_trials(tmp_path, monkeypatch):
+    fakes = [Fake() for _ in range(2)]
+    _drive(tmp_path, fakes, monkeypatch)
+    first, second = (fake.proposed for fake in fakes)
+    both = first.keys() & second.keys()
+    assert both
+    assert all(first[batch] == second[batch] for batch in both)
+
+
+def test_of_two_machines_that_propose_different_trials_the_one_that_is_first_counts(tmp_path, monkeypatch):
+    """The later one replaced the trial, after which the two had different best settings."""
+    recorded = []
+    write_trial = Store.write_trial
+
+    def write(store, cell, record):
+        recorded.append((record.study, record.number))
+        write_trial(store, cell, record)
+
+    monkeypatch.setattr(Store, "write_trial", write)
+
+    class Elsewhere(Fake):
+        def propose(self, job):
+            done = super().propose(job)
+            moved = [{**point, "optim.lr": point["optim.lr"] * (1 + 1e-12)} for point in done.points]
+            return done.model_copy(update={"points": tuple(moved)})
+
+    fakes = [Fake(), Elsewhere()]
+    outcomes, _ = _drive(tmp_path, fakes, monkeypatch, methods=("cosface",))
+    assert len({unit for fake in fakes for unit in fake.ran}) > 6 + 2 + 2  # some trials were trained by both
+    assert not any(outcome.failures for outcome in outcomes)
+    assert len(set(recorded)) == len(recorded) == 6
+    assert len(list(Store(tmp_path).tests())) == 2
+
+
+def _best_base(root, trials):
+    """Folder of the best training of the base among its first trials."""
+    found = [trial for _, held in Store(root).studies() for trial in held if "/cosface/" in _folder(root, trial)]
+    best = max((trial for trial in found if trial.number < trials), key=lambda trial: trial.value)
+    return Path(_folder(root, best))
+
+
+def _folder(root, trial):
+    (folder,) = root.glob(f"*/*/*/train-{trial.units[0]}")
+    return str(folder)
+
+
+def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, monkeypatch):
+    """A longer study had another best trial and dropped the weights of the shorter one's, which was at work."""
+    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=4)
+    short = _best_base(tmp_path, 4)
+    assert (short / WEIGHTS).exists()
+    other = Claims(tmp_path)
+    other.use(short)
+    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=12)
+    assert _best_base(tmp_path, 12) != short
+    assert (short / WEIGHTS).exists()
+    other.close()
+    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=12)
+    assert not (short / WEIGHTS).exists()
+    assert not list(short.glob(".*"))
+
+
+def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_path, monkeypatch):
+    """The base of a shorter study that was finished was trained again after a longer one."""
+    for trials in (4, 12):
+        _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=trials)
+    short = _best_base(tmp_path, 4)
+    assert not (short / WEIGHTS).exists()
+    again = Rising()
+    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
+    assert again.ran == []
+    for trial in tmp_path.glob("*/*/pfe/study-*/trial-0003.json"):
+        trial.unlink()
+    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
+    assert ("train", short.name.removeprefix("train-")) in again.ran
+
+
 def _dead_claim(path):
     """A claim whose holder was killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,6 +314,27 @@ def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path, monkeypatch):
     holder.close()
     assert watcher.take(tmp_path / "claim")
     watcher.close()
+
+
+def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_the_living(tmp_path):
+    """What is left when a process is killed while it takes a claim over was never removed."""
+    unit = tmp_path / "a" / "b" / "c" / "train-1"
+    theirs = Claims(tmp_path)
+    living = [unit / CLAIM, tmp_path / ".drivers" / "other"]
+    for path in living:
+        theirs.take(path)
+        os.utime(path, (1e9, 1e9))
+    dead = [unit / f"{CLAIM}.break.1.{32 * '0'}", unit / f"{CLAIM}-use-x", tmp_path / ".drivers" / "dead"]
+    for path in dead:
+        _dead_claim(path)
+    ours = Claims(tmp_path)
+    ours.enter(alone=False, lost=lambda: None)
+    assert not [path for path in dead if path.exists()]
+    assert [path for path in living if path.exists()] == living
+    ours.close()
+    with pytest.raises(UserError, match="another bench run is writing"):
+        ours.enter(alone=True, lost=lambda: None)
+    theirs.close()
 
 
 def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):

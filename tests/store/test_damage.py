@@ -243,6 +243,19 @@ def test_a_foreign_or_damaged_checkpoint_is_set_aside_and_the_training_starts_ag
             assert folder.check() == {}
 
 
+def test_a_damaged_study_is_all_that_is_named(folder_of):
+    """Weights of its trials, which are not kept, were named too, and its trials were not read."""
+    folder = folder_of(RECORDS)
+    (study,) = folder.root.glob("*/*/*/study-*/study.json")
+    study.write_bytes(b"{}")
+    assert list(folder.check()) == [str(study.relative_to(folder.root))]
+    (trial,) = folder.root.glob("*/*/*/study-*/trial-0001.json")
+    trial.write_bytes(b"{}")
+    assert len(folder.check()) == 2
+    (row,) = json.loads(_output(folder, ["status", "--json", "--results", "runs"]))
+    assert (row["trained"], row["tested"], row["trials"]) == (1, 1, 1)
+
+
 def test_caches_of_earlier_versions_are_left_alone(folder_of):
     folder = folder_of(RECORDS)
     unit = next(path.parent for path in folder.files if path.name == "weights.safetensors")

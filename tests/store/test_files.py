@@ -2,12 +2,26 @@
 
 import errno
 import io
+import os
+import subprocess
+import time
 
 import numpy as np
 import pytest
 import torch
 from bench.datasets.pixel_cache import PixelCache
-from bench.store.files import DamagedFile, file_sha256, read_sealed, sealed_file, sha256, write_atomic
+from bench.store.files import (
+    LEFT_FOR,
+    DamagedFile,
+    atomic_file,
+    file_sha256,
+    host,
+    read_sealed,
+    remove_leftovers,
+    sealed_file,
+    sha256,
+    write_atomic,
+)
 from bench.store.marker import Marker, read_marker
 
 
@@ -24,6 +38,42 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
         _seal(path, "me", b"new", "no bytes")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def _left(folder, name, age):
+    path = folder / name
+    path.write_bytes(b"")
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path
+
+
+def test_temporary_files_of_the_dead_are_removed_and_those_of_the_living_are_not(tmp_path, monkeypatch):
+    """Killed runs left theirs behind; a clock that jumps must not make a living process lose its own."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    here = f".metrics.csv.{host()}-{{}}-01234567.part".format
+    gone = [
+        _left(tmp_path, here(dead.pid), age=0),
+        _left(tmp_path, ".metrics.csv.elsewhere-1-01234567.part", age=LEFT_FOR + 1),
+        _left(tmp_path, ".comparison.csv.a1b2c3d4", age=LEFT_FOR + 1),
+    ]
+    kept = [
+        _left(tmp_path, here(os.getpid()), age=1e6),
+        _left(tmp_path, ".metrics.csv.elsewhere-1-89abcdef.part", age=0),
+        _left(tmp_path, "metrics.csv", age=1e6),
+    ]
+    remove_leftovers(tmp_path, 1e9)
+    assert not [path for path in gone if path.exists()]
+    assert [path for path in kept if path.exists()] == kept
+
+
+def test_a_temporary_file_has_the_name_of_its_process(tmp_path):
+    with atomic_file(tmp_path / "x") as file:
+        file.write(b"")
+        (part,) = tmp_path.iterdir()
+        remove_leftovers(tmp_path, time.time() + 2 * LEFT_FOR)
+        assert part.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_a_full_disk_in_a_checkpoint_is_named(tmp_path, monkeypatch):
