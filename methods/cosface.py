@@ -18,7 +18,8 @@ from .published import PER
 class CosFace(Method):
     """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine.
 
-    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Wang et al. 2018).
+    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
+    computes; here it has one value, ``corrected``: the equations of the paper (Wang et al. 2018).
     """
 
     name = "cosface"

@@ -12,7 +12,8 @@ from .losses import CosineClassifier
 class NormSoftmax(Method):
     """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines.
 
-    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Zhai and Wu 2019).
+    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
+    computes; here it has one value, ``corrected``: the equations of the paper (Zhai and Wu 2019).
     """
 
     name = "norm_softmax"

@@ -17,7 +17,8 @@ from .proxies import SoftTripleLoss
 class SoftTriple(Method):
     """SoftTriple as a method: deterministic embeddings, several centres per class.
 
-    The constructor argument ``fidelity`` has one value, ``corrected``: the method follows the paper (Qian et al. 2019).
+    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
+    computes; here it has one value, ``corrected``: the equations of the paper (Qian et al. 2019).
     """
 
     name = "soft_triple"

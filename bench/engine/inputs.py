@@ -33,12 +33,12 @@ class Inputs(Protocol):
 
     Attributes:
         ahead: Whether a thread makes the next batch while one is trained on.
+        through_backbone: Whether inputs are images, which the backbone makes features of.
     """
 
     ahead: bool
 
     through_backbone: bool
-    """Whether inputs are images, which the backbone makes features of."""
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Randomly augmented inputs of a training batch.
@@ -68,8 +68,9 @@ class AugmentedImages:
 
     Args:
         data: Training and validation images.
-        augmentation: Settings of the augmentation.
+        augmentation: Settings of the random crops and other augmentations, of the type that the data set declares.
         device: Where the model is.
+        running: Progress of the training, for the watchdog and its record; a new one if None.
     """
 
     through_backbone = True
@@ -118,12 +119,12 @@ class CachedFeatures:
 
     Args:
         data: Training and validation images.
-        augmentation: Settings of the augmentation.
+        augmentation: Settings of the random crops and other augmentations, of the type that the data set declares.
         spec: Specification of the training.
         device: Where the model is.
         model: Network with its trained base.
         folder: Folder of the base, where the features are kept.
-        running: The unit.
+        running: Progress of the training, for the watchdog and its record; a new one if None.
     """
 
     ahead = False

@@ -34,7 +34,7 @@ class MicroBatches:
         model: The network.
         inputs: What it is trained on.
         optimisation: Its optimiser.
-        running: The unit; it keeps the size of the micro-batches.
+        running: Progress of the training; it keeps the size of the micro-batches.
     """
 
     def __init__(self, model: EmbeddingModel, inputs: Inputs, optimisation: Optimisation, running: Running) -> None:

@@ -1,4 +1,4 @@
-"""A unit under way: the step it is at, and the sizes of its parts when memory ran out."""
+"""Progress of a training or test: signs of life, and the sizes of its parts after memory ran out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _unheard(step: str) -> None:
 
 @dataclass
 class Running:
-    """A unit under way.
+    """Progress of a training or test: signs of life for the watchdog, and sizes that scarce memory forced on it.
 
     Attributes:
         alive: Called with the name of each step before it begins.
@@ -54,7 +54,7 @@ def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: 
         count: Number of rows.
         size: Rows of a part.
         work: Function of the rows ``[B]`` of a part and of the size, which is larger than B for a short last part.
-        running: The unit; it keeps the smaller size.
+        running: Progress of the training or test; it keeps the smaller size.
         step: Name of the work.
 
     Raises:

@@ -68,8 +68,8 @@ class Claims:
         """Claim a part of the results folder for this process, so that no other process works on it.
 
         Args:
-            path: File of the claim. A holder on another host counts as dead after :data:`LEASE` seconds without a
-                renewal, which only repeated calls on the same object can notice.
+            path: File that is the claim while it exists. A holder on another host counts as dead after :data:`LEASE`
+                seconds without a renewal, which only repeated calls on the same object can notice.
             wait: Seconds to wait for another process to give the claim back.
             lost: Called, by another thread, if another process takes over the claim while this process holds it.
 
@@ -87,22 +87,24 @@ class Claims:
         return True
 
     def let_go(self, path: Path) -> None:
-        """Give a claim back, if it is held, in order to ask for it again later.
+        """Release a claim that this process will ask for again: its file is deleted if this process holds it.
 
-        The observation of another holder's renewals is kept, by which :meth:`take` notices that the holder is dead.
+        The times at which another process was seen to renew it are kept; by them :meth:`take` notices a dead holder.
 
         Args:
-            path: File of the claim.
+            path: File that is the claim while it exists.
         """
         lease = self._leases.get(path)
         if lease is not None and lease.is_locked:
             lease.release(force=True)
 
     def give_back(self, path: Path) -> None:
-        """Give a claim back for good, if it is held, and forget what was observed of other holders.
+        """Release a claim that this process will not ask for again: its file is deleted if this process holds it.
+
+        The times at which another process was seen to renew it are forgotten; :meth:`let_go` keeps them.
 
         Args:
-            path: File of the claim.
+            path: File that is the claim while it exists.
         """
         lease = self._leases.pop(path, None)
         if lease is not None:

@@ -82,7 +82,8 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
     """
     try:
         held: Any = from_json(text)
-        if text.count('":' if isinstance(text, str) else b'":') != _keys(held):  # as a repeated key makes it
+        colons = text.count('":') if isinstance(text, str) else text.count(b'":')
+        if colons != _keys(held):  # as a repeated key makes it
             held = read_json(text)
     except ValueError as error:
         raise DamagedRecord(shortened(f"not valid JSON: {error}")) from None

@@ -159,12 +159,19 @@ class DistanceBound:
     def right(self, rows: Tensor) -> Tensor:
         """Right factors (y, -|y|^2 - s_y) ``[B, D + 1]`` of the inner product, for the gallery items in ``rows [B]``.
 
-        A gallery item has the mean y and the own term s_y of the score.
+        The item has the mean y, and the score contains -s_y, a term that depends on this item alone. Its inner product
+        with a query's :meth:`left` factor is the score up to the query's own part.
         """
         return torch.cat([self._rows_at(rows).mean, -self._own[rows, None]], dim=1)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the inner products ``inner [B, M]``."""
+        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64.
+
+        Args:
+            inner: Inner products ``[B, M]`` of the queries' :meth:`left` with the items' :meth:`right` factors.
+            rows: Rows ``[B]`` of the queries in the set of images.
+            items: Rows ``[B, M]`` of the gallery items in the set.
+        """
         return inner.double() - self._own[rows, None]
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -209,7 +216,13 @@ class NormalBound(DistanceBound):
         return (self._own[rows, None] - inner).clamp_min_(0.0)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the inner products ``inner [B, M]``."""
+        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64.
+
+        Args:
+            inner: Inner products ``[B, M]`` of the queries' :meth:`left` with the items' :meth:`right` factors.
+            rows: Rows ``[B]`` of the queries in the set of images.
+            items: Rows ``[B, M]`` of the gallery items in the set.
+        """
         return self._score(self._squared(inner, rows), self.per_image[rows, None] + self.per_image[items])
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
