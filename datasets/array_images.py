@@ -87,7 +87,7 @@ class ArrayImages(ImageSet):
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Normalised training images, cropped, rotated and shifted at random by :func:`augment`.
+        """Training images, cropped, rotated and shifted at random by :func:`augment`, then normalised by mean and std.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -106,7 +106,7 @@ class ArrayImages(ImageSet):
         return self._normalise(augment(self._unit(index), augmentation, generator))
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Normalised centre crops of some images, enlarged to the full size by :func:`centre_crop`.
+        """Centre crops of some images, enlarged to the full size by :func:`centre_crop`, normalised by mean and std.
 
         Args:
             index: int64 ``[B]``, positions in the set.

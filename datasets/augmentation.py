@@ -27,10 +27,10 @@ class Augmentation(TrainingAugmentation):
     """Settings of the random crops, shifts and rotations of small training images (:func:`augment`).
 
     Attributes:
-        crop_probability: Share of the images that are cropped, in [0, 1].
+        crop_probability: Probability that an image is cropped, in [0, 1].
         crop_low: Smallest side of a crop, as a fraction of the image's side, in (0, crop_high].
-        crop_high: Largest side of a crop, in [crop_low, 1].
-        shift: Largest shift along each axis, as a fraction of that side, in [0, 1].
+        crop_high: Largest side of a crop, as such a fraction, in [crop_low, 1].
+        shift: Largest shift along each axis, as a fraction of the image's side along the axis, in [0, 1].
         rotation: Largest rotation in degrees, in [0, 180].
 
     Raises:

@@ -114,7 +114,7 @@ class ImageSet(ABC):
 
     @abstractmethod
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Convert pixels to the input of a network.
+        """Convert pixels to the input of a network: scale to [0, 1] and, in some sets, normalise by mean and std.
 
         Args:
             pixels: uint8 ``[B, C, H, W]``, as :meth:`pixels_of` returns them.
@@ -124,7 +124,7 @@ class ImageSet(ABC):
         """
 
     def evaluation(self, index: Tensor) -> Tensor:
-        """Normalised images as resized and cropped for evaluation, without any randomness.
+        """Images as resized and cropped for evaluation, converted by :meth:`normalised`; nothing is random.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -138,7 +138,7 @@ class ImageSet(ABC):
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Normalised training images, augmented at random.
+        """Training images, augmented at random and converted to the input of a network by :meth:`normalised`.
 
         Args:
             index: int64 ``[B]``, positions in the set.
@@ -157,7 +157,7 @@ class ImageSet(ABC):
 
     @abstractmethod
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Normalised centre crops of some images, resized to the full size.
+        """Centre crops of some images, resized to the full size and converted to network input by :meth:`normalised`.
 
         Args:
             index: int64 ``[B]``, positions in the set.

@@ -43,10 +43,10 @@ class Listing:
         folder: Folder that the identities are relative to.
         ids: Relative paths, the permanent identities of the images.
         classes: Sortable key of the class of each image, such as its number; classes are ordered by it.
-        names: Name of each class, by key.
-        parts: Part of each image: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``; ``""`` for all
-            images of a release without parts, whose first half of the classes is then ``dev`` and whose second is
-            ``test``.
+        names: Name of each class, by its key.
+        parts: Part of each image: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``. If the release
+            has no parts, it is ``""`` for all images; the first half of the classes is then used as ``dev`` and the
+            second as ``test``.
     """
 
     folder: Path
@@ -81,8 +81,8 @@ class Listing:
         """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
 
         Raises:
-            DataError: If a name is not UTF-8, has a control character such as a line break, or is not below the folder,
-                with the first such name.
+            DataError: If a name is not UTF-8, has a control character such as a line break, or is not below the folder.
+                The message contains the first such name.
         """
         outside = next((name for name in self.ids if _leads_out(name)), None)
         if outside is not None:
@@ -129,13 +129,13 @@ def read_lines(path: Path) -> list[list[str]]:
     """Read a text file as one list of words per line; blank lines are left out.
 
     Args:
-        path: A text file of at most :data:`LARGEST_LIST` bytes, with lines of at most :data:`LONGEST` characters.
+        path: A UTF-8 text file of at most 256 MB, with lines of at most 1000 characters.
 
     Returns:
         The words of each line.
 
     Raises:
-        DataError: If the file cannot be read as text.
+        DataError: If the file cannot be read as text, or is larger than that.
     """
     check_regular(path)
     try:

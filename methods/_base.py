@@ -143,14 +143,14 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Return the hyper-parameters whose defaults differ in one form of the method: parameter name to default.
+        """Defaults of hyper-parameters that differ, in one form of the method, from those of the form ``corrected``.
 
         Args:
             fidelity: Form of the method: ``corrected`` follows the paper, ``released`` (or ``released_...``) a public
                 code.
 
         Returns:
-            Empty if the form changes no default.
+            ``{name: default}``; empty if the form changes no default.
         """
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 

@@ -40,8 +40,8 @@ class EmbeddingModel(nn.Module):
         num_classes: Number of training classes.
         dim: Embedding size.
         base_objective: Trained loss module of the base, the model from which a two-stage method starts; else None. It
-            is kept, frozen: its class weights serve as a classifier for confidences, and some methods train towards
-            them.
+            is kept frozen. Its class weights serve as a classifier for confidences, and as targets of the objective of
+            some methods.
         seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
             these parts is made, so that a part starts the same whatever other parts a method has.
     """
@@ -96,7 +96,10 @@ class EmbeddingModel(nn.Module):
         return "backbone" not in self.method.trained_parts
 
     def features(self, images: Tensor) -> Tensor:
-        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``; in training, those of :attr:`precision`."""
+        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``.
+
+        In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
+        """
         lower = self.training and self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
             features: Tensor = self.backbone(images)
@@ -106,7 +109,7 @@ class EmbeddingModel(nn.Module):
         """Embeddings of images from their pooled features ``[B, F]``.
 
         Raises:
-            NonFiniteEmbeddings: If the distribution refuses them because they are not finite.
+            NonFiniteEmbeddings: If the distribution cannot be made because outputs of the heads are infinite or nan.
         """
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
         features = features.float()
@@ -140,9 +143,10 @@ class EmbeddingModel(nn.Module):
         """All confidences of a batch by name, each ``[B]`` and higher = more confident.
 
         They are ``method`` (the method's own, if it has one), ``norm`` (the norm of the raw embedding) and, from a
-        classifier of the training classes, ``max_cosine``, ``max_probability`` and ``neg_entropy``. The classifier is
-        that of the method's objective or else that of the base, the model from which a two-stage method starts; the
-        three are absent if there is none.
+        classifier of the training classes, ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log
+        of the largest class probability) and ``neg_entropy`` (negative entropy of the class probabilities). The
+        classifier is that of the method's objective or else that of the base, the model from which a two-stage method
+        starts. Without a classifier, these three are absent.
         """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective

@@ -64,7 +64,11 @@ class CosineClassifier(nn.Module):
         return F.linear(F.normalize(z, dim=-1), F.normalize(self.weight, dim=-1))
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosines ``[B]`` after the margin; unchanged here, because this class has no margin."""
+        """Apply the margin to target cosines ``[B]``; unchanged here, because this class has no margin.
+
+        Args:
+            target: Cosine of each embedding to the weight of its own class.
+        """
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
@@ -97,7 +101,11 @@ class CosFaceLoss(CosineClassifier):
         self.margin = margin
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosines ``[B]`` minus the margin."""
+        """Apply the margin to target cosines ``[B]``: cos(theta) - m.
+
+        Args:
+            target: Cosine of each embedding to the weight of its own class, cos(theta).
+        """
         return target - self.margin
 
 
@@ -109,8 +117,9 @@ class ArcFaceLoss(CosineClassifier):
         dim: Embedding size D.
         scale: Inverse temperature s.
         margin: Angle m in radians.
-        released: Treat angles beyond pi - m as the public code of Probabilistic Embeddings Revisited does
-            (:func:`released_arcface_cosines`).
+        released: What replaces cos(theta_y + m) for angles theta_y beyond pi - m. If true, cos(theta_y), as in the
+            public code of "Probabilistic Embeddings Revisited" (PER); if false, cos(theta_y) - m sin(m), as in the code
+            of ArcFace's authors.
     """
 
     RELEASED = "beyond theta + m = pi the target logit is the plain cosine"
@@ -120,7 +129,13 @@ class ArcFaceLoss(CosineClassifier):
         self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Target cosines ``[B]`` after the margin: the cosines of the angles plus the margin."""
+        """Apply the margin to target cosines ``[B]``: cos(theta + m) for theta <= pi - m.
+
+        Beyond that angle it is cos(theta) - m sin(m), or cos(theta) if ``released``.
+
+        Args:
+            target: Cosine of each embedding to the weight of its own class, cos(theta).
+        """
         widened = released_arcface_cosines if self.released else arcface_cosines
         return widened(target, self.margin)
 

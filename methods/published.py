@@ -54,10 +54,12 @@ class NivmfScripts:
     network.
 
     Attributes:
-        convert: Function ``(options, fields) -> (parameters, learning rates of the objective)``. ``options`` are those
-            of a row, with the name of the data set as ``dataset``; ``fields`` are the names of the method's parameters.
-        names: Names in the scripts that are this method at certain parameters: name to these parameters, ``{name:
-            value}``.
+        convert: Function ``(options, fields) -> (parameters, rates)``. ``options`` are those of a row by name, with the
+            name of the data set as ``dataset``; ``fields`` are the names of the method's parameters. ``parameters``
+            maps names of the method's parameters to values, and ``rates`` maps ``lr_objective`` to the learning rate
+            of the loss's own parameters.
+        names: Names of methods in the scripts that stand for this method with certain parameters: name to these
+            parameters, ``{parameter: value}``.
         released_only: Whether the settings make sense only if the method computes what the public code does.
     """
 

@@ -22,9 +22,9 @@ class Selection:
         patience: Epochs without improvement after which training stops.
         min_improvement: Smallest change of the metric for the better that counts as an improvement for ``patience``;
             the best epoch is kept without this margin.
-        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER). It
-            orders by the method's score only the images whose embedding distributions have their modes nearest to the
-            query's (:mod:`bench.protocols.near_modes`).
+        reranked: Whether MAP@R is computed as in the public code of "Probabilistic Embeddings Revisited" (PER). That
+            code chooses the images whose embedding distributions have their modes nearest to the query's, and ranks
+            only these by the method's score (:mod:`bench.protocols.near_modes`).
     """
 
     metric: SelectionMetric = "map_at_r"
@@ -56,7 +56,8 @@ class Tests:
             PER's public code: at the nearest point of the ROC, without interpolation. For the true positive rate, the
             point may exceed ``false_positive_rate``.
         deterministic_confidence: Name of the confidence, such as ``max_probability``, that tables show for a
-            deterministic method; a method without it, and every method if this is empty, is shown with its own default.
+            deterministic method. If the name is empty or the method does not have that confidence, tables show the
+            method's own default confidence.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name

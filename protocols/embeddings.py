@@ -89,15 +89,15 @@ class Embeddings:
         scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its scorer is
             needed.
         own_scorers: Names of the scorers by which confidences are judged.
-        confidences: Confidences by name, each ``[N]``, higher = more confident; with a random one, ``random``, for
-            comparison.
+        confidences: Confidences by name, each ``[N]``, higher = more confident. Random numbers may be
+            included for comparison, under the name ``random``.
         queries: Rows that are queries, ascending; all if None.
         gallery: Rows that are searched; all if None.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
-        quality: A known quality of the images, which confidences are correlated with.
+        quality: A known quality of the images, such as the size of a crop, with which confidences are correlated.
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
         validation: Embedded images of other classes, on which thresholds are chosen.
-        validation_split: Name of the split of ``validation``; ``train`` if a model was trained on them.
+        validation_split: Name of the split that ``validation`` is: ``val``, or ``train`` if a model was trained on it.
         candidates: Function that makes a scorer by the distance of the embedding distributions' modes. The public code
             of "Probabilistic Embeddings Revisited" (PER) chooses a query's candidates by this scorer and ranks only
             these (:mod:`bench.protocols.reranked`).
@@ -186,7 +186,7 @@ class Embeddings:
         return self._use(name).scorer
 
     def ranking(self, scorer: str) -> Ranking:
-        """Ranking of the whole gallery for every query, as deep as the metrics of all tests need; made on first use.
+        """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use.
 
         Args:
             scorer: Name of the scorer (similarity of embeddings).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ConformanceError(AssertionError):
-    """Error of a failed check: a method, data set, test or corruption does not do what all of its kind must do."""
+    """Error of a failed conformance check: a method, data set, test or corruption breaks a rule of its interface."""
 
 
 def require(condition: bool, what: str) -> None:

@@ -27,9 +27,10 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
-    """A small network that the checks of a method use, in training mode and initialised on a batch of synthetic images.
+    """Build a small :class:`.EmbeddingModel` of a method, on which the conformance checks of the method run.
 
-    A two-stage method is built on a small CosFace objective as its base.
+    The model is in training mode, and has been initialised on a batch of synthetic images if the method needs that. A
+    two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its base.
 
     Args:
         cls: Class of the method.

@@ -145,7 +145,7 @@ def _embedded(
 
 
 def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:
-    """Corrupted test images at some rows, normalised."""
+    """Corrupted test images at some rows, converted to the input of a network."""
     return corrupted(images, kind, index, left[index], seed)
 
 

@@ -34,9 +34,10 @@ class Encoder:
 
     Attributes:
         view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
-        run: Embeds N images. Takes a function from row numbers ``[B]`` to normalised images, and N. Returns the arrays
-            of an embedding file by name: ``embeddings`` ``[N, D]`` and, depending on the network, the other
-            parameters of the distributions (such as ``variance``), ``confidence`` ``[N]`` and ``normalize`` (boolean).
+        run: Embeds N images. Takes a function from row numbers ``[B]`` to images, as :meth:`.ImageSet.normalised`
+            returns them, and N. Returns the arrays of an embedding file by name: ``embeddings`` ``[N, D]`` and,
+            depending on the network, the other parameters of the distributions (such as ``variance``), ``confidence``
+            ``[N]`` and ``normalize`` (boolean).
         small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
             None for a network that takes photographs.
     """

@@ -85,7 +85,7 @@ class AugmentedImages:
         self._last: Tensor | None = None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Augmented, normalised training images, ``[B, C, H, W]``.
+        """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device.
 
         Args:
             rows: Indices of training images, ``[B]``.

@@ -131,7 +131,7 @@ def backbone_features(
 
     Args:
         backbone: The backbone, in evaluation mode.
-        load: Function from row numbers ``[B]`` to normalised images ``[B, C, H, W]``.
+        load: Function from row numbers ``[B]`` to images ``[B, C, H, W]``, as :meth:`.ImageSet.normalised` gives them.
         count: Number of images N.
         device: Where the backbone is.
         chunk: Images per forward pass; a short last chunk is padded to it.
@@ -164,7 +164,7 @@ def embed(
 
     Args:
         model: The network.
-        load: Function from row numbers ``[B]`` to normalised images ``[B, C, H, W]``.
+        load: Function from row numbers ``[B]`` to images ``[B, C, H, W]``, as :meth:`.ImageSet.normalised` gives them.
         count: Number of images N.
         device: Where the network is.
         chunk: Images per forward pass; a short last chunk is padded to it.

@@ -62,19 +62,21 @@ def score(
 ) -> pd.DataFrame:
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
-    Rankings are over the full gallery, a query's own row left out, exact under ties; queries without another image of
-    their class are left out of every metric and counted. Nothing depends on the order of the rows.
+    Each query ranks the full gallery, except the query itself. Tied scores count by the expectation over random orders
+    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class are left
+    out of every metric; the column ``n_lone`` gives their number.
 
     Args:
         embeddings: Embeddings of N images, ``[N, D]``.
         labels: Their classes, ``[N]`` integers.
         confidence: ``[N]``, any scale, higher = more confident. The table calls it ``given``.
         variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
-            ``normalize``), ``[N]`` or ``[N, D]``, positive. Confidence ``method`` is minus its mean logarithm.
-        concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. Confidence ``method`` is its
-            logarithm.
-        quality: ``[N]``, known quality of the images, such as the side of a crop. Its rank correlations with every
-            confidence are ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
+            ``normalize``), ``[N]`` or ``[N, D]``, positive. The confidence ``method`` is
+            minus the mean of the logarithms of an image's variances. Excludes ``concentration``.
+        concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. The confidence ``method`` is
+            its logarithm.
+        quality: ``[N]``, known quality of the images, such as the side of a crop. The table then has its rank
+            correlations with every confidence: metrics ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
         is_query: Which images are queries, ``[N]`` booleans; all if not given.
         is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
@@ -85,9 +87,12 @@ def score(
         normalize: Whether to L2-normalise embeddings first.
 
     Returns:
-        The tidy table, one value per row, with the columns of ``bench run``'s ``metrics.csv``. With a confidence,
-        variance or concentration it has filter-out curves, ``aurc``, ``e_aurc`` and ``confidence_auroc`` of each
-        confidence: ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
+        Table with one value per row. Its columns are those of ``metrics.csv``, the table that ``bench run`` writes:
+        ``scorer``, ``confidence``, ``variant``, ``metric``, ``fraction`` (share of the images that was removed),
+        ``value``, ``n_queries``, ``n_lone`` and columns that describe the experiment, most of which are empty here.
+        With a confidence, variance or concentration, the table also has filter-out curves (metrics of the images left
+        after the least confident are removed) and ``aurc``, ``e_aurc`` and ``confidence_auroc`` of each confidence:
+        ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
 
     Raises:
         BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.

@@ -10,7 +10,7 @@ from ._base import CROP, identity_draw
 
 
 def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
-    """Normalised images of a set under a corruption, ready for a network.
+    """Corrupted images of a set, converted to the input of a network as by :meth:`.ImageSet.normalised`.
 
     Args:
         images: The set.

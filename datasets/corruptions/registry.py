@@ -48,7 +48,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
     """Register the corruption of a plug-in, so that the option ``--corruptions`` accepts its name.
 
     Args:
-        corruption: The corruption. It is recorded as defined by the module that calls this function.
+        corruption: The corruption. The module that calls this function is recorded as the one that defines it.
 
     Returns:
         The corruption itself.

@@ -32,7 +32,10 @@ BLOCKS = {
 
 
 class BNInception(nn.Module):
-    """BN-Inception network from normalised images ``[B, 3, H, W]`` to feature maps ``[B, 1024, H/32, W/32]``."""
+    """BN-Inception network from images ``[B, 3, H, W]`` to feature maps ``[B, 1024, H/32, W/32]``.
+
+    The images must be normalised as in the pretraining of the weights that it is given.
+    """
 
     num_features = 1024
 
@@ -63,7 +66,7 @@ class BNInception(nn.Module):
         return F.relu(getattr(self, f"{name}_bn")(getattr(self, name)(x)))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 1024, H/32, W/32]`` of normalised images ``[B, 3, H, W]``."""
+        """Feature maps ``[B, 1024, H/32, W/32]`` of images ``[B, 3, H, W]``, normalised as in the pretraining."""
         x = F.max_pool2d(self._apply_conv("conv1_7x7_s2", images), 3, 2, ceil_mode=True)
         x = self._apply_conv("conv2_3x3", self._apply_conv("conv2_3x3_reduce", x))
         x = F.max_pool2d(x, 3, 2, ceil_mode=True)

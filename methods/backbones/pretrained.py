@@ -64,7 +64,7 @@ class SqueezeNetMaps(nn.Module):
         self.features = squeezenet1_0(weights=None).features
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 512, H/16, W/16]`` of normalised images ``[B, 3, H, W]``."""
+        """Feature maps ``[B, 512, H/16, W/16]`` of images ``[B, 3, H, W]``, normalised as in the pretraining."""
         maps: Tensor = self.features(images)
         return maps
 
@@ -84,7 +84,7 @@ class GoogLeNetMaps(nn.Module):
                 self.add_module(name, module)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 1024, H/32, W/32]`` of normalised images ``[B, 3, H, W]``."""
+        """Feature maps ``[B, 1024, H/32, W/32]`` of images ``[B, 3, H, W]``, normalised as in the pretraining."""
         for module in self.children():
             images = module(images)
         return images
@@ -107,9 +107,12 @@ class TimmMaps(nn.Module):
         self.num_features = int(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, F, h, w]`` of normalised images, or pooled features ``[B, F]`` if the model has no maps.
+        """Feature maps ``[B, F, h, w]`` of images, or pooled features ``[B, F]`` if the model has no maps.
 
         Vision transformers, for example, have none; they are pooled in their own way.
+
+        Args:
+            images: ``[B, C, H, W]``, with the mean, scale and order of channels of the pretraining.
         """
         maps: Tensor = self.model.forward_features(images)
         if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
@@ -122,8 +125,8 @@ class Photographs(nn.Module):
     """Network for photographs: normalisation to an input format, a body, and global pooling.
 
     Args:
-        body: Pretrained network without its classifier, from normalised images to feature maps ``[B, F, h, w]`` or
-            features ``[B, F]``; its attribute ``num_features`` is F.
+        body: Pretrained network without its classifier, from images in ``input_format`` to feature maps
+            ``[B, F, h, w]`` or features ``[B, F]``; its attribute ``num_features`` is F.
         input_format: Format that the body was trained with; it is saved in the state dict.
         freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
             al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
@@ -161,7 +164,7 @@ class Photographs(nn.Module):
                         parameter.requires_grad_(False)
 
     def set_format(self, input_format: InputFormat) -> None:
-        """Replace the input format, by which images are normalised before they enter the pretrained body."""
+        """Replace the input format (mean, std, scale, order of channels) to which images are converted for the body."""
         mean, std = (torch.tensor([float(x) for x in values]) for values in (input_format.mean, input_format.std))
         self.channels.copy_(torch.tensor([2, 1, 0] if input_format.order == "BGR" else [0, 1, 2]))
         self.scale.copy_((input_format.scale / std).view(3, 1, 1))

@@ -108,8 +108,8 @@ class VonMisesFisher(Distribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draws ``[*sample_shape, *B, D]`` with gradients in ``loc`` and ``concentration``.
 
-        Wood's rejection sampler gives the cosine to the mode, a normal draw the tangent direction. The attribute
-        ``gradient`` chooses the kind of gradient.
+        Wood's rejection sampler gives the cosine to the mode, and a normal draw gives the tangent direction. The
+        attribute ``gradient`` chooses the kind of gradient in the concentration.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         loc = self.loc.expand(shape)

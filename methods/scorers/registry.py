@@ -69,7 +69,7 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
     """Register a plug-in's scorer, a function that compares two sets of embeddings, for use by name.
 
     Args:
-        spec: The scorer. The module that calls this function counts as its source code, on which stored results depend.
+        spec: The scorer. The module that calls this function is recorded as the one that defines it.
 
     Returns:
         The scorer, unchanged.
