@@ -33,7 +33,9 @@ Progress = Callable[[str, int, int], None]
 
 
 class PhotoImages(ImageSet):
-    """Labelled image files, which are decoded once and then read from a cache on disk.
+    """Labelled image files, which are decoded once per purpose and then read from a cache on disk.
+
+    For training, whole images are kept in the cache, for evaluation their resized centre crops.
 
     Attributes:
         labels: int64 ``[N]``, the class of each image, numbered from 0.
@@ -43,7 +45,7 @@ class PhotoImages(ImageSet):
         view: Settings of how the images are resized and cropped.
         threads: Number of threads that decode and crop.
         within: The larger set that this is a subset of, and the positions of these images in it; None for a whole set.
-            Subsets share its decoded training images, so that every fold of a cross-validation reads the same file.
+            Training reads the cache file of the larger set, so that the folds of a cross-validation share one file.
     """
 
     def __init__(

@@ -404,7 +404,10 @@ class PhotoDataset(Dataset):
         return images
 
     def prepare(self, fold: int = 0, folds: int = 4, progress: Progress | None = None) -> None:
-        """Decode every image once into the cache, so that a damaged file stops a run before its first epoch.
+        """Decode every image into the cache, so that a damaged file stops a run before its first epoch.
+
+        Training images are kept whole and the same for every fold; the validation images of a fold and the test images
+        are kept as resized centre crops. What is in the cache already is not decoded again.
 
         Args:
             fold: Index of the block of development classes (all but the test classes) that is held out for validation.

@@ -103,7 +103,7 @@ def check_entries(
 
 
 def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
-    from ..conformance.methods import CHECKS
+    from ..conformance.method_checks import CHECKS
     from ..planning.request import expand
 
     registry = Registry("methods", plugins)
@@ -112,7 +112,7 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
 
 
 def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
-    from ..conformance.datasets import DATASET_CHECKS
+    from ..conformance.dataset_checks import DATASET_CHECKS
     from ..planning.request import expand
 
     site = site_of(Path(), plugin=list(plugins), data_root=root)
@@ -122,7 +122,7 @@ def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Pat
 
 
 def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
-    from ..conformance.tests import TEST_CHECKS
+    from ..conformance.embedding_test_checks import TEST_CHECKS
     from ..planning.request import expand
     from ..protocols.known_tests import known_groups, load_tests
 
@@ -135,7 +135,7 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
 
 
 def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
-    from ..conformance.corruptions import CORRUPTION_CHECKS
+    from ..conformance.corruption_checks import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
     from ..planning.request import expand
 

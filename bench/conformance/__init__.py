@@ -13,11 +13,11 @@ embeddings (one of ``bench.protocols.known_tests.load_tests([group])``), :data:`
 corruption.
 """
 
-from .corruptions import CORRUPTION_CHECKS
-from .datasets import DATASET_CHECKS
+from .corruption_checks import CORRUPTION_CHECKS
+from .dataset_checks import DATASET_CHECKS
+from .embedding_test_checks import TEST_CHECKS
 from .failure import ConformanceError
-from .methods import CHECKS, build, check
-from .tests import TEST_CHECKS
+from .method_checks import CHECKS, build, check
 
 __all__ = [
     "CHECKS",

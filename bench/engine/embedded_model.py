@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -52,7 +52,7 @@ class EmbeddedModel:
     trained: TrainRecord
     validation: ImageSet
     device: str
-    running: Running
+    running: Running = field(default_factory=Running)
 
     @classmethod
     def of(

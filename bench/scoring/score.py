@@ -63,8 +63,8 @@ def score(
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
     Each query ranks the full gallery, except the query itself. Tied scores count by the expectation over random orders
-    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class are left
-    out of every metric; the column ``n_lone`` gives their number.
+    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class in the gallery
+    are left out of the metrics of rankings; the column ``n_lone`` gives their number.
 
     Args:
         embeddings: Embeddings of N images, ``[N, D]``.
@@ -81,9 +81,9 @@ def score(
         is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
-            ``verification``, ``clustering``, ``structure``, or single metrics such as ``recall_at_16`` or ``nmi``.
-            The verification threshold is chosen on half of the classes and tested on the other half (variant
-            ``threshold_held_out_classes``).
+            ``verification``, ``clustering`` (such as NMI), ``structure`` (such as spectral decay and uniformity), or
+            single metrics such as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is
+            chosen on half of the classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first.
 
     Returns:

@@ -139,7 +139,9 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
         ("nonsense", "damaged"),
     ):
         (root / "store.json").write_text(json.dumps(held))
-        for arguments in (("run", "--method", "cosface", *TINY), ("status",), ("report",)):
+        # A damaged marker without any record is set aside by a run, which begins anew.
+        run = () if message == "damaged" else (("run", "--method", "cosface", *TINY),)
+        for arguments in (*run, ("status",), ("report",)):
             done = inside(*arguments)
             assert done.returncode == 2
             assert message in done.stderr
