@@ -63,8 +63,8 @@ def score(
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
     Each query ranks the full gallery, except the query itself. Tied scores count by the expectation over random orders
-    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class in the gallery
-    are left out of the metrics of rankings; the column ``n_lone`` gives their number.
+    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class in
+    the gallery are left out of the metrics of rankings; the column ``n_lone`` gives their number.
 
     Args:
         embeddings: Embeddings of N images, ``[N, D]``.

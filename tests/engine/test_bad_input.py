@@ -136,11 +136,11 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
     for held, message in (
         ({"schema": 99, "protocols": {"reality_check": 1}}, "schema 99"),
         ({"schema": 2, "protocols": {"reality_check": 99}}, "version 99"),
-        ("nonsense", "damaged"),
+        ("nonsense", "contains no results"),
     ):
         (root / "store.json").write_text(json.dumps(held))
         # A damaged marker without any record is set aside by a run, which begins anew.
-        run = () if message == "damaged" else (("run", "--method", "cosface", *TINY),)
+        run = () if held == "nonsense" else (("run", "--method", "cosface", *TINY),)
         for arguments in (*run, ("status",), ("report",)):
             done = inside(*arguments)
             assert done.returncode == 2
