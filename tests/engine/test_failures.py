@@ -71,6 +71,7 @@ def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(c
     assert not [path for path in folder.iterdir() if path.name == "record.json"]
 
 
+@pytest.mark.slow
 def test_a_long_message_that_blames_the_setting_is_one_line_per_trial(cli, tmp_path):
     plugin = _plugin(tmp_path, f"raise FloatingPointError({LONG})")
     done = cli("run", "--method", "mine", *RUN, "--trials", "2", "--plugin", plugin, check=False)
@@ -91,6 +92,7 @@ def test_a_long_message_that_blames_the_setting_is_one_line_per_trial(cli, tmp_p
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp_path):
     plugin = _plugin(tmp_path, "return torch.zeros(2) @ torch.zeros(3)")
     done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
@@ -166,7 +168,7 @@ def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, 
     ("statement", "reason"),
     [
         # It was "worker process ended in the middle of the job (exit code 0)".
-        ("raise SystemExit(0)", "SystemExit: 0 (losses.py:8); traceback: "),
+        pytest.param("raise SystemExit(0)", "SystemExit: 0 (losses.py:8); traceback: ", marks=pytest.mark.slow),
         pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt (losses.py:8)", marks=pytest.mark.slow),
         pytest.param(
             "import os; os._exit(0)",

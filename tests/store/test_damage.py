@@ -150,6 +150,7 @@ def folder_of(tmp_path, monkeypatch, capsys, quick):
     return partial(Folder, tmp_path, capsys=capsys)
 
 
+@pytest.mark.slow
 def test_every_damaged_record_is_named_and_the_same_command_makes_it_again(folder_of):
     """A changed digit was reported, a changed trial chose another setting; ``{}`` and ``[]`` were tracebacks."""
     folder = folder_of(RECORDS)
