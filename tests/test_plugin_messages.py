@@ -5,6 +5,7 @@ import textwrap
 import numpy as np
 import pytest
 from bench.cli import main
+from bench.protocols import declare
 from PIL import Image
 
 DOTS = """
@@ -110,6 +111,7 @@ class Mine(Method):
 def bench(tmp_path, monkeypatch, capsys):
     """Call the command line in this process: exit code and the lines of standard output and standard error."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(declare, "_DECLARED", dict(declare._DECLARED))  # what a plug-in declares ends with the test
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])
