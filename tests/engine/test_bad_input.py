@@ -237,6 +237,7 @@ def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_
     assert "failed: loss became nan" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_study_in_which_everything_fails_says_so(cli, tmp_path):
     plugin = tmp_path / "diverges.py"
     plugin.write_text(DIVERGES.format(limit=0))

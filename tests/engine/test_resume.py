@@ -90,6 +90,7 @@ def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, sm
     assert (root / "metrics.csv").read_bytes() == small_table
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp_path, alive_in_group):
     root = tmp_path / "results" / "runs"
     process = cli.start("run", "--method", "arcface", *tiny)
@@ -104,6 +105,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp
     cli("run", "--method", "arcface", *tiny)
 
 
+@pytest.mark.slow
 def test_a_rerun_has_the_folder_to_itself(cli, small, tmp_path):
     root = tmp_path / "results" / "runs"
     there = Claims(root)
@@ -194,6 +196,7 @@ def test_a_signal_in_training_is_like_ctrl_c(number, code, cli, tiny, tmp_path, 
     assert not list(tmp_path.rglob(".claim"))
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_stops_nothing(cli, tmp_path):
     """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
     run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")

@@ -71,6 +71,7 @@ def test_templates_run_together(cli, new, tmp_path):
     assert "method" in {row["confidence"] for row in rows}
 
 
+@pytest.mark.slow
 def test_the_template_of_photographs_is_found_verified_and_planned(cli, new, tmp_path):
     rng = np.random.default_rng(0)
     for number in range(32):
