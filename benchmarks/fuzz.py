@@ -677,9 +677,7 @@ def work(name: str, seconds: float, seed: int, first: int, place: Path) -> None:
     """Read cases until the time is over; prints the number of each before it is read, and what is wrong with it."""
     (place / "home").mkdir(exist_ok=True)
     reader = READERS[name](place / "home")
-    path, _ = _case(reader, name, seed, first, place)
-    with contextlib.suppress(Exception):
-        reader.read(path)  # what is imported by the first case is not its memory
+    _warm_up(reader, random.Random(f"{name} {seed}"), place)
     _limit_address_space()
     print("ready", flush=True)
     until, number = time.monotonic() + seconds, first
@@ -694,6 +692,17 @@ def work(name: str, seconds: float, seed: int, first: int, place: Path) -> None:
         path.unlink(missing_ok=True)
         number += 1
     print("end", number, flush=True)
+
+
+def _warm_up(reader: Reader, rng: random.Random, place: Path) -> None:
+    """Read some whole files: what the first reading imports is not memory of a case."""
+    for _ in range(5):
+        file, data = reader.valid(rng)
+        path = place / file
+        path.write_bytes(data)
+        with contextlib.suppress(*reader.refusals()):
+            reader.read(path)
+        path.unlink()
 
 
 def _case(reader: Reader, name: str, seed: int, number: int, place: Path) -> tuple[Path, int]:

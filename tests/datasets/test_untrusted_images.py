@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -99,6 +100,19 @@ def test_flipped_bits_raise_nothing_but_our_error(tmp_path, kind):
         pixels, line = _decoded(path)
         assert pixels is None or pixels.shape[0] == 3
         assert "\n" not in line
+
+
+def test_a_chunk_that_claims_gigabytes_is_not_made_room_for(tmp_path):
+    path, content = tmp_path / "x.png", bytearray(_encoded("png"))
+    place = content.index(b"IDAT") - 4
+    content[place : place + 4] = b"\xff\xff\xff\x49"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        _decoded(path)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_name_of_a_file_does_not_decide_its_format(tmp_path):
