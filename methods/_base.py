@@ -168,6 +168,11 @@ class Method:
         return None
 
     @property
+    def without_effect(self) -> frozenset[str]:
+        """Names of the hyper-parameters that change nothing in this form of the method; tuning does not search them."""
+        return frozenset()
+
+    @property
     def trained_parts(self) -> tuple[str, ...]:
         """Names of the trained parts of the model, of ``backbone``, ``mean``, ``spread`` and ``objective``.
 

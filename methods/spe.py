@@ -319,6 +319,11 @@ class SPE(Method):
         p = self.params
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
+    @property
+    def without_effect(self) -> frozenset[str]:
+        """Names of the hyper-parameters that change nothing: ``spread``, in the form of the public code."""
+        return frozenset({"spread"}) if self.released else frozenset()
+
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Scale embeddings to the standard deviation ``spread``, a hyper-parameter.
 

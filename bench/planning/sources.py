@@ -111,7 +111,9 @@ def search_ranges(
     space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra
-        if isinstance(extra, dict) and isinstance(extra.get("search"), dict) and key not in pinned.params:
+        if key in pinned.params or key in method.without_effect:
+            continue
+        if isinstance(extra, dict) and isinstance(extra.get("search"), dict):
             space[f"method.{key}"] = Range(**extra["search"])  # type: ignore[arg-type]
     end_to_end = stage is recipe.end_to_end
     ranges: Mapping[str, Range] = stage.search

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench.conformance import build
 from bench.methods import EmbeddingModel
 from bench.methods.backbones import build_backbone
 from bench.methods.distributions import IsotropicNormal
@@ -214,3 +215,29 @@ def test_only_a_methods_own_file_tells_methods_apart():
         if path.stem in NAMES:
             continue
         assert not pattern.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_searched_parameter_changes_a_training_step(name):
+    cls = Registry("methods").method(name)
+    for fidelity in cls.fidelities:
+        idle = cls(cls.Params(**cls.defaults(fidelity)), fidelity).without_effect
+        for key, field in cls.Params.model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and "search" in extra:
+                low, high = (_step(cls, fidelity, {key: extra["search"][end]}) for end in ("low", "high"))
+                same = len(low) == len(high) and all(map(torch.equal, low, high))
+                assert same == (key in idle), f"{fidelity}: {key}"
+
+
+def _step(cls, fidelity, params):
+    """Loss, gradients and initial values of the parts that a step trains."""
+    model = build(cls, fidelity, **params)
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(C).repeat_interleave(4)
+    torch.manual_seed(1)
+    loss = model.objective(model(torch.randn(24, 1, 20, 20, generator=g)).distribution, labels)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    used = [(p.detach(), g) for p, g in zip(trained, gradients) if g is not None]
+    return [loss.detach(), *(tensor for pair in used for tensor in pair)]
