@@ -1,4 +1,4 @@
-"""The site of a run: folders, plug-ins and device; nothing here is part of a unit's identity."""
+"""The site of a run: folders, plug-ins and device of this machine, none of which is part of a unit's id as such."""
 
 from __future__ import annotations
 

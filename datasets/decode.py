@@ -56,8 +56,9 @@ def open_image(path: Path) -> Iterator[Image]:
     check_regular(path)
     try:
         # From memory: of a file, decoders ask for as many bytes as it claims, and Python allocates them first.
-        if path.stat().st_size > 8 * limit:
-            raise DataError(f"{path}: larger than {8 * limit / 1e6:g} MB; set BENCH_MAX_PIXELS to read it")
+        largest = 8 * max(limit, MAX_PIXELS)
+        if path.stat().st_size > largest:
+            raise DataError(f"{path}: larger than {largest / 1e6:g} MB; make it smaller, or raise BENCH_MAX_PIXELS")
         with Image.open(io.BytesIO(path.read_bytes()), formats=_formats()) as image:
             if image.width * image.height > limit:
                 raise Image.DecompressionBombError

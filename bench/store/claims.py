@@ -155,7 +155,7 @@ class Claims:
         """Context in which this process collects results and writes tables, to be entered by one process at a time.
 
         It waits up to 10 :data:`LEASE` seconds for another process to leave, so that the tables written last have all
-        results.
+        results. After that it enters all the same: files are replaced in one step, and a later report makes them anew.
         """
         path = self.root / DRIVERS / TABLES
         self.take(path, wait=10 * LEASE)

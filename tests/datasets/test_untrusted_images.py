@@ -12,7 +12,7 @@ import pytest
 import torch
 from bench.cli import main
 from bench.datasets import DataError
-from bench.datasets.decode import FORMATS, decode, open_image, pixel_limit
+from bench.datasets.decode import FORMATS, MAX_PIXELS, decode, open_image, pixel_limit
 from bench.datasets.folder import Folder, images_below
 from PIL import Image
 
@@ -113,6 +113,14 @@ def test_a_chunk_that_claims_gigabytes_is_not_made_room_for(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
         tracemalloc.stop()
+
+
+def test_a_file_that_is_larger_than_any_image_is_not_read(tmp_path):
+    path = tmp_path / "x.png"
+    path.write_bytes(_encoded("png"))
+    os.truncate(path, 8 * MAX_PIXELS + 1)  # a hole, which needs no disk
+    with pytest.raises(DataError, match="larger than 800 MB"):
+        decode(path)
 
 
 def test_the_name_of_a_file_does_not_decide_its_format(tmp_path):

@@ -142,7 +142,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
         integral = rows["density"].mean() * 2 * math.pi
         style = ("-", "--", "-.")[index]
         axis.plot(rows["angle"], rows["density"], style, color=colour(index), label=f"{name} (integral {integral:.4g})")
-    axis.set(xlabel="angle to the mode, degrees", ylabel="density per radian", yscale="log", xlim=(-180, 180))
+    axis.set(xlabel="angle to mu, degrees", ylabel="density per radian", yscale="log", xlim=(-180, 180))
     axis.set_xticks(range(-180, 181, 45))
     axis.set_title(f"on the circle: κ = {CONCENTRATION:g} and κ = {CONCENTRATIONS[:2]}".replace(".0", ""))
     axis.legend(loc="lower center")
