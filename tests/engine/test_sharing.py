@@ -347,7 +347,7 @@ def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
     _dead_claim(train / CLAIM)
     assert main(["status", "--json", "--results", str(tmp_path)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid()}
+    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid(), "node": ""}
     assert row["running"] == [running]
     assert main(["status", "--results", str(tmp_path)]) == 0
     assert f"{running['unit']}: process {os.getpid()} on {socket.gethostname()}" in capsys.readouterr().out
