@@ -160,7 +160,7 @@ def test_a_run_on_one_machine_imports_no_ray(tmp_path):
         "import bench.commands.run, bench.engine.launch, bench.engine.scheduler, bench.engine.worker\n"
         "from bench.engine.launch import Launch, local\n"
         "from bench.site import Site\n"
-        "local(Launch(workers=1, device='cpu').resolved(), Site(results='nowhere'))\n"
+        "local(Launch(workers=1, device='cpu'), Site(results='nowhere'))\n"
         "print('no ray so far')\n"
         "import ray\n"
     )
