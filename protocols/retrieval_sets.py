@@ -22,7 +22,7 @@ from .scorers import Scorer
 
 @dataclass(frozen=True)
 class RetrievalSets:
-    """How large the retrieval sets of some queries are, and how many contain a positive.
+    """Size of the retrieval sets of some queries, and the share of them that contain a positive.
 
     Attributes:
         k: Number of nearest images in a set; infinite if there were too few calibration queries, so that every set is

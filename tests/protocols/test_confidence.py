@@ -129,6 +129,16 @@ def test_points_of_the_risk_coverage_curve_are_expectations_over_orders(data, pe
     assert coverage_at_risk(*given_, largest) == (max(low) / n if low else 0.0)
 
 
+def test_points_of_the_curve_do_not_depend_on_rounding():
+    risk = torch.arange(100).double()
+    # 0.07 * 100 is a little more than 7 in floating point.
+    assert risk_at_coverage(-risk, risk, 0.07) == 3.0
+    # The mean risk of equal confidences is added up N times.
+    for count in range(2, 60):
+        wrong = (torch.arange(count) < 1).double()
+        assert coverage_at_risk(torch.ones(count), wrong, 1 / count) == 1.0
+
+
 @pytest.mark.parametrize("coverage", [0.0, -0.1, 1.1, math.nan])
 def test_a_coverage_outside_of_its_range_is_refused(coverage):
     with pytest.raises(ValueError, match=r"coverage must be in \(0, 1\]"):

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from bench.methods.distributions import IsotropicNormal, PointMass
+from bench.methods.scorers import DistributionScorer
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import rank
 from bench.protocols.retrieval_sets import conformal_k, first_positive_ranks, retrieval_sets, sets_of_classes
@@ -32,6 +34,24 @@ def test_the_rank_of_the_first_positive_equals_a_loop(seed, count, levels, apart
         # Tied items are in the worst order.
         order = sorted(items, key=lambda i: (-scores[q, i].item(), i in positives))
         assert value == next(place for place, i in enumerate(order, 1) if i in positives)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "l2", "mls"])
+def test_images_that_are_equal_are_tied_wherever_they_are_stored(kind):
+    """Products of equal vectors may round unequally; scorers say how much."""
+    g = torch.Generator().manual_seed(0)
+    point = torch.randint(40, (150,), generator=g)
+    x, free = torch.randn(40, 8, generator=g)[point], torch.exp(torch.randn(40, generator=g))[point]
+    labels = torch.randint(50, (150,), generator=g)
+    scorer = DistributionScorer(kind, IsotropicNormal(x, free) if kind == "mls" else PointMass(x))
+    ranks = first_positive_ranks(scorer, labels)
+    scores = scorer.matrix(torch.arange(150), torch.arange(150)).double()
+    for q in range(150):
+        others = [i for i in range(150) if i != q]
+        of_point = {p: scores[q, others][point[others] == p].max().item() for p in set(point[others].tolist())}
+        order = sorted(others, key=lambda i: (-of_point[int(point[i])], bool(labels[i] == labels[q])))
+        hits = [place for place, i in enumerate(order, 1) if labels[i] == labels[q]]
+        assert ranks[q].item() == hits[0] if hits else math.isnan(ranks[q])
 
 
 def test_sets_of_this_rank_contain_a_positive_and_smaller_ones_need_not():
