@@ -16,6 +16,12 @@ from .embeddings import Embeddings
 from .rows import Row, row
 from .vectors import as_vectors
 
+COVERAGE = 0.8
+"""Coverage at which tables give the risk."""
+
+RISK = 0.05
+"""Risk at which tables give the coverage."""
+
 
 def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
     """Risk-coverage curve ``[N]``: mean risk of the n most confident items for n = 1..N (Geifman et al. 2019).
@@ -51,7 +57,7 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
         >>> aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
         0.25
     """
-    return float(risk_coverage(confidence, risk).numpy().mean()) if len(risk) else math.nan
+    return _area(risk_coverage(confidence, risk))
 
 
 def e_aurc(confidence: Tensor, risk: Tensor) -> float:
@@ -68,6 +74,93 @@ def e_aurc(confidence: Tensor, risk: Tensor) -> float:
         0.0
     """
     return aurc(confidence, risk) - aurc(-risk, risk)
+
+
+def augrc(confidence: Tensor, risk: Tensor) -> float:
+    """Area under the generalised risk-coverage curve (AUGRC, Traub et al. 2024), lower is better; nan without items.
+
+    The generalised risk at coverage n / N is the total risk of the n most confident items divided by N: if risks are
+    errors, the share of all items that are wrong and accepted. The area is that of the trapezoids from (0, 0) on. With
+    the expectation over the orders of equal confidences it equals ``(1 - AUROC) a (1 - a) + (1 - a)^2 / 2``, where
+    ``1 - a`` is the mean risk and AUROC is :func:`confidence_auroc`; so it is in [0, 1/2], and unlike AURC it does not
+    weigh an error more if the items before it are few.
+
+    Args:
+        confidence: Confidence of each item (such as a query), ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+
+    Example:
+        >>> augrc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
+        0.125
+    """
+    return _generalised_area(risk_coverage(confidence, risk))
+
+
+def risk_at_coverage(confidence: Tensor, risk: Tensor, coverage: float) -> float:
+    """Mean risk of the most confident items, the smallest number of them that is a share ``coverage`` of all.
+
+    It is a point of the risk-coverage curve (El-Yaniv and Wiener 2010), lower is better; nan without items. Items of
+    equal confidence count by the expectation over their orders.
+
+    Args:
+        confidence: Confidence of each item (such as a query), ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+        coverage: Share of the items, in (0, 1].
+
+    Raises:
+        ValueError: If the coverage is not in (0, 1].
+
+    Example:
+        >>> risk_at_coverage(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]), 0.5)
+        0.0
+    """
+    if not 0 < coverage <= 1:
+        raise ValueError(f"coverage must be in (0, 1], not {coverage:g}")
+    return _risk_at(risk_coverage(confidence, risk), coverage)
+
+
+def coverage_at_risk(confidence: Tensor, risk: Tensor, largest: float) -> float:
+    """Largest share of the items, the most confident ones, whose mean risk is at most ``largest``.
+
+    Higher is better (Geifman and El-Yaniv 2017); nan without items. It is 0 if the risk is larger at every coverage.
+    Items of equal confidence count by the expectation over their orders.
+
+    Args:
+        confidence: Confidence of each item (such as a query), ``[N]``.
+        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+        largest: Largest mean risk that is allowed.
+
+    Example:
+        >>> coverage_at_risk(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]), 0.05)
+        0.5
+    """
+    return _coverage_at(risk_coverage(confidence, risk), largest)
+
+
+def _area(curve: Tensor) -> float:
+    """Area under a risk-coverage curve."""
+    return float(curve.numpy().mean()) if len(curve) else math.nan
+
+
+def _generalised_area(curve: Tensor) -> float:
+    """Area under the generalised curve of a risk-coverage curve, by trapezoids from (0, 0)."""
+    if not len(curve):
+        return math.nan
+    accepted = curve.numpy() * np.arange(1, len(curve) + 1) / len(curve)
+    return float((accepted.sum() - accepted[-1] / 2) / len(curve))
+
+
+def _risk_at(curve: Tensor, coverage: float) -> float:
+    # Less a billionth of an item: 0.07 * 100 is a little more than 7.
+    return float(curve[max(math.ceil(coverage * len(curve) - 1e-9), 1) - 1]) if len(curve) else math.nan
+
+
+def _coverage_at(curve: Tensor, largest: float) -> float:
+    # The tolerance is for sums of mean risks of equal confidences.
+    allowed = np.flatnonzero(curve.numpy() <= largest + 1e-12)
+    if not len(curve):
+        return math.nan
+    return float(allowed[-1] + 1) / len(curve) if len(allowed) else 0.0
 
 
 def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
@@ -97,10 +190,11 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
 def risk_rows(
     values: Mapping[str, Tensor], confidences: Mapping[str, Tensor], *, scorer: str = "", oracle: bool = True
 ) -> Iterator[Row]:
-    """AURC and E-AURC of each confidence for MAP@R and for Recall@1, and its AUROC for Recall@1.
+    """AURC, E-AURC and AUGRC of each confidence for MAP@R and Recall@1; for Recall@1, points of the curve and AUROC.
 
     AURC is the area under the risk-coverage curve of the queries, whose risk is 1 - metric. E-AURC is the AURC minus
-    that of the best possible order. The AUROC is that of telling right from wrong queries by their confidence.
+    that of the best possible order. AUGRC is the area under the generalised curve (:func:`augrc`). The AUROC is that of
+    telling right from wrong queries by their confidence.
 
     Args:
         values: Metrics of every query by name (``map_at_r``, ``recall_at_1``), each ``[Q]``, nan for queries without a
@@ -110,8 +204,10 @@ def risk_rows(
         oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
 
     Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``aurc``, ``e_aurc`` or ``confidence_auroc``),
-        ``confidence``, ``value``, and in ``variant`` the metric that gives the risk (empty for the AUROC).
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``aurc``, ``e_aurc``, ``augrc``,
+        ``risk_at_coverage``, ``coverage_at_risk`` or ``confidence_auroc``), ``confidence``, ``value``, and in
+        ``variant`` the metric that gives the risk (empty for the AUROC), followed by the coverage or the risk at which
+        the value is read off, as in ``recall_at_1,coverage=0.8``.
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
@@ -120,22 +216,31 @@ def risk_rows(
         [('aurc', 'map_at_r', 0.25), ('e_aurc', 'map_at_r', 0.0)]
     """
     lone = values["recall_at_1"].isnan()
+    best = {}
+    for metric in JUDGED_BY:
+        risk = 1.0 - values[metric][~lone]
+        best[metric] = aurc(-risk, risk)
     extra: dict[str, Any] = {"scorer": scorer, "n_queries": int((~lone).sum()), "n_lone": int(lone.sum())}
     for name in [*confidences, *(["oracle"] if oracle else [])]:
-        by_metric = {}
         for metric in JUDGED_BY:
             order = oracle_confidence(values[metric]) if name == "oracle" else confidences[name]
-            by_metric[metric] = kept = order[~lone]
-            risk = 1.0 - values[metric][~lone]
-            yield row("aurc", aurc(kept, risk), confidence=name, variant=metric, **extra)
-            yield row("e_aurc", e_aurc(kept, risk), confidence=name, variant=metric, **extra)
-        auroc = confidence_auroc(by_metric["recall_at_1"], values["recall_at_1"][~lone])
-        yield row("confidence_auroc", auroc, confidence=name, **extra)
+            kept, right = order[~lone], values[metric][~lone]
+            curve = risk_coverage(kept, 1.0 - right)
+            area = _area(curve)
+            yield row("aurc", area, confidence=name, variant=metric, **extra)
+            yield row("e_aurc", area - best[metric], confidence=name, variant=metric, **extra)
+            yield row("augrc", _generalised_area(curve), confidence=name, variant=metric, **extra)
+            if metric == "recall_at_1":
+                at = f"{metric},coverage={COVERAGE:g}"
+                yield row("risk_at_coverage", _risk_at(curve, COVERAGE), confidence=name, variant=at, **extra)
+                at = f"{metric},risk={RISK:g}"
+                yield row("coverage_at_risk", _coverage_at(curve, RISK), confidence=name, variant=at, **extra)
+                yield row("confidence_auroc", confidence_auroc(kept, right), confidence=name, **extra)
 
 
 @test(group="risk", per="own scorer", needs=("confidences",))
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Areas under risk-coverage curves (AURC) of every confidence, and its AUROC of telling right from wrong answers.
+    """Areas under risk-coverage curves of every confidence, points of them, and its AUROC of right and wrong answers.
 
     An answer is right if the nearest neighbour has the query's class. Two confidences serve for comparison: a random
     one and the oracle, the best possible one, which is each query's own value of the metric.
@@ -146,8 +251,9 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     Yields:
         Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. The metric is ``aurc``,
-        ``e_aurc`` (AURC minus that of the oracle) or ``confidence_auroc``. The risk of an AURC is 1 - ``map_at_r`` or
-        1 - ``recall_at_1``; ``variant`` names this metric.
+        ``e_aurc`` (AURC minus that of the oracle), ``augrc`` (area under the generalised curve), ``risk_at_coverage``,
+        ``coverage_at_risk`` or ``confidence_auroc``. The risk is 1 - ``map_at_r`` or 1 - ``recall_at_1``; ``variant``
+        names this metric, and the coverage or the risk at which a point of the curve is read off.
     """
     values = view.query_values(scorer, view.options.risk_ks)
     of_queries = view.confidences

@@ -91,8 +91,8 @@ def score(
         ``scorer``, ``confidence``, ``variant``, ``metric``, ``fraction`` (share of the images that was removed),
         ``value``, ``n_queries``, ``n_lone`` and columns that describe the experiment, most of which are empty here.
         With a confidence, variance or concentration, the table also has filter-out curves (metrics of the images left
-        after the least confident are removed) and ``aurc``, ``e_aurc`` and ``confidence_auroc`` of each confidence:
-        ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
+        after the least confident are removed) and ``aurc``, ``e_aurc``, ``augrc`` and ``confidence_auroc`` of each
+        confidence: ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
 
     Raises:
         BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.

@@ -36,7 +36,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         "recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8", "map_at_r", "r_precision", "precision_at_1",
         "verification_accuracy", "verification_auc", "verification_eer", "verification_tpr_at_fpr",
         "spearman_crop", "kendall_crop", "paired_crop", "filter_out_map_at_r", "filter_out_recall_at_1",
-        "aurc", "e_aurc", "confidence_auroc",
+        "aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc",
     }  # fmt: skip
     for (method, seed), group in frame.groupby(["method", "seed"]):
         assert set(group["metric"]) == wanted, (method, seed)

@@ -264,3 +264,15 @@ def test_the_example_of_the_docstring_runs():
     found = doctest.testmod(importlib.import_module("bench.scoring.score"))
     assert found.attempted
     assert not found.failed
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_constant_confidence_has_every_value_of_risk():
+    """Six equal images: by chance, two of five neighbours are right."""
+    frame = bench.score(np.ones((6, 3)), [0, 0, 0, 1, 1, 1], confidence=np.ones(6))
+    assert _value(frame, "aurc", confidence="given", variant="recall_at_1") == pytest.approx(0.6)
+    # No confidence tells right from wrong: half of .4 * .6, and .6 ** 2 / 2.
+    assert _value(frame, "augrc", confidence="given", variant="recall_at_1") == pytest.approx(0.3)
+    at_coverage = _value(frame, "risk_at_coverage", confidence="given", variant="recall_at_1,coverage=0.8")
+    assert at_coverage == pytest.approx(0.6)
+    assert _value(frame, "coverage_at_risk", confidence="given", variant="recall_at_1,risk=0.05") == 0.0

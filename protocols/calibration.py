@@ -1,0 +1,144 @@
+"""Calibration of a confidence: from any scale to the probability that an answer is right.
+
+A calibration is fitted on the queries of a validation set, whose answers are known, and applied to others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .vectors import as_vectors
+
+Calibration = Callable[[Tensor], Tensor]
+"""Function from confidences ``[N]`` to probabilities, float64 ``[N]`` in [0, 1]."""
+
+
+def fit_isotonic(confidence: Tensor, correct: Tensor) -> Calibration:
+    """Isotonic calibration (Zadrozny and Elkan 2002): the non-decreasing function of the least squared error.
+
+    It is interpolated linearly and constant beyond the confidences of the fit. A confidence that is constant, or falls
+    as answers get better, gives the share of right answers.
+
+    Args:
+        confidence: Confidence of each validation query, ``[N]``.
+        correct: Recall@1 of each, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as right.
+
+    Raises:
+        ValueError: If there is no query, the lengths differ, or a value is not finite or no share.
+
+    Example:
+        >>> calibrate = fit_isotonic(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, 1.0]))
+        >>> calibrate(torch.tensor([0.0, 1.5, 9.0])).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    x, y = _checked(confidence, correct)
+    from sklearn.isotonic import IsotonicRegression  # late: a second to import
+
+    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(x, y)
+    return lambda values: torch.from_numpy(model.predict(as_vectors(values, values)[0]))
+
+
+def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:
+    """Platt's calibration (1999): a logistic function of the confidence of the greatest likelihood.
+
+    As in his paper, the targets are ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` instead of 1 and 0, so it is finite
+    if all answers are right or confidence separates them. A constant confidence gives the mean target.
+
+    Args:
+        confidence: Confidence of each validation query, ``[N]``.
+        correct: Recall@1 of each, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as right.
+
+    Raises:
+        ValueError: If there is no query, the lengths differ, or a value is not finite or no share.
+
+    Example:
+        >>> calibrate = fit_platt(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0]))
+        >>> calibrate(torch.tensor([5.0])).tolist()
+        [0.5]
+    """
+    x, y = _checked(confidence, correct)
+    from scipy.special import expit
+    from sklearn.linear_model import LogisticRegression
+
+    middle = float(np.median(x))
+    scale = float(np.abs(x - middle).max())
+    high, low = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
+    target = y * high + (1 - y) * low
+    if not scale:
+        return lambda values: torch.full(values.shape, float(target.mean()), dtype=torch.float64)
+    inputs = np.tile((x - middle) / scale, 2)[:, None]
+    outcomes = np.repeat([1, 0], len(x))
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
+    model.fit(inputs, outcomes, sample_weight=np.concatenate([target, 1 - target]))
+    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+
+    def calibrate(values: Tensor) -> Tensor:
+        z = (as_vectors(values, values)[0] - middle) / scale
+        return torch.from_numpy(expit(slope * z + intercept))
+
+    return calibrate
+
+
+def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int = 15) -> float:
+    """Expected calibration error (ECE, Naeini et al. 2015, Guo et al. 2017), lower is better; nan without queries.
+
+    Mean over queries of the distance between the mean probability and the share of right answers of their bin. The bins
+    are of equal width, and a probability between two belongs to the lower one.
+
+    Args:
+        probability: Probability that the answer is right, ``[N]`` in [0, 1].
+        correct: Recall@1 of each query, ``[N]`` in [0, 1].
+        bins: Number of bins.
+
+    Raises:
+        ValueError: If the lengths differ, or a value is not in [0, 1].
+
+    Example:
+        >>> expected_calibration_error(torch.tensor([0.75, 0.75]), torch.tensor([1.0, 0.0]))
+        0.25
+    """
+    p, y = _shares(probability, correct)
+    if not len(p):
+        return math.nan
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p, side="left")
+    return float(np.abs(np.bincount(place, p) - np.bincount(place, y)).sum() / len(p))
+
+
+def brier_score(probability: Tensor, correct: Tensor) -> float:
+    """Brier score (Brier 1950): mean squared error of the probability, lower is better; nan without queries.
+
+    Args:
+        probability: Probability that the answer is right, ``[N]`` in [0, 1].
+        correct: Recall@1 of each query, ``[N]`` in [0, 1]; of a fraction, the expected score is taken.
+
+    Raises:
+        ValueError: If the lengths differ, or a value is not in [0, 1].
+
+    Example:
+        >>> brier_score(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
+        0.125
+    """
+    p, y = _shares(probability, correct)
+    return float((y * (1 - p) ** 2 + (1 - y) * p**2).mean()) if len(p) else math.nan
+
+
+def _checked(confidence: Tensor, correct: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    x, y = as_vectors(confidence, correct)
+    if not len(x):
+        raise ValueError("calibration needs at least one validation query with a positive")
+    if not ((y >= 0) & (y <= 1)).all():
+        raise ValueError("answers must be right by a share in [0, 1]")
+    return x, y
+
+
+def _shares(probability: Tensor, correct: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    p, y = as_vectors(probability, correct)
+    for name, values in (("probabilities", p), ("answers", y)):
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"{name} must be in [0, 1]")
+    return p, y

@@ -1,0 +1,185 @@
+"""Retrieval sets: the k nearest images, with k such that most queries find a positive among them.
+
+k is calibrated on queries whose answers are known (split conformal prediction, Papadopoulos et al. 2002; for retrieval,
+RCIR, arXiv:2307.07336). A new query finds a positive with at least the wanted probability if it is exchangeable with
+those queries: if both are one random query of random classes, say. Under a shift of classes nothing is guaranteed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .controls import uniform_by_identity
+from .pairs import class_halves
+from .ranking import BLOCK_BYTES, TIE_TOLERANCE
+from .scorers import Scorer
+
+
+@dataclass(frozen=True)
+class RetrievalSets:
+    """Size of the retrieval sets of some queries, and the share of them that contain a positive.
+
+    Attributes:
+        k: Number of nearest images in a set; infinite if there were too few calibration queries, so that every set is
+            the whole gallery.
+        coverage: Share of the queries with a positive in their set; nan without queries.
+        size: Number of images in a set: k, or all of a smaller gallery. It is the price of the coverage.
+        n_queries: Number of queries that count.
+        n_lone: Number of queries left out because they have no positive.
+    """
+
+    k: float
+    coverage: float
+    size: float
+    n_queries: int
+    n_lone: int
+
+
+def first_positive_ranks(
+    scorer: Scorer,
+    labels: Tensor,
+    *,
+    queries: Tensor | None = None,
+    gallery: Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Tensor:
+    """Rank of the first positive of every query in the whole gallery, from 1, float64 ``[Q]``; nan without a positive.
+
+    A query is not its own neighbour. Of tied images a positive counts as the last one: then a set of this many nearest
+    images contains a positive in any order of the ties.
+
+    Args:
+        scorer: Similarity of images, given by their positions in ``labels``.
+        labels: Classes of all images, ``[N]``.
+        queries: Positions of the queries; all images if None.
+        gallery: Positions of the images that are searched; all if None.
+        block_bytes: Memory in bytes for the scores of the queries that are ranked at a time.
+
+    Raises:
+        ValueError: If a score is not finite.
+
+    Example:
+        >>> from .scorers import ScoreMatrix
+        >>> scores = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
+        >>> first_positive_ranks(ScoreMatrix(scores), torch.tensor([0, 0, 1])).tolist()
+        [2.0, 1.0, nan]
+    """
+    rows = torch.arange(len(labels))
+    asked = rows if queries is None else queries
+    searched = rows if gallery is None else gallery
+    ranks = torch.full((len(asked),), math.nan, dtype=torch.float64)
+    if not len(searched):
+        return ranks
+    find = getattr(scorer, "bound", None)
+    bound = None if find is None else find()
+    for place in torch.arange(len(asked)).split(max(1, block_bytes // (40 * len(searched)))):
+        block = asked[place]
+        scores = scorer.matrix(block, searched).double().cpu()
+        if not torch.isfinite(scores).all():
+            raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+        scale = scores.abs().amax(1) if bound is None else bound.scale(block, searched)
+        other = block[:, None] != searched[None, :]
+        same = (labels[block][:, None] == labels[searched][None, :]) & other
+        best = scores.masked_fill(~same, -math.inf).amax(1)
+        before = (scores >= (best - TIE_TOLERANCE * scale)[:, None]) & other & ~same
+        ranks[place] = (before.sum(1) + 1).double().masked_fill(~same.any(1), math.nan)
+    return ranks
+
+
+def conformal_k(ranks: Tensor, *, coverage: float = 0.9) -> float:
+    """Size of retrieval sets that contain a positive of a new query with at least the wanted probability.
+
+    It is the ``ceil(coverage * (n + 1))``-th smallest of the n ranks of the first positive on calibration queries
+    (split conformal prediction). The guarantee is for queries that are exchangeable with these, on average over
+    calibrations.
+
+    Args:
+        ranks: Rank of the first positive of the calibration queries (:func:`first_positive_ranks`), ``[n]``; queries of
+            rank nan, which have no positive, are left out.
+        coverage: Wanted probability, in (0, 1).
+
+    Returns:
+        k; infinite, for the whole gallery, if there are too few queries (fewer than 9 for 0.9).
+
+    Raises:
+        ValueError: If the coverage is not in (0, 1).
+
+    Example:
+        >>> conformal_k(torch.tensor([1.0, 1.0, 2.0, 1.0, 3.0, 1.0, 1.0, 7.0, 1.0])), conformal_k(torch.ones(8))
+        (7.0, inf)
+    """
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage must be in (0, 1), not {coverage:g}")
+    counted = ranks[~ranks.isnan()]
+    # Less a billionth of a query: 0.07 * 100 is a little more than 7.
+    place = math.ceil(coverage * (len(counted) + 1) - 1e-9)
+    return float(counted.sort().values[place - 1]) if place <= len(counted) else math.inf
+
+
+def retrieval_sets(k: float, ranks: Tensor, items: int) -> RetrievalSets:
+    """Coverage and size of the sets of the k nearest images of some queries.
+
+    With k from validation classes (``calibrated_val``), the coverage on test classes may fall short: nothing makes
+    their queries exchangeable.
+
+    Args:
+        k: Number of nearest images in a set, at least 1; may be infinite.
+        ranks: Rank of the first positive of each query, ``[Q]``, nan for queries without a positive, which are left
+            out.
+        items: Number of images that a query can find: those in the gallery, less one if queries are among them.
+
+    Example:
+        >>> retrieval_sets(2.0, torch.tensor([1.0, 2.0, 3.0, float("nan")]), items=9).coverage
+        0.6666666666666666
+    """
+    counted = ranks[~ranks.isnan()]
+    coverage = float((counted <= k).double().mean()) if len(counted) else math.nan
+    return RetrievalSets(k, coverage, min(k, float(items)), len(counted), len(ranks) - len(counted))
+
+
+def sets_of_classes(
+    ranks: Tensor, labels: Tensor, ids: Sequence[str], *, items: int, seed: int, coverage: float = 0.9
+) -> RetrievalSets:
+    """Retrieval sets of half of the classes, calibrated on the other half (``calibrated_classes``).
+
+    The ranks are those in the full gallery. k is calibrated on one random query of each class of the first half. The
+    coverage is that of a random query of a random class of the second half, its mean over queries and then over
+    classes. For exchangeable classes it is at least ``coverage`` on average over calibrations.
+
+    Args:
+        ranks: Rank of the first positive of each query, ``[Q]``, nan for queries without a positive, which are left
+            out.
+        labels: Classes of the queries, ``[Q]``.
+        ids: Identities (permanent names) of the queries; the draws depend on them, not on the order of the queries.
+        items: Number of images that a query can find: those in the gallery, less one if queries are among them.
+        seed: Seed of the draws of classes and queries.
+        coverage: Wanted probability that a set contains a positive.
+
+    Returns:
+        The sets of the second half; n_queries is the number of its queries.
+
+    Example:
+        >>> sets = sets_of_classes(torch.ones(40), torch.arange(40) // 2, [f"{i:02d}" for i in range(40)],
+        ...                        items=39, seed=0)
+        >>> sets.k, sets.coverage, sets.n_queries
+        (1.0, 1.0, 20)
+    """
+    counted = (~ranks.isnan()).nonzero().squeeze(1)
+    lone = len(ranks) - len(counted)
+    names = [ids[i] for i in counted.tolist()]
+    if not names:
+        return RetrievalSets(math.inf, math.nan, float(items), 0, lone)
+    rank, label = ranks[counted], torch.unique(labels[counted], return_inverse=True)[1]
+    first, second = class_halves(label, names, seed)
+    drawn = uniform_by_identity([names[i] for i in first.tolist()], seed, "calibration query")
+    chosen = {int(label[i]): int(i) for i in first[drawn.argsort(descending=True)]}  # the least draw comes last
+    k = conformal_k(rank[list(chosen.values())], coverage=coverage)
+    covered = torch.bincount(label[second], (rank[second] <= k).double())
+    sizes = torch.bincount(label[second])
+    share = float((covered[sizes > 0] / sizes[sizes > 0]).mean()) if len(second) else math.nan
+    return RetrievalSets(k, share, min(k, float(items)), len(second), lone)

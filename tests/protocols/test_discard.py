@@ -1,0 +1,156 @@
+"""Error versus discard characteristics against the authors' code and against loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from bench.protocols.discard import (
+    DiscardCurve,
+    discard_area,
+    discard_threshold_fixed,
+    discard_threshold_refit,
+    pair_quality,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+# Given to the public code of Schlett et al. (dasec/quality-assessment-evaluation, edc.py at 2a66097):
+#   edc = compute_edc(EdcErrorType.FNMR, pairs, starting_error=start)
+#   compute_edc_pauc(edc, limit) - compute_edc_area_under_theoretical_best(edc, limit)
+SCORES = [0.1, 0.9, 0.3, 0.5, 0.7, 0.2, 0.8, 0.6, 0.4, 1.0, 0.15, 0.95, 0.35, 0.55, 0.75, 0.25, 0.85, 0.65, 0.45, 0.05]
+LEFT = [2, 9, 1, 4, 7, 1, 8, 6, 3, 9, 5, 9, 2, 5, 8, 1, 3, 7, 4, 6]  # qualities
+RIGHT = [3, 8, 4, 6, 9, 2, 9, 9, 5, 7, 1, 6, 7, 8, 8, 3, 9, 5, 6, 2]
+DISCARDED = [0.0, 0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 1.0]
+THEIRS = {
+    0.05: ([0.05, 0.0625, 0, 0, 0, 0, 0, 0, 0], {0.2: 0.00875, 0.1: 0.0037500000000000007, 1.0: 0.018125}),
+    0.2: ([0.2, 0.125, 0, 0, 0, 0, 0, 0, 0], {0.2: 0.020000000000000004, 0.1: 0.005000000000000001, 1.0: 0.03875}),
+    0.45: (
+        [0.45, 0.3125, 0.15384615384615385, 0.09090909090909091, 0, 0, 0, 0, 0],
+        {0.2: 0.020000000000000004, 0.1: 0.0049999999999999906, 1.0: 0.06010052447552447},
+    ),
+}
+
+
+@pytest.mark.parametrize("start", THEIRS)
+def test_a_fixed_threshold_gives_the_values_of_the_authors_code(start):
+    fnmr, areas = THEIRS[start]
+    quality = pair_quality(torch.arange(10.0), torch.tensor(LEFT), torch.tensor(RIGHT))
+    curve = discard_threshold_fixed(torch.tensor(SCORES, dtype=torch.float64), quality, start=start)
+    assert curve.discarded.tolist() == pytest.approx(DISCARDED, abs=1e-15)
+    assert curve.fnmr.tolist() == pytest.approx(fnmr, abs=1e-15)
+    for limit, area in areas.items():
+        assert discard_area(curve, limit) == pytest.approx(area, abs=1e-15)
+
+
+def _area(at, n, limit):
+    """Partial area of a curve with steps at multiples of 1 / n, less that of its ideal."""
+    ends = [0.0, *(k / n for k in range(1, n) if k / n < limit), limit]
+    area = sum((b - a) * at((a + b) / 2) for a, b in itertools.pairwise(ends))
+    return area - integrate.quad(lambda x: max(0.0, at(0.0) - x), 0, limit, points=[min(at(0.0), limit)])[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=30),
+    st.sampled_from([0.05, 0.3, 0.7]),
+    st.sampled_from([0.2, 0.5]),
+)
+def test_a_fixed_threshold_equals_a_loop(data, start, limit):
+    n, threshold = len(data), np.quantile([score for score, _ in data], start)
+
+    def at(x):
+        """Rate once the worst are gone, as long as whole groups of equal quality fit into the share."""
+        kept = list(data)
+        while kept:
+            worst = min(quality for _, quality in kept)
+            rest = [pair for pair in kept if pair[1] > worst]
+            if (n - len(rest)) / n > x:
+                break
+            kept = rest
+        return sum(score < threshold for score, _ in kept) / len(kept) if kept else 0.0
+
+    scores, quality = (torch.tensor(column, dtype=torch.float64) for column in zip(*data))
+    curve = discard_threshold_fixed(scores, quality, start=start)
+    for x, rate in zip(curve.discarded.tolist(), curve.fnmr.tolist()):
+        assert rate == pytest.approx(at(x + 1e-9), abs=1e-12)
+    assert discard_area(curve, limit) == pytest.approx(_area(at, n, limit), abs=1e-9)
+    assert discard_area(curve, limit) >= -1e-12
+
+
+def _images(seed, levels):
+    """Pairs of 60 images, and qualities that say how far a score can be trusted."""
+    g = torch.Generator().manual_seed(seed)
+    quality = torch.randint(levels, (60,), generator=g).double()
+    left, right = torch.randint(60, (2, 400), generator=g)
+    same = torch.rand(400, generator=g) < 0.5
+    noise = torch.randn(400, generator=g, dtype=torch.float64) * (1.5 - pair_quality(quality, left, right) / levels)
+    return (same + 0.5 * noise).mul(20).round(), same, left, right, quality
+
+
+@pytest.mark.parametrize("levels", [5, 1000])
+@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.05])
+def test_a_threshold_chosen_anew_equals_a_loop(levels, rate):
+    scores, same, left, right, quality = _images(levels, levels)
+    fractions = (0.0, 0.05, 0.1, 0.2, 0.5)
+    curve = discard_threshold_refit(scores, same, left, right, quality, fractions=fractions, false_match_rate=rate)
+    for fraction, value in zip(fractions, curve.fnmr.tolist()):
+        gone = set()
+        for level in sorted(set(quality.tolist())):
+            group = {i for i in range(60) if quality[i] == level}
+            if len(gone | group) > fraction * 60 + 1e-9:
+                break
+            gone |= group
+        pairs = [
+            (score, kind)
+            for score, kind, a, b in zip(scores.tolist(), same.tolist(), left.tolist(), right.tolist())
+            if a not in gone and b not in gone
+        ]
+        mated, other = ([s for s, kind in pairs if kind is wanted] for wanted in (True, False))
+        rates = [
+            sum(s < t for s in mated) / len(mated)
+            for t in [*sorted({s for s, _ in pairs}), math.inf]
+            if sum(s >= t for s in other) / len(other) <= rate
+        ]
+        assert value == pytest.approx(min(rates), abs=1e-12)
+    assert curve.discarded.tolist() == list(fractions)
+    assert len(set(curve.fnmr.tolist())) > 2
+
+
+def test_equal_qualities_leave_together_or_not_at_all():
+    scores, same, left, right, _ = _images(0, 10)
+    constant = discard_threshold_refit(scores, same, left, right, torch.ones(60))
+    assert len(set(constant.fnmr.tolist())) == 1
+    whole = discard_threshold_fixed(scores[same], torch.ones(int(same.sum())), start=0.1)
+    assert whole.discarded.tolist() == [0.0, 1.0]
+    e = whole.fnmr[0].item()
+    assert discard_area(whole, 0.2) == pytest.approx(0.2 * e - e**2 / 2)
+
+
+def test_what_leaves_no_pairs_has_no_value():
+    none = torch.zeros(0)
+    empty = discard_threshold_fixed(none, none)
+    assert len(empty.discarded) == 0
+    assert math.isnan(discard_area(empty))
+    rows = torch.zeros(0, dtype=torch.long)
+    nothing = discard_threshold_refit(none, none.bool(), rows, rows, torch.ones(3), fractions=(0.0, 0.1))
+    assert nothing.fnmr.isnan().all()
+    assert math.isnan(discard_area(nothing))
+    # All pairs of one class, as in a gallery of one class: no threshold can be chosen.
+    one = discard_threshold_refit(
+        torch.ones(2), torch.ones(2).bool(), torch.tensor([0, 1]), torch.tensor([1, 2]), torch.arange(3.0)
+    )
+    assert one.fnmr.isnan().all()
+
+
+def test_values_that_are_not_finite_and_limits_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="finite"):
+        discard_threshold_fixed(torch.tensor([1.0, math.nan]), torch.ones(2))
+    curve = DiscardCurve(torch.tensor([0.0]), torch.tensor([0.1]))
+    for limit in (0.0, 1.5):
+        with pytest.raises(ValueError, match=r"limit must be in \(0, 1\]"):
+            discard_area(curve, limit)

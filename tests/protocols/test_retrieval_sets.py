@@ -1,0 +1,174 @@
+"""Retrieval sets: ranks against loops, k against its definition, and the guarantee by simulation."""
+
+import math
+
+import pytest
+import torch
+from bench.methods.distributions import IsotropicNormal, PointMass
+from bench.methods.scorers import DistributionScorer
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import rank
+from bench.protocols.retrieval_sets import conformal_k, first_positive_ranks, retrieval_sets, sets_of_classes
+from bench.protocols.scorers import ScoreMatrix
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 12), st.sampled_from([2, 5, 1000]), st.booleans())
+def test_the_rank_of_the_first_positive_equals_a_loop(seed, count, levels, apart):
+    g = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (count, count), generator=g).double()
+    labels = torch.randint(3, (count,), generator=g)
+    queries, gallery = (torch.arange(count // 2), torch.arange(1, count)) if apart else (torch.arange(count),) * 2
+    # A tiny budget puts every query in a block of its own.
+    got = first_positive_ranks(ScoreMatrix(scores), labels, queries=queries, gallery=gallery, block_bytes=1)
+    for q, value in zip(queries.tolist(), got.tolist()):
+        items = [i for i in gallery.tolist() if i != q]
+        positives = [i for i in items if labels[i] == labels[q]]
+        if not positives:
+            assert math.isnan(value)
+            continue
+        # Tied items are in the worst order.
+        order = sorted(items, key=lambda i: (-scores[q, i].item(), i in positives))
+        assert value == next(place for place, i in enumerate(order, 1) if i in positives)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "l2", "mls"])
+def test_images_that_are_equal_are_tied_wherever_they_are_stored(kind):
+    """Products of equal vectors may round unequally; scorers say how much."""
+    g = torch.Generator().manual_seed(0)
+    point = torch.randint(40, (150,), generator=g)
+    x, free = torch.randn(40, 8, generator=g)[point], torch.exp(torch.randn(40, generator=g))[point]
+    labels = torch.randint(50, (150,), generator=g)
+    scorer = DistributionScorer(kind, IsotropicNormal(x, free) if kind == "mls" else PointMass(x))
+    ranks = first_positive_ranks(scorer, labels)
+    scores = scorer.matrix(torch.arange(150), torch.arange(150)).double()
+    for q in range(150):
+        others = [i for i in range(150) if i != q]
+        of_point = {p: scores[q, others][point[others] == p].max().item() for p in set(point[others].tolist())}
+        order = sorted(others, key=lambda i: (-of_point[int(point[i])], bool(labels[i] == labels[q])))
+        hits = [place for place, i in enumerate(order, 1) if labels[i] == labels[q]]
+        assert ranks[q].item() == hits[0] if hits else math.isnan(ranks[q])
+
+
+def test_sets_of_this_rank_contain_a_positive_and_smaller_ones_need_not():
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(30) // 3
+    x = torch.nn.functional.normalize(torch.randn(30, 3, generator=g, dtype=torch.float64), dim=1)
+    scorer = ScoreMatrix(x @ x.T)
+    ranks = first_positive_ranks(scorer, labels).long()
+    recalls = per_query(rank(scorer, labels, depth=29), tuple(range(1, 30)))
+    for q, r in enumerate(ranks.tolist()):
+        assert recalls[f"recall_at_{r}"][q] == 1.0
+        assert r == 1 or recalls[f"recall_at_{r - 1}"][q] == 0.0
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 99))
+def test_k_is_the_least_that_enough_of_one_query_more_would_have(ranks, percent):
+    n = len(ranks)
+    needed = -(-percent * (n + 1) // 100)
+    k = conformal_k(torch.tensor(ranks, dtype=torch.float64), coverage=percent / 100)
+    assert k == (sorted(ranks)[needed - 1] if needed <= n else math.inf)
+    # Queries without a positive say nothing.
+    assert conformal_k(torch.tensor([*ranks, math.nan], dtype=torch.float64), coverage=percent / 100) == k
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, math.nan])
+def test_a_coverage_that_no_finite_sample_gives_is_refused(coverage):
+    with pytest.raises(ValueError, match=r"coverage must be in \(0, 1\)"):
+        conformal_k(torch.ones(3), coverage=coverage)
+
+
+def _exchangeable(g, classes=20, images=2):
+    """Ranks in a full gallery of classes that are drawn alike, but are of unlike difficulty."""
+    labels = torch.arange(classes).repeat_interleave(images)
+    centres = torch.randn(classes, 3, generator=g)
+    spread = torch.rand(classes, generator=g).square() * 2
+    x = centres[labels] + spread[labels, None] * torch.randn(len(labels), 3, generator=g)
+    return first_positive_ranks(ScoreMatrix(-torch.cdist(x, x)), labels), labels
+
+
+def test_sets_calibrated_on_exchangeable_classes_cover_what_they_promise():
+    """1,000 fresh calibrations: not below the lower end of the 95 % binomial band of .9, and not everything."""
+    g = torch.Generator().manual_seed(0)
+    ids = [f"image {i:02d}" for i in range(40)]
+    drawn, short, sizes = [], [], []
+    for seed in range(1000):
+        ranks, labels = _exchangeable(g)
+        sets = sets_of_classes(ranks, labels, ids, items=39, seed=seed)
+        drawn.append(sets.coverage)
+        sizes.append(sets.size)
+        if seed % 4 == 0:
+            # The 9th of the 10 ranks, their plain quantile of .9, covers 9 of 11.
+            short.append(sets_of_classes(ranks, labels, ids, items=39, seed=seed, coverage=0.8).coverage)
+    half = 1.96 * math.sqrt(0.9 * 0.1 / 1000)
+    assert 0.9 - half <= sum(drawn) / 1000 <= 10 / 11 + half + 0.02  # 0.02 for tied ranks
+    assert sum(short) / len(short) < 0.9 - 2 * half
+    assert sum(sizes) / 1000 < 38
+
+
+def test_one_query_a_class_calibrates_and_the_other_classes_are_tested():
+    labels = torch.tensor([0] * 2 + [1] * 3 + [2] * 4 + [3] * 5)
+    ids = [f"{i:02d}" for i in range(14)]
+    # Every query of a class has the class's own rank: it does not matter which one is drawn.
+    ranks = labels.double() + 1
+    seen = set()
+    for seed in range(40):
+        sets = sets_of_classes(ranks, labels, ids, items=13, seed=seed, coverage=0.6)
+        k = sets.k  # the second smallest of two: ceil(.6 * 3) = 2
+        assert k in (2.0, 3.0, 4.0)
+        assert sets.n_queries in {5, 6, 7, 8, 9}
+        assert sets.coverage in (0.0, 0.5, 1.0)  # each class counts alike
+        seen.add((k, sets.coverage))
+        # Neither the order of the images nor the numbers of the classes matter.
+        mixed = torch.randperm(14, generator=torch.Generator().manual_seed(seed))
+        names = [ids[i] for i in mixed.tolist()]
+        assert sets_of_classes(ranks[mixed], 9 - labels[mixed], names, items=13, seed=seed, coverage=0.6) == sets
+    assert {(2.0, 0.0), (4.0, 1.0)} <= seen
+
+
+def test_the_query_that_calibrates_a_class_is_drawn():
+    """Classes of ranks 1 and 5: which of a class calibrates changes with the seed."""
+    labels, ids = torch.arange(20) // 10, [f"{i:02d}" for i in range(20)]
+    ranks = torch.where(torch.arange(20) % 10 < 5, 1.0, 5.0)
+    ks = [sets_of_classes(ranks, labels, ids, items=19, seed=seed, coverage=0.5).k for seed in range(60)]
+    assert 15 < ks.count(1.0) < 45
+    assert set(ks) == {1.0, 5.0}
+
+
+def test_validation_queries_that_are_easier_fall_short_and_it_shows():
+    easy, hard = torch.ones(99), torch.tensor([1.0] * 50 + [4.0] * 50)
+    sets = retrieval_sets(conformal_k(easy), hard, items=30)
+    assert (sets.k, sets.coverage, sets.size) == (1.0, 0.5, 1.0)
+
+
+def test_small_galleries_and_queries_without_a_positive():
+    one = ScoreMatrix(torch.eye(3))
+    assert first_positive_ranks(one, torch.zeros(3)).tolist() == [1.0, 1.0, 1.0]  # one class
+    alone = first_positive_ranks(one, torch.arange(3), gallery=torch.tensor([0]))
+    assert alone.isnan().all()
+    nobody = first_positive_ranks(one, torch.zeros(3), gallery=torch.zeros(0, dtype=torch.long))
+    assert nobody.isnan().all()
+    # Equal embeddings: any positive may come last.
+    assert first_positive_ranks(ScoreMatrix(torch.ones(4, 4)), torch.tensor([0, 0, 1, 1])).tolist() == [3.0] * 4
+    with pytest.raises(ValueError, match="not finite"):
+        first_positive_ranks(ScoreMatrix(torch.full((2, 2), math.nan)), torch.zeros(2))
+
+
+def test_too_few_queries_take_the_whole_gallery():
+    few = conformal_k(torch.ones(8))
+    sets = retrieval_sets(few, torch.tensor([3.0, 9.0]), items=9)
+    assert (sets.k, sets.coverage, sets.size) == (math.inf, 1.0, 9.0)
+    # Fewer items than k: all of them.
+    assert retrieval_sets(20.0, torch.tensor([3.0]), items=9).size == 9.0
+    nothing = torch.full((3,), math.nan)
+    lone = retrieval_sets(2.0, nothing, items=2)
+    assert math.isnan(lone.coverage)
+    assert (lone.n_queries, lone.n_lone) == (0, 3)
+    for ranks in (nothing, torch.tensor([1.0, math.nan, math.nan])):
+        sets = sets_of_classes(ranks, torch.arange(3), ["a", "b", "c"], items=2, seed=0)
+        assert (sets.k, sets.size) == (math.inf, 2.0)
+        assert math.isnan(sets.coverage) or sets.coverage == 1.0

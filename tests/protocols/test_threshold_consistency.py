@@ -1,0 +1,101 @@
+"""Threshold consistency over classes against loops over pairs and cases with known answers."""
+
+import math
+
+import pytest
+import torch
+from bench.protocols.scorers import ScoreMatrix
+from bench.protocols.threshold_consistency import calibration_range, class_rates, opis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def _loop(scores, labels, thresholds):
+    """OPIS by its definition: unordered pairs, class by class, threshold by threshold."""
+    n, utilities = len(labels), []
+    for c in sorted(set(labels)):
+        positive = [scores[i][j] for i in range(n) for j in range(i) if labels[i] == labels[j] == c]
+        negative = [scores[i][j] for i in range(n) for j in range(i) if (labels[i] == c) != (labels[j] == c)]
+        if not positive or not negative:
+            continue
+        row = []
+        for t in thresholds:
+            sensitivity = sum(s >= t for s in positive) / len(positive)
+            specificity = sum(s < t for s in negative) / len(negative)
+            both = sensitivity + specificity
+            row.append(2 * sensitivity * specificity / both if both else 0.0)
+        utilities.append(row)
+    if len(utilities) < 2:
+        return math.nan
+    classes, steps = len(utilities), len(thresholds) - 1
+    total = 0.0
+    for k in range(steps):
+        for each in utilities:
+            ends = [(each[m] - sum(u[m] for u in utilities) / classes) ** 2 for m in (k, k + 1)]
+            total += sum(ends) / 2 / steps / classes
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 3), min_size=1, max_size=14))
+def test_opis_equals_a_loop_over_pairs(seed, labels):
+    g = torch.Generator().manual_seed(seed)
+    scores = torch.randint(12, (len(labels),) * 2, generator=g).double()
+    scores = scores + scores.T
+    thresholds = torch.linspace(4, 18, 8, dtype=torch.float64)
+    rates = class_rates(ScoreMatrix(scores), torch.tensor(labels), thresholds, block_bytes=1)
+    expected = _loop(scores.tolist(), labels, thresholds.tolist())
+    assert opis(*rates) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_classes_alike_are_consistent_and_others_are_not():
+    labels = torch.arange(60) // 20
+    corners = torch.eye(3, dtype=torch.float64)[labels]
+    g = torch.Generator().manual_seed(0)
+    noise = torch.randn(60, 3, generator=g, dtype=torch.float64)
+
+    def score(spread):
+        x = torch.nn.functional.normalize(corners + spread[labels, None] * noise, dim=1)
+        similarity = x @ x.T
+        low, high = calibration_range(similarity[labels[:, None] != labels[None]])
+        return opis(*class_rates(ScoreMatrix(similarity), labels, torch.linspace(low, high, 101, dtype=torch.float64)))
+
+    alike, unlike = score(torch.tensor([0.4, 0.4, 0.4])), score(torch.tensor([0.1, 0.4, 1.5]))
+    assert 0 < 4 * alike < unlike < 0.25
+
+
+@pytest.mark.parametrize("rates", [(0.01, 0.1), (0.1, 0.01)])
+def test_the_calibration_range_accepts_as_many_negatives_as_it_says(rates):
+    scores = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
+    low, high = calibration_range(scores, rates)
+    assert (scores >= low).double().mean().item() == pytest.approx(0.1, abs=1e-4)
+    assert (scores >= high).double().mean().item() == pytest.approx(0.01, abs=1e-4)
+
+
+def test_half_of_the_classes_wrong_is_the_worst_there_is():
+    ones, zeros = torch.ones(2, 5), torch.zeros(2, 5)
+    assert opis(torch.cat([ones, zeros]), torch.ones(4, 5)) == 0.25
+    assert opis(torch.cat([ones, zeros]), torch.cat([ones, zeros])) == 0.25  # both 0: no utility
+    assert opis(ones[:, :1], ones[:, :1]) == 0.0  # a single threshold
+
+
+def test_without_two_classes_of_pairs_there_is_no_score():
+    thresholds = torch.tensor([0.0, 1.0])
+    one_class = class_rates(ScoreMatrix(torch.eye(3)), torch.zeros(3), thresholds)
+    assert one_class[1].isnan().all()
+    assert math.isnan(opis(*one_class))
+    lone = class_rates(ScoreMatrix(torch.eye(3)), torch.tensor([0, 0, 1]), thresholds)
+    assert lone[0][1].isnan().all()
+    assert math.isnan(opis(*lone))
+    nobody = class_rates(ScoreMatrix(torch.zeros(0, 0)), torch.zeros(0, dtype=torch.long), thresholds)
+    assert math.isnan(opis(*nobody))
+    assert all(math.isnan(end) for end in calibration_range(torch.zeros(0)))
+    # A constant score: every pair is accepted at its threshold, in every class alike.
+    labels = torch.arange(6) // 2
+    low, high = calibration_range(torch.ones(5))
+    assert low == high == 1.0
+    assert opis(*class_rates(ScoreMatrix(torch.ones(6, 6)), labels, torch.linspace(low, high, 3))) == 0.0
+    with pytest.raises(ValueError, match="not finite"):
+        class_rates(ScoreMatrix(torch.full((2, 2), math.inf)), torch.arange(2), thresholds)
