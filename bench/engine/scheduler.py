@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
@@ -135,6 +135,14 @@ class Best:
     specs: Specs = field(default_factory=dict)
 
 
+class _Trained(NamedTuple):
+    """What a study needs of a finished training; whole records of every training would fill the driver's memory."""
+
+    selection_value: float
+    val_map_at_r: float
+    best_epoch: int
+
+
 class _TrialSettled(Exception):
     """Another scheduler has recorded the trial that a training was for."""
 
@@ -189,7 +197,7 @@ class Scheduler:
     def _tested(self, plan: Plan, seed: int) -> asyncio.Task[list[Path]]:
         return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
 
-    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
+    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[_Trained]:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
 
     async def execute(self) -> Outcome:
@@ -446,8 +454,8 @@ class Scheduler:
         await self._all_trained(plan, specs)
         return specs
 
-    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[TrainRecord]:
-        """Records of all models of a replicate.
+    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[_Trained]:
+        """Results of all models of a replicate.
 
         Raises:
             UnitFailed: If one failed, once the others have ended too.
@@ -460,7 +468,7 @@ class Scheduler:
             raise error
         return [result for result in results if not isinstance(result, BaseException)]
 
-    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> TrainRecord:
+    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> _Trained:
         cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
         if cell in self.rerun and unit not in self._done_here:
             self.store.remove(cell, "train", unit)
@@ -492,7 +500,7 @@ class Scheduler:
         else:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
-        return record
+        return _Trained(record.selection_value, record.val_map_at_r, record.best_epoch)
 
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""
