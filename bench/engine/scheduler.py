@@ -324,12 +324,14 @@ class Scheduler:
         self.store.write_study(StudyRecord(unit=spec.id, cell=plan.cell, spec=spec))
         trials: list[TrialRecord] = []
         best = None
+        with_weights: set[str] = set()
         for start in range(0, plan.trials, plan.trial_batch):
             numbers = range(start, min(start + plan.trial_batch, plan.trials))
-            trials += await self._batch(plan, spec.id, numbers, trials, bases)
+            batch = await self._batch(plan, spec.id, numbers, trials, bases)
+            trials += batch
             best = _best(plan, trials, bases)
             self.display.note(plan.cell, _tuning_note(plan, trials, best))
-            self._prune(plan, trials, best)
+            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
         return best
@@ -428,14 +430,26 @@ class Scheduler:
             self._claims.give_back(self.store.unit_dir(plan.cell, "train", unit) / CLAIM)
         return first or record
 
-    def _prune(self, plan: Plan, trials: list[TrialRecord], best: Best | None) -> None:
-        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
-        keep = {spec.id for spec in best.specs.values()} if best else set()
-        for unit in {unit for trial in trials for unit in trial.units} - keep:
+    def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:
+        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk.
+
+        Args:
+            plan: Plan of the study.
+            units: Ids of the trainings of its trials that may have weights.
+            best: Best trial so far.
+
+        Returns:
+            Ids of those that still may.
+        """
+        left = {spec.id for spec in best.specs.values()} & units if best else set()
+        for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
-            if not self._claims.used_by_others(folder):
-                for path in folder.glob("*.safetensors"):
-                    path.unlink(missing_ok=True)
+            if self._claims.used_by_others(folder):
+                left.add(unit)
+                continue
+            for path in folder.glob("*.safetensors"):
+                path.unlink(missing_ok=True)
+        return left
 
     async def _tuning_bases(self, base: Plan) -> Specs:
         """Specifications of the bases that heads are tuned on: the best trial of the base's study."""
