@@ -1,15 +1,19 @@
 """The benchmark of scale at a tiny size: simulated workers leave a folder that the real commands accept."""
 
+import gc
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from bench.commands.results import status_rows
+from bench.engine.scheduler import Scheduler
 from bench.protocols.rows import row
 from bench.store.check import damages
+from bench.store.claims import Claims
 from bench.store.folder import Store
-from bench.store.records import Columns, Environment, Role, TestRecord
+from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 from bench.store.specs import TestSpec
 
 TOOL = Path(__file__).parents[2] / "benchmarks" / "scale.py"
@@ -80,3 +84,21 @@ def test_the_grid_has_about_the_records_that_were_asked_for(records, scale):
 def test_growth_is_an_exponent(scale):
     steps = {size: [scale.Step("read", scale.Cost(cpu, cpu, 50.0), size)] for size, cpu in ((100, 1.0), (200, 4.0))}
     assert "processor n^2.00, wall n^2.00, memory n^0.00" in scale.table(steps)
+
+
+def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scale, template, tmp_path, monkeypatch):
+    """Looks were quadratic in the number of trials, and every record stayed in memory until the end."""
+    looked, drivers = Counter(), []
+    monkeypatch.setattr(Claims, "used_by_others", lambda claims, unit: looked.update([unit]))
+    monkeypatch.setattr(scale, "Scheduler", lambda *given: drivers.append(Scheduler(*given)) or drivers[-1])
+    before = _train_records()
+    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
+    scale.drive(scale.Grid(trials=12, seeds=1), tmp_path / "runs", 8, template, **asked)
+    assert drivers[0].outcome.trained == (12 + 1) * 4
+    assert sorted(looked.values()) == (12 - 1) * 4 * [1]  # all but the best
+    assert _train_records() == before
+
+
+def _train_records():
+    gc.collect()
+    return sum(type(found) is TrainRecord for found in gc.get_objects())
