@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
@@ -136,6 +136,14 @@ class Best:
     specs: Specs = field(default_factory=dict)
 
 
+class _Trained(NamedTuple):
+    """What a study needs of a finished training; whole records of every training would fill the driver's memory."""
+
+    selection_value: float
+    val_map_at_r: float
+    best_epoch: int
+
+
 class _TrialSettled(Exception):
     """Another scheduler has recorded the trial that a training was for."""
 
@@ -190,7 +198,7 @@ class Scheduler:
     def _tested(self, plan: Plan, seed: int) -> asyncio.Task[list[Path]]:
         return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
 
-    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[TrainRecord]:
+    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[_Trained]:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
 
     async def execute(self) -> Outcome:
@@ -324,12 +332,14 @@ class Scheduler:
         self.store.write_study(StudyRecord(unit=spec.id, cell=plan.cell, spec=spec))
         trials: list[TrialRecord] = []
         best = None
+        with_weights: set[str] = set()
         for start in range(0, plan.trials, plan.trial_batch):
             numbers = range(start, min(start + plan.trial_batch, plan.trials))
-            trials += await self._batch(plan, spec.id, numbers, trials, bases)
+            batch = await self._batch(plan, spec.id, numbers, trials, bases)
+            trials += batch
             best = _best(plan, trials, bases)
             self.display.note(plan.cell, _tuning_note(plan, trials, best))
-            self._prune(plan, trials, best)
+            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
         return best
@@ -428,14 +438,26 @@ class Scheduler:
             self._claims.give_back(self.store.unit_dir(plan.cell, "train", unit) / CLAIM)
         return first or record
 
-    def _prune(self, plan: Plan, trials: list[TrialRecord], best: Best | None) -> None:
-        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk."""
-        keep = {spec.id for spec in best.specs.values()} if best else set()
-        for unit in {unit for trial in trials for unit in trial.units} - keep:
+    def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:
+        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk.
+
+        Args:
+            plan: Plan of the study.
+            units: Ids of the trainings of its trials that may have weights.
+            best: Best trial so far.
+
+        Returns:
+            Ids of those that still may.
+        """
+        left = {spec.id for spec in best.specs.values()} & units if best else set()
+        for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
-            if not self._claims.used_by_others(folder):
-                for path in folder.glob("*.safetensors"):
-                    path.unlink(missing_ok=True)
+            if self._claims.used_by_others(folder):
+                left.add(unit)
+                continue
+            for path in folder.glob("*.safetensors"):
+                path.unlink(missing_ok=True)
+        return left
 
     async def _tuning_bases(self, base: Plan) -> Specs:
         """Specifications of the bases that heads are tuned on: the best trial of the base's study."""
@@ -454,8 +476,8 @@ class Scheduler:
         await self._all_trained(plan, specs)
         return specs
 
-    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[TrainRecord]:
-        """Records of all models of a replicate.
+    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[_Trained]:
+        """Results of all models of a replicate.
 
         Raises:
             UnitFailed: If one failed, once the others have ended too.
@@ -468,7 +490,7 @@ class Scheduler:
             raise error
         return [result for result in results if not isinstance(result, BaseException)]
 
-    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> TrainRecord:
+    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> _Trained:
         cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
         if cell in self.rerun and unit not in self._done_here:
             self.store.remove(cell, "train", unit)
@@ -500,7 +522,7 @@ class Scheduler:
         else:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
-        return record
+        return _Trained(record.selection_value, record.val_map_at_r, record.best_epoch)
 
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import pandas as pd
@@ -190,17 +191,23 @@ class SeedGroup:
             variant: Variant of the metric; empty for the plain one.
             confidence: Name of the confidence that the metric judges; empty for other metrics.
         """
-        rows = self.rows
-        chosen = rows[
-            (rows["metric"] == metric)
-            & (rows["split"] == split)
-            & (rows["variant"] == variant)
-            & (rows["confidence"] == confidence)
-            & rows["fraction"].isna()
-        ]
-        if (chosen["scorer"] != "").any():
-            chosen = chosen[chosen["scorer"] == self.scorer]
-        return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen["value"])}
+        chosen = self._values.get((metric, split, variant, confidence), [])
+        if any(scorer != "" for scorer, _, _ in chosen):
+            chosen = [value for value in chosen if value[0] == self.scorer]
+        return {seed: value for _, seed, value in chosen}
+
+    @cached_property
+    def _values(self) -> dict[tuple[str, str, str, str], list[tuple[str, int, float]]]:
+        """Scorer, seed and value of each row, by metric, split, variant and confidence.
+
+        Tables ask for hundreds of metrics of a group, and a look through all of its rows takes milliseconds.
+        """
+        rows = self.rows[self.rows["fraction"].isna()]
+        keys = zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
+        found: dict[tuple[str, str, str, str], list[tuple[str, int, float]]] = {}
+        for key, scorer, seed, value in zip(keys, rows["scorer"], rows["seed"], rows["value"]):
+            found.setdefault(key, []).append((scorer, int(seed), float(value)))
+        return found
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed.
@@ -218,7 +225,11 @@ class SeedGroup:
         It is ``reranked``, computed as in the public code of "Probabilistic Embeddings Revisited" (PER), if the column
         prefers this variant (:attr:`ComparedColumn.reranked`) and the tests have it.
         """
-        return RERANKED if column.reranked and (self.rows["variant"] == RERANKED).any() else column.variant
+        return RERANKED if column.reranked and self._is_reranked else column.variant
+
+    @cached_property
+    def _is_reranked(self) -> bool:
+        return bool((self.rows["variant"] == RERANKED).any())
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:

@@ -110,9 +110,16 @@ def _is_content_id(checksum: object, held: dict[str, Any]) -> bool:
 
 def _keys(value: object) -> int:
     """Number of keys in a JSON value, those of objects inside of it included."""
-    if isinstance(value, dict):
-        return len(value) + sum(map(_keys, value.values()))
-    return sum(map(_keys, value)) if isinstance(value, list) else 0
+    count, left = 0, [value]
+    while left:
+        held = left.pop()
+        if isinstance(held, dict):
+            count += len(held)
+            held = held.values()
+        elif not isinstance(held, list):
+            continue
+        left += [item for item in held if type(item) is dict or type(item) is list]
+    return count
 
 
 class _Unit(_Record):

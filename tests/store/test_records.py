@@ -7,7 +7,7 @@ from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.folder import Store
-from bench.store.records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TrialRecord
+from bench.store.records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TrialRecord, checked_content
 from bench.store.specs import Cell, StudySpec, TestSpec, TrainSpec
 
 
@@ -113,6 +113,12 @@ def test_every_float_has_one_checksum(value):
 def test_the_order_of_keys_in_a_file_does_not_count():
     held = json.loads(_trial().to_json())
     assert TrialRecord.from_json(json.dumps(dict(reversed(held.items())))) == _trial()
+
+
+@pytest.mark.parametrize("place", ['{"a": 1, "a": 1}', '[{"a": 1, "a": 1}]', '{"b": [[{"a": 1, "a": 1}]]}'])
+def test_a_repeated_key_is_damage_wherever_it_is(place):
+    with pytest.raises(DamagedRecord, match="'a' is there more than once"):
+        checked_content(f'{{"kind": "trial", "schema": 2, "deep": {place}}}', "trial")
 
 
 def test_every_single_bit_of_a_record_counts():

@@ -96,10 +96,10 @@ def _draw_filter_out(axis: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_curves(axis: Axes, group: pd.DataFrame, index: int, texts: Mapping[str, str | None]) -> None:
     """Curves of one contender by confidence, with their texts in the legend."""
+    ranked = group.loc[group["scorer"] == group["primary_scorer"], ["confidence", "fraction", "value"]]
     for name, text in texts.items():
         style, width = STYLES.get(name, ("-", 1.8))
-        chosen = group[(group["confidence"] == name) & (group["scorer"] == group["primary_scorer"])]
-        curve = chosen.groupby("fraction")["value"].agg(["mean", "std"])
+        curve = ranked[ranked["confidence"] == name].groupby("fraction")["value"].agg(["mean", "std"])
         x = 100 * curve.index.to_numpy()
         axis.plot(x, curve["mean"], style, lw=width, color=colour(index), label=text)
         if name not in STYLES:

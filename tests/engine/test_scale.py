@@ -1,0 +1,104 @@
+"""The benchmark of scale at a tiny size: simulated workers leave a folder that the real commands accept."""
+
+import gc
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from bench.commands.results import status_rows
+from bench.engine.scheduler import Scheduler
+from bench.protocols.rows import row
+from bench.store.check import damages
+from bench.store.claims import Claims
+from bench.store.folder import Store
+from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
+from bench.store.specs import TestSpec
+
+TOOL = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+
+
+@pytest.fixture(scope="module")
+def scale():
+    spec = importlib.util.spec_from_file_location("scale", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scale"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["scale"]
+
+
+@pytest.fixture
+def template(tmp_path):
+    """A results folder with one test."""
+    spec = TestSpec(
+        code="", protocol="reality_check", version=1, preset="", train=("0" * 16,), ensemble="", hparams="default",
+        trials=0, tuning_trainings=0, pinned="", tests=_tests(), scorers=(), soft_labels="",
+    )  # fmt: skip
+    columns = Columns(
+        protocol="reality_check", preset="", dataset="d", method="m", base="", fidelity="corrected", hparams="default",
+        trials=0, pinned="", backbone="b", dim=2, ensemble="", seed=0,
+    )  # fmt: skip
+    role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train="",
+                base_train="")  # fmt: skip
+    environment = Environment(
+        bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+    )
+    record = TestRecord(
+        unit=spec.id, cell=("reality_check", "d", "m"), spec=spec, files={"a.safetensors": ""}, columns=columns,
+        role=role, setting={}, manifests={}, corruptions={}, curves={}, environment=environment, finished=1.0,
+        rows=({"split": "test", **row("map_at_r", 0.5, scorer="cosine", n_queries=1)},),
+    )  # fmt: skip
+    Store(tmp_path / "template").write(record)
+    return tmp_path / "template"
+
+
+def _tests():
+    from bench.protocols import get_protocol
+
+    return next(iter(get_protocol("reality_check").presets.values())).tests
+
+
+def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path):
+    root = tmp_path / "runs"
+    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
+    first = scale.drive(scale.Grid(trials=4, seeds=1), root, 8, template, **asked)
+    assert first.units == (4 + 1) * 4 + 1  # trials and seed in four folds, and the tests
+    assert first.most == 8
+    assert damages(root) == []
+    (found,) = status_rows(Store(root))
+    assert (found["trials"], found["trained"], found["tested"], found["running"]) == (4, 4, 2, [])
+    again = scale.drive(scale.Grid(trials=4, seeds=1), root, 8, template, **asked)
+    assert (again.units, again.most) == (first.units, 0)
+
+
+@pytest.mark.parametrize("records", [2000, 10_000, 100_000])
+def test_the_grid_has_about_the_records_that_were_asked_for(records, scale):
+    trials, seeds = scale.Grid.of(records)
+    made = scale.STUDIES * (1 + trials + (trials + seeds) * scale.FOLDS + 2 * seeds)
+    assert trials % 4 == 0
+    assert 0.85 * records < made < 1.15 * records
+
+
+def test_growth_is_an_exponent(scale):
+    steps = {size: [scale.Step("read", scale.Cost(cpu, cpu, 50.0), size)] for size, cpu in ((100, 1.0), (200, 4.0))}
+    assert "processor n^2.00, wall n^2.00, memory n^0.00" in scale.table(steps)
+
+
+def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scale, template, tmp_path, monkeypatch):
+    """Looks were quadratic in the number of trials, and every record stayed in memory until the end."""
+    looked, drivers = Counter(), []
+    monkeypatch.setattr(Claims, "used_by_others", lambda claims, unit: looked.update([unit]))
+    monkeypatch.setattr(scale, "Scheduler", lambda *given: drivers.append(Scheduler(*given)) or drivers[-1])
+    before = _train_records()
+    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
+    scale.drive(scale.Grid(trials=12, seeds=1), tmp_path / "runs", 8, template, **asked)
+    assert drivers[0].outcome.trained == (12 + 1) * 4
+    assert sorted(looked.values()) == (12 - 1) * 4 * [1]  # all but the best
+    assert _train_records() == before
+
+
+def _train_records():
+    gc.collect()
+    return sum(type(found) is TrainRecord for found in gc.get_objects())
