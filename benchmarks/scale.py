@@ -31,9 +31,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
-from bench.engine.jobs import EVENTS, Done, EpochDone, Job, ProposeJob, TestJob, TrainJob
+from bench.engine.jobs import EVENTS, Done, EpochDone, Event, Job, ProposeJob, TestJob, TrainJob
 from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
 from bench.engine.tuning import Told, propose
@@ -201,9 +200,16 @@ def _between(space: Range, share: float) -> float | int:
 class SimulatedWorker:
     """A worker of the pool without a process: it is done as soon as every other has had its turn.
 
+    Attributes:
+        usable: True.
+        node: Empty.
+
     Args:
         shop: What all workers share.
     """
+
+    usable = True
+    node = ""
 
     def __init__(self, shop: Workshop) -> None:
         self.shop = shop
@@ -214,7 +220,7 @@ class SimulatedWorker:
     async def stop(self) -> None:
         """End."""
 
-    async def run(self, job: Job, on_epoch: Callable[[int], None]) -> Done:
+    async def run(self, job: Job, on_event: Callable[[Event], None]) -> Done:
         """Do a job; messages are made and read as they are between processes."""
         shop = self.shop
         job.model_dump_json()
@@ -227,9 +233,7 @@ class SimulatedWorker:
             lines = [EpochDone(epoch=epoch).model_dump_json() for epoch in range(1, epochs + 1)]
             done = shop.make(job).model_dump_json()
         for line in lines:
-            event = EVENTS.validate_json(line)
-            assert isinstance(event, EpochDone)
-            on_epoch(event.epoch)
+            on_event(EVENTS.validate_json(line))
         shop.busy -= 1
         shop.units += not isinstance(job, ProposeJob)
         found = EVENTS.validate_json(done)
@@ -254,8 +258,7 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
     planning = time.process_time() - began
     site.store.mark(plans[0].cell.protocol, plans[0].template.version)
     shop = Workshop(next(Store(template).tests()))
-    with mock.patch("bench.engine.pool._Worker", side_effect=lambda silence: SimulatedWorker(shop)):
-        pool = Pool(workers)
+    pool = Pool(SimulatedWorker(shop) for _ in range(workers))
     start = memory("VmRSS")
     cpu, wall = time.process_time(), time.perf_counter()
     with Path(os.devnull).open("w") as nowhere, Display(Console(file=nowhere)) as display:
