@@ -357,7 +357,7 @@ def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cluster)
         starting = await cluster.connected(pool)
         for _ in range(2):
             await cluster.see(node("a"), node("b"))
-        with pytest.raises(UserError, match="^node a is left out: it has torch 1, this run 2$"):
+        with pytest.raises(UserError, match=r"^node a is left out: it has torch 1, this run 2$"):
             await asyncio.wait_for(starting, 5)
         await pool.stop()
 

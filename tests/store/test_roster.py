@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_disturbs_nothing(claims, tmp_path):
 
 
 def test_closing_removes_the_roster_and_the_token(claims, tmp_path):
-    found, roster = _after(tmp_path, claims.name, (UNIT, "a"))
+    _, roster = _after(tmp_path, claims.name, (UNIT, "a"))
     roster.token.write_text("x")
     assert len(list((tmp_path / FOLDER).iterdir())) == 2
     roster.close()
