@@ -388,6 +388,18 @@ def test_a_node_without_the_program_is_left_out_at_once(cluster):
     follow(cluster, steps, [node("a"), node("b")])
 
 
+def test_a_node_with_an_error_that_nobody_thought_of_is_left_out(cluster):
+    """The run waited for ever."""
+    FakeWorker.starts["a"] = ConnectionError("not connected\nlong story")
+
+    async def steps(pool):
+        await cluster.see(node("a"), node("b"))
+        assert cluster.tried("a") == 1
+        assert "node a is left out: not connected" in cluster.said
+
+    follow(cluster, steps, [node("a"), node("b")])
+
+
 def test_a_node_whose_workers_die_at_their_start_is_left_out_after_three(cluster):
     FakeWorker.starts["a"] = WorkerDied("killed")
 
