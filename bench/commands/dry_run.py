@@ -80,8 +80,8 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
         site: Paths.
         launch: Choice of the workers; what a cluster would need is estimated for this machine.
     """
-    device = pick_device("auto" if launch.launcher == "ray" else launch.device)
-    workers = worker_count(launch.workers, device, None if launch.launcher == "ray" else launch.gpus_per_worker)
+    device = pick_device("cpu" if launch.device == "cpu" else "auto")
+    workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})
     seconds, disk, decode = 0.0, {}, {}
     for plan in plans:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..errors import UnitFailed, UserError
+from ..errors import UnitFailed, UserError, first_line
 from ..resources import per_gpu
 from ..site import Site
-from .failures import JobFailed, WorkerDied
+from .failures import WorkerDied
 from .jobs import CheckJob, Done, Job, ProposeJob
 from .local_worker import LocalWorker
 from .needs import Needs
@@ -280,12 +280,12 @@ class RayWorkers:
             for failed in filter(None, await asyncio.gather(*starts, return_exceptions=True)):
                 raise failed
             member.failures = 0
-        except JobFailed as error:
+        except Exception as error:  # a JobFailed, or whatever else Ray raises: nobody else would hear of it
             died = isinstance(error, WorkerDied) and "ModuleNotFoundError" not in str(error)
             member.failures += 1
             if not died or member.failures == TRIES:
                 member.slots, member.left_out = 0, True
-                self._left_out.append(f"node {member.node.name} is left out: {error}")
+                self._left_out.append(f"node {member.node.name} is left out: {first_line(error)}")
                 self._say(self._left_out[-1])
 
     async def _start_worker(self, member: _Member) -> None:

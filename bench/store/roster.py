@@ -23,7 +23,7 @@ class Roster:
     """Roster of a driver, a file that follows its running units at a distance of about a second.
 
     Args:
-        root: The results folder.
+        root: The results folder, which the driver has entered: the claims of dead drivers are gone.
         name: Name of the driver's claim.
     """
 
@@ -32,7 +32,7 @@ class Roster:
         self._units: dict[str, str] = {}
         self._writing: asyncio.TimerHandle | None = None
         for path in (root / FOLDER).glob("[!.]*"):  # not what another driver is about to write
-            if holder(root / DRIVERS / path.stem) is None:
+            if not (root / DRIVERS / path.stem).exists():
                 path.unlink(missing_ok=True)
 
     @property

@@ -114,6 +114,24 @@ def test_what_this_machine_lacks_a_cluster_may_have(cards):
 
 
 @pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Launch("ray", workers=999), "with 999 workers on cpu"),
+        (Launch("ray", device="cuda"), f"with {cores()} workers on cpu"),
+        (Launch("ray", device="cuda", gpus_per_worker=0.5), f"with {cores()} workers on cpu"),
+        (Launch("local", workers=3, device="cpu"), "with 3 workers on cpu"),
+    ],
+)
+def test_a_dry_run_estimates_what_a_cluster_needs_on_this_machine(cards, capsys, asked, said):
+    """It refused numbers of workers that the cluster has room for."""
+    from bench.commands.dry_run import print_estimate
+
+    cards(0)
+    print_estimate((), Site(results="nowhere"), asked)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--address", "10.0.0.1:6379"), "add --launcher ray"),

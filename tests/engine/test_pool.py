@@ -77,7 +77,7 @@ def test_a_job_whose_worker_dies_goes_to_another_worker():
 def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
     async def run():
         worker = Fake(0, 0, 0, 0)
-        with pytest.raises(WorkerDied, match="^died$"):
+        with pytest.raises(WorkerDied, match=r"^died$"):
             await Pool([worker]).run(job())
         assert len(worker.ran) == 3
         return await Pool([worker]).run(job())

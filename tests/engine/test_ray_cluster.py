@@ -357,7 +357,7 @@ def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cluster)
         starting = await cluster.connected(pool)
         for _ in range(2):
             await cluster.see(node("a"), node("b"))
-        with pytest.raises(UserError, match="^node a is left out: it has torch 1, this run 2$"):
+        with pytest.raises(UserError, match=r"^node a is left out: it has torch 1, this run 2$"):
             await asyncio.wait_for(starting, 5)
         await pool.stop()
 
@@ -384,6 +384,18 @@ def test_a_node_without_the_program_is_left_out_at_once(cluster):
         await cluster.see(node("a"), node("b"))
         assert cluster.tried("a") == 1
         assert "node a is left out: worker on node a ended: ModuleNotFoundError" in cluster.said[0]
+
+    follow(cluster, steps, [node("a"), node("b")])
+
+
+def test_a_node_with_an_error_that_nobody_thought_of_is_left_out(cluster):
+    """The run waited for ever."""
+    FakeWorker.starts["a"] = ConnectionError("not connected\nlong story")
+
+    async def steps(pool):
+        await cluster.see(node("a"), node("b"))
+        assert cluster.tried("a") == 1
+        assert "node a is left out: not connected" in cluster.said
 
     follow(cluster, steps, [node("a"), node("b")])
 

@@ -133,7 +133,7 @@ def test_an_error_of_ray_becomes_one_line(ray, error, advice):
 def test_a_cluster_that_never_answers_is_given_up(ray, monkeypatch):
     monkeypatch.setattr(ray_connection, "_PATIENCE", 0.05)
     ray.init = lambda **options: time.sleep(1)
-    with pytest.raises(UserError, match="has not answered for 0.05 s"):
+    with pytest.raises(UserError, match=r"has not answered for 0\.05 s"):
         connect("auto")
 
 

@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_disturbs_nothing(claims, tmp_path):
 
 
 def test_closing_removes_the_roster_and_the_token(claims, tmp_path):
-    found, roster = _after(tmp_path, claims.name, (UNIT, "a"))
+    _, roster = _after(tmp_path, claims.name, (UNIT, "a"))
     roster.token.write_text("x")
     assert len(list((tmp_path / FOLDER).iterdir())) == 2
     roster.close()
@@ -107,10 +107,22 @@ def test_what_dead_drivers_left_does_not_count_and_is_removed(claims, tmp_path):
     for path in left:
         path.write_text(json.dumps({"other": "b"}))
     assert nodes_of_units(tmp_path) == {UNIT: "a"}
-    Roster(tmp_path, "of a third driver")
+    third = Claims(tmp_path)
+    third.enter(alone=False, lost=lambda: None)
+    Roster(tmp_path, third.name)
+    third.close()
     assert not any(path.exists() for path in left)
     assert mine.token.exists()
     assert nodes_of_units(tmp_path) == {UNIT: "a"}
+
+
+def test_a_driver_whose_clock_is_ahead_takes_no_token_from_the_living(claims, tmp_path):
+    """Nodes that joined later were left out: they did not see the results folder."""
+    _, mine = _after(tmp_path, claims.name, (UNIT, "a"))
+    mine.token.write_text("x")
+    os.utime(tmp_path / DRIVERS / claims.name, (1e9, 1e9))
+    Roster(tmp_path, "of another driver")
+    assert mine.token.exists()
 
 
 def test_what_another_driver_is_about_to_write_is_left_alone(claims, tmp_path):
