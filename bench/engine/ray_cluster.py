@@ -157,7 +157,11 @@ class RayWorkers:
         driver = asyncio.current_task()
         assert driver is not None
         self._watching = asyncio.create_task(self._watch(seen, driver))
-        await self._first
+        try:
+            await asyncio.wait_for(asyncio.shield(self._first), GONE)
+        except TimeoutError:
+            self._say("no worker has started yet: nodes are being checked, or other programs hold their cores or GPUs")
+            await self._first
 
     async def run(
         self,

@@ -59,6 +59,10 @@ def connect(address: str) -> bool:
         raise UserError(f"--address {address}: the Ray cluster has not answered for {_PATIENCE:g} s") from None
     except Exception as error:  # of many classes, RuntimeError and ConnectionError among them
         raise UserError(f"--address {address}: {_advice(error)}") from None
+    with contextlib.suppress(Exception):  # a name of Ray's own, which may change
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as lines
+
+        lines.remove_handler("ray_print_logs")  # paragraphs about every worker that dies; ours say it in a line
     return os.environ["RAY_AUTH_MODE"] == "token"
 
 

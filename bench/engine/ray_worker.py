@@ -44,11 +44,13 @@ class Host:
         silence: Seconds without progress after which the process is ended if it has a job; None for no limit.
         variables: Environment variables of the process, in addition to those of the node.
         sharing: Number of workers on the node, which share its cores.
+        on_cpu: Whether jobs run on the CPU, even if the node has a GPU: it may be another program's.
     """
 
-    def __init__(self, silence: float | None, variables: Mapping[str, str], sharing: int) -> None:
+    def __init__(self, silence: float | None, variables: Mapping[str, str], sharing: int, on_cpu: bool) -> None:
         self._worker = LocalWorker(silence, variables)
         self._sharing = sharing
+        self._on_cpu = on_cpu
 
     async def start(self) -> int:
         """Start the process; returns the number of this actor's own."""
@@ -59,8 +61,8 @@ class Host:
         """Run a job, given as JSON; what is said last is that it is done, has failed or that the process ended."""
         job = JOBS.validate_json(text)
         if not isinstance(job, ProposeJob):
-            site = job.site.model_copy(update={"threads": max(1, cores() // self._sharing)})
-            job = job.model_copy(update={"site": site})
+            here = {"threads": max(1, cores() // self._sharing)} | ({"device": "cpu"} if self._on_cpu else {})
+            job = job.model_copy(update={"site": job.site.model_copy(update=here)})
         try:
             async for event in self._worker.events(job):
                 yield "event", event.model_dump_json()
@@ -99,7 +101,7 @@ class RayWorker:
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(on.id, soft=False),
         )
-        self._actor: Any = actor.remote(silence, limits, sharing)
+        self._actor: Any = actor.remote(silence, limits, sharing, gpus == 0)
 
     async def start(self) -> None:
         """Wait until the actor has its share of the node, and start its process.

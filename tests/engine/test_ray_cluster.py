@@ -460,6 +460,24 @@ def test_a_head_that_is_silent_ends_the_run_with_the_reason(cluster, monkeypatch
     asyncio.run(run())
 
 
+def test_a_cluster_whose_cores_are_taken_is_waited_for_and_said_to_be(cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "GONE", 0.2)
+    monkeypatch.setattr(FakeWorker, "start", lambda self: asyncio.sleep(60))
+
+    async def run():
+        pool = cluster.workers()
+        starting = await cluster.connected(pool)
+        for _ in range(8):
+            await cluster.see(node("a"))
+            await asyncio.sleep(0.05)
+        assert [line for line in cluster.said if "no worker has started yet" in line]
+        assert not starting.done()
+        starting.cancel()
+        await pool.stop()
+
+    asyncio.run(run())
+
+
 async def _drive(pool):
     await pool.start()
     await asyncio.sleep(60)

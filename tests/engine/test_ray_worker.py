@@ -56,9 +56,9 @@ def process(monkeypatch):
     return of
 
 
-def _said(job, silence=None, sharing=1):
+def _said(job, silence=None, sharing=1, on_cpu=True):
     async def run():
-        host = Host(silence, {}, sharing)
+        host = Host(silence, {}, sharing, on_cpu)
         assert await host.start() == os.getpid()
         try:
             return [said async for said in host.run(job.model_dump_json())]
@@ -77,6 +77,15 @@ def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path,
     got = TrainJob.model_validate_json((tmp_path / "job").read_text())
     assert got.spec == job.spec
     assert got.site.threads == 2  # of the cores of its node, and not of ours
+
+
+@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "auto")])
+def test_a_gpu_that_the_node_does_not_declare_is_left_alone(job, process, on_cpu, device, tmp_path, monkeypatch):
+    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
+    process([Done()])
+    job = job.model_copy(update={"site": job.site.model_copy(update={"device": "auto"})})
+    assert _said(job, on_cpu=on_cpu)
+    assert TrainJob.model_validate_json((tmp_path / "job").read_text()).site.device == device
 
 
 def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tmp_path, monkeypatch):
@@ -178,8 +187,8 @@ def test_the_actor_gets_a_core_and_its_share_on_that_node_and_no_retry(on_node, 
     assert (options["num_cpus"], options["num_gpus"]) == (1, 0.5)
     assert options["scheduling_strategy"] == ("id", False)
     assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)
-    silence, variables, sharing = options["arguments"]
-    assert (silence, sharing) == (None, 2)
+    silence, variables, sharing, on_cpu = options["arguments"]
+    assert (silence, sharing, on_cpu) == (None, 2, False)
     assert variables["BENCH_MAX_PIXELS"] == "9"
     assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")}
 
