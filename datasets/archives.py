@@ -294,6 +294,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()) or type(error).__name__
+    text = text if len(text) <= 200 else f"{text[:200]}…"  # it may quote the file
     if isinstance(error, EOFError) or text == "unexpected end of data":
         return "truncated; download it again"
     if isinstance(error, zipfile.BadZipFile):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -190,7 +191,9 @@ class RayWorkers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.lost:
-            atexit.unregister(ray.shutdown)  # it would wait for the head
+            # Ray's own end would wait for the head, and then crash: the process ends before it, as one that has failed.
+            atexit.unregister(ray.shutdown)
+            atexit.register(os._exit, 1)
             return
         await self._pool.stop()
         for member in self._members.values():

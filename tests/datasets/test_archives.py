@@ -255,6 +255,18 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
     _refusal(tmp_path / "x.zip", tmp_path / "out")
 
 
+def test_a_damaged_archive_is_quoted_in_few_words(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/1.png", bytes(4000))
+    content = bytearray(path.read_bytes())
+    content[26:28] = (3000).to_bytes(2, "little")  # the length of the first file's name, which the error quotes
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="a damaged or truncated zip file") as caught:
+        unpack(path, tmp_path / "out")
+    assert len(str(caught.value)) < 400 + len(str(path))
+
+
 def test_an_archive_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "x.tar")
     assert "a pipe, device or socket" in _refusal(tmp_path / "x.tar", tmp_path / "out")
