@@ -23,21 +23,48 @@ def pick_device(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def worker_count(asked: int | None, device: str) -> int:
-    """Number of worker processes: what was asked for, else one per core, or a single one on a GPU.
+def worker_count(asked: int | None, device: str, gpus_per_worker: float | None = None) -> int:
+    """Number of worker processes: what was asked for, else one per core, or as many as the GPUs have room for.
 
     Args:
         asked: The number that was asked for, if any.
         device: ``cpu`` or ``cuda``.
+        gpus_per_worker: Share of a GPU for each worker, in (0, 1]; None for a whole one unless a number is asked for.
 
     Raises:
-        UserError: If more than four per core are asked for.
+        UserError: If more than four per core are asked for, or more than the shares of the GPUs.
     """
-    if asked is None:
-        return 1 if device == "cuda" else cores()
-    if asked > 4 * (os.cpu_count() or 1):
+    if asked is not None and asked > 4 * (os.cpu_count() or 1):
         raise UserError(f"--workers {asked}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
-    return asked
+    if device == "cpu":
+        return cores() if asked is None else asked
+    cards = len(gpu_names())
+    room = cards * per_gpu(gpus_per_worker or 1.0)
+    if gpus_per_worker is not None and asked is not None and asked > room:
+        raise UserError(
+            f"--workers {asked}: with --gpus-per-worker {gpus_per_worker:g} there is room for {room} on"
+            f" {cards} GPU{'s' if cards > 1 else ''}"
+        )
+    return room if asked is None else asked
+
+
+def per_gpu(share: float) -> int:
+    """Number of workers on one GPU if each has a share of it, in (0, 1].
+
+    Example:
+        >>> per_gpu(0.25), per_gpu(0.4), per_gpu(1 / 3)
+        (4, 2, 3)
+    """
+    return int(1 / share + 1e-9)
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` takes them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[:count] if len(given) >= count else [str(number) for number in range(count)]
 
 
 def cores() -> int:

@@ -29,9 +29,10 @@ class Site(BaseModel):
         plugins: Plug-in files.
         data_root: Folder of downloaded data sets.
         weights: Backbone weights to start from: a file, ``none``, or None for those cached on this machine.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``; ``auto`` for ``cuda`` if the machine of the worker has a GPU.
         allow_partial: Accept incomplete releases of data sets.
         threads: Threads that decode and crop photographs in one process.
+        hidden_for: Longest time, seconds, for which the file system may hide files that another machine has written.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +44,7 @@ class Site(BaseModel):
     device: str = "cpu"
     allow_partial: bool = False
     threads: int = 1
+    hidden_for: float = 0.0
 
     @cached_property
     def store(self) -> Store:

@@ -7,21 +7,21 @@ from pathlib import Path
 from ..datasets.errors import DataError
 from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate, readable
+from ..engine.launch import Launch
 from ..errors import UserError
 from ..planning.plan import Plan
-from ..resources import cores, worker_count
+from ..resources import cores, pick_device, worker_count
 from ..site import Site
 
 
-def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: int | None) -> None:
+def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
     """Print what a run would do, with estimates of its time and disk space.
 
     Args:
         plans: Plans of the run, each for one method on one data set at one setting.
         site: Data root, weights and device of this machine.
         results: Results folder, as it is printed.
-        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
-            single one on a GPU.
+        launch: Choice of the workers; what a cluster would need is estimated for this machine.
     """
     for plan in plans:
         print_plan(plan)
@@ -30,7 +30,7 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, workers: i
     print(f"tested on clean images and under {', '.join(named)}")
     tests = sum(plan.seeds for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
-    print_estimate(plans, site, workers)
+    print_estimate(plans, site, launch)
 
 
 def print_plan(plan: Plan) -> None:
@@ -72,16 +72,17 @@ def _of_unit(plan: Plan) -> dict[str, object]:
     return {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
 
 
-def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | None) -> None:
+def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     """Print estimates of the run time and disk space of some plans, from a few steps that are timed on this machine.
 
     Args:
         plans: What would be run, each for one method on one data set at one setting.
-        site: Paths and device.
-        asked_workers: Number of worker processes, each with one training or test at a time; None for one per CPU core,
-            or a single one on a GPU.
+        site: Paths.
+        launch: Choice of the workers; what a cluster would need is estimated for this machine.
     """
-    workers = worker_count(asked_workers, site.device)
+    device = pick_device("auto" if launch.launcher == "ray" else launch.device)
+    workers = worker_count(launch.workers, device, None if launch.launcher == "ray" else launch.gpus_per_worker)
+    site = site.model_copy(update={"device": device})
     seconds, disk, decode = 0.0, {}, {}
     for plan in plans:
         try:
@@ -97,7 +98,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, asked_workers: int | Non
             f" {readable(estimated.training)} per training, {readable(of_plan)} in one process"
         )
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
-    print(f"about {readable(total)} at most with {workers} workers on {site.device}, from timed steps; early stopping")
+    print(f"about {readable(total)} at most with {workers} workers on {device}, from timed steps; early stopping")
     print("shortens it, results that are there already are not done again")
     if sum(disk.values()):
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")

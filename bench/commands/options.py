@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 DEFAULT_RESULTS = Path("results/runs")
 
 
+class Launcher(StrEnum):
+    """Places of workers: processes of this machine (``local``) or of all nodes of a Ray cluster (``ray``)."""
+
+    local = "local"
+    ray = "ray"
+
+
 class Device(StrEnum):
     """Devices that networks run on; ``auto`` is ``cuda`` if there is a GPU, else ``cpu``."""
 
@@ -32,6 +39,34 @@ AllowPartial = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")]
 TrainingDevice = Annotated[Device, typer.Option(help="Where to train.")]
+LauncherOption = Annotated[
+    Launcher,
+    typer.Option("--launcher", help="Where workers are: on this machine, or on all nodes of a Ray cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="With --launcher ray: the head of the cluster; auto (if not given) is the cluster of this machine.",
+        metavar="auto|HOST:PORT",
+    ),
+]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        max=1.0,
+        help="Share of a GPU for each worker, such as 0.25; a whole one if not given.",
+        metavar="SHARE",
+    ),
+]
+Stall = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        help="End a training or test that has made no progress for so long; without it a hung plug-in is waited for.",
+        metavar="MINUTES",
+    ),
+]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(

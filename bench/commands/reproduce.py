@@ -11,12 +11,17 @@ import typer
 from ..errors import LINE, printable
 from .options import (
     DEFAULT_RESULTS,
+    Address,
     AllowPartial,
     DataRoot,
     Device,
+    GpusPerWorker,
     Json,
+    Launcher,
+    LauncherOption,
     Plugins,
     Results,
+    Stall,
     TrainingDevice,
     Workers,
     names,
@@ -28,6 +33,7 @@ from .run import OnExisting, carry_out
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..engine.launch import Launch
     from ..engine.scheduler import Outcome
     from ..planning.plan import Plan
     from ..reproduce.items import Named
@@ -64,6 +70,10 @@ def reproduce(
     results: Results = DEFAULT_RESULTS,
     workers: Workers = None,
     device: TrainingDevice = Device.auto,
+    gpus_per_worker: GpusPerWorker = None,
+    stall: Stall = None,
+    launcher: LauncherOption = Launcher.local,
+    address: Address = None,
     plugin: Plugins = None,
     set_: Annotated[
         list[str] | None,
@@ -88,6 +98,7 @@ def reproduce(
     if name == "list":
         _list(as_json)
         return
+    from ..engine.launch import Launch
     from ..reproduce.items import find_item
     from ..reproduce.rows import Options
     from ..resources import pick_device
@@ -99,16 +110,17 @@ def reproduce(
         data_root=data_root,
         weights=weights,
         allow_partial=allow_partial,
-        device=pick_device(device.value),
+        device=pick_device("auto" if launcher is Launcher.ray else device.value),
     )
+    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall).resolved()
     if named.item.kind == "drawing":
         raise typer.Exit(_drawing(named, results, dry_run))
     options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))
     planned = _plan(named, names(dataset, named.item.datasets), options, site)
     if dry_run:
-        _print_plans(planned, site, results, workers)
+        _print_plans(planned, site, results, launch)
         return
-    raise typer.Exit(_reproduce(planned, site, results, workers, as_json))
+    raise typer.Exit(_reproduce(planned, site, results, launch, as_json))
 
 
 def _list(as_json: bool) -> None:
@@ -142,7 +154,7 @@ def _plan(named: Named, datasets: tuple[str, ...], options: Options, site: Site)
     return [plan_item(named, dataset, options, site) for dataset in datasets]
 
 
-def _print_plans(planned: list[PlannedItem], site: Site, results: Path, workers: int | None) -> None:
+def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Launch) -> None:
     """Print the plan of every row, what differs from the paper, time and disk."""
     from ..reproduce.table import build_table
     from .dry_run import print_estimate, print_plan
@@ -162,10 +174,10 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, workers:
         numbers = sum(cell.published is not None for line in table.lines for cell in line.cells)
         print(f"{numbers} published numbers to compare with" if numbers else "no published number to compare with")
     print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
-    print_estimate(tuple(plans.values()), site, workers)
+    print_estimate(tuple(plans.values()), site, launch)
 
 
-def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: int | None, as_json: bool) -> int:
+def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Launch, as_json: bool) -> int:
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
@@ -174,7 +186,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
     from ..reproduce.write import print_table, to_frame, write_table
 
     named, console = planned[0].named, Console(stderr=True)
-    outcome, tables = _tables(planned, site, results, workers, console)
+    outcome, tables = _tables(planned, site, results, launch, console)
     if outcome is None:
         return 130
     out = site.store.root / FOLDER / named.paper.key / named.item.key
@@ -199,7 +211,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, workers: i
 
 
 def _tables(
-    planned: list[PlannedItem], site: Site, results: Path, workers: int | None, console: Console
+    planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
 ) -> tuple[Outcome | None, list[Table]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
     from ..engine.scheduler import Outcome
@@ -217,7 +229,7 @@ def _tables(
         write_metrics(collect(site.store), site.store.root)
 
     batches = batches_of(planned)
-    outcome = carry_out(batches, site, results, workers, site.device, OnExisting.skip, console, write_tables)
+    outcome = carry_out(batches, site, results, launch, OnExisting.skip, console, write_tables)
     if outcome is None:
         return None, []
     collected = collect(site.store)

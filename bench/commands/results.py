@@ -52,11 +52,13 @@ class RunningUnit(TypedDict):
         unit: Kind and id, such as ``train`` and 16 hexadecimal digits.
         host: Machine of the process.
         pid: Id of the process.
+        node: Node of a cluster that it has given the work to; empty if it works itself.
     """
 
     unit: str
     host: str
     pid: int
+    node: str
 
 
 class DamageRow(TypedDict):
@@ -100,7 +102,8 @@ def status(
             f" {row['unfinished']} unfinished"
         )
         for unit in row["running"]:
-            typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}"))
+            node = f", at work on node {unit['node']}" if unit["node"] else ""
+            typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}{node}"))
 
 
 def _check(results: Path, as_json: bool) -> int:
@@ -276,8 +279,10 @@ def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per (protocol, data set, method)."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
+    from ..store.roster import nodes_of_units
     from ..store.specs import TUNING, Cell
 
+    nodes = nodes_of_units(store.root)
     rows: list[StatusRow] = []
     for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):
         cell = Cell(*folder.relative_to(store.root).parts)
@@ -298,7 +303,12 @@ def status_rows(store: Store) -> list[StatusRow]:
                 "tested": sum(store.tested(cell, name[5:]) is not None for name in test),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
                 "running": [
-                    {"unit": name.replace("-", " "), "host": who.host, "pid": who.pid}
+                    {
+                        "unit": name.replace("-", " "),
+                        "host": who.host,
+                        "pid": who.pid,
+                        "node": nodes.get("/".join((*cell, name)), ""),
+                    }
                     for name, who in holders.items()
                     if who is not None
                 ],

@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from .. import interrupt
-from ..errors import LINE, UserError, printable
+from ..errors import LINE, UnitFailed, UserError, printable
 from . import completion
 from .options import (
     DEFAULT_RESULTS,
+    Address,
     AllowPartial,
     DataRoot,
     Device,
+    GpusPerWorker,
+    Launcher,
+    LauncherOption,
     Plugins,
     Results,
+    Stall,
     TrainingDevice,
     Workers,
     site_of,
@@ -31,7 +36,7 @@ from .sections import SectionedCommand
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..engine.pool import Pool
+    from ..engine.launch import Launch, Launched
     from ..engine.scheduler import Outcome
     from ..planning.plan import Plan
     from ..planning.request import RunRequest
@@ -63,7 +68,8 @@ class RunCommand(SectionedCommand):
         "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim"),
         "Budget": ("seeds", "trials", "sampler", "select_by", "folds"),
         "Tests": ("scorers", "corruptions"),
-        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "stall"),
+        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "gpus_per_worker", "stall"),
+        "Several machines": ("launcher", "address"),
         "Results": ("results", "on_existing", "dry_run"),
     }
 
@@ -147,15 +153,10 @@ def run(
     results: Results = DEFAULT_RESULTS,
     workers: Workers = None,
     device: TrainingDevice = Device.auto,
-    stall: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01,
-            help="End a training or test that has made no progress for so long; without it a hung plug-in is waited"
-            " for.",
-            metavar="MINUTES",
-        ),
-    ] = None,
+    gpus_per_worker: GpusPerWorker = None,
+    stall: Stall = None,
+    launcher: LauncherOption = Launcher.local,
+    address: Address = None,
     plugin: Plugins = None,
     scorers: Annotated[
         list[str] | None,
@@ -211,6 +212,7 @@ def run(
     bench run --method dul_cls --dataset ndigit --seeds 5
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..engine.launch import Launch
     from ..planning.request import RunRequest
 
     request = RunRequest(
@@ -234,18 +236,12 @@ def run(
         sweeps=tuple(sweep or ()),
     )
     site = site_of(results, plugin=plugin, data_root=data_root, weights=weights, allow_partial=allow_partial)
-    raise typer.Exit(run_request(request, site, results, workers, device.value, on_existing, dry_run, stall))
+    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall)
+    raise typer.Exit(run_request(request, site, results, launch, on_existing, dry_run))
 
 
 def run_request(
-    request: RunRequest,
-    site: Site,
-    results: Path,
-    workers: int | None,
-    device: str,
-    on_existing: OnExisting,
-    dry_run: bool,
-    stall: float | None = None,
+    request: RunRequest, site: Site, results: Path, launch: Launch, on_existing: OnExisting, dry_run: bool
 ) -> int:
     """Carry out a request of ``bench run``, or print its plan.
 
@@ -253,12 +249,9 @@ def run_request(
         request: Everything that decides about results, such as methods, data sets and protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it, for messages.
-        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
-            single one on a GPU.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        launch: Choice of the workers.
         on_existing: Treatment of results that exist.
         dry_run: Whether to print the plan and stop.
-        stall: Minutes without progress after which a training or test is given up; None for no limit.
 
     Returns:
         Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
@@ -266,7 +259,6 @@ def run_request(
     from rich.console import Console
 
     from ..planning.planner import build_plans
-    from ..resources import pick_device
 
     console = Console(stderr=True)
     built = build_plans(request, site)
@@ -274,17 +266,17 @@ def run_request(
         console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
     for line in built.differences:
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
-    device = pick_device(device)
+    launch = launch.resolved()
     if dry_run:
         from .dry_run import print_dry_run
 
-        print_dry_run(built.plans, site.model_copy(update={"device": device}), results, workers)
+        print_dry_run(built.plans, site, results, launch)
         return 0
 
     def write_tables(outcome: Outcome) -> None:
         _summarise(outcome, site, results, console)
 
-    outcome = carry_out((built.plans,), site, results, workers, device, on_existing, console, write_tables, stall)
+    outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -294,12 +286,10 @@ def carry_out(
     batches: Sequence[tuple[Plan, ...]],
     site: Site,
     results: Path,
-    workers: int | None,
-    device: str,
+    launch: Launch,
     on_existing: OnExisting,
     console: Console,
     write_tables: Callable[[Outcome], None],
-    stall: float | None = None,
 ) -> Outcome | None:
     """Train and test everything that is planned, one batch after the other in the same worker processes.
 
@@ -307,25 +297,19 @@ def carry_out(
         batches: Each has the plans of one request; all plans are of one protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it, for messages.
-        workers: Number of worker processes, each with one training or test at a time; None for one per CPU core, or a
-            single one on a GPU.
-        device: ``cpu`` or ``cuda``.
+        launch: Choice of the workers, resolved.
         on_existing: Treatment of results that exist.
         console: Where progress goes.
         write_tables: Called with the outcome while no other process writes tables of the folder.
-        stall: Minutes without progress after which a unit is given up; None for no limit.
 
     Returns:
         Failures, and counts of trainings that were done or reused; None if the run was interrupted.
     """
     import asyncio
 
-    from ..engine.pool import Pool
     from ..planning.existing import check_none
-    from ..resources import cores, worker_count
 
     plans = tuple(plan for batch in batches for plan in batch)
-    count = worker_count(workers, device)
     store = site.store
     protocol, version = plans[0].cell.protocol, plans[0].template.version
     store.open(protocol, version, create=True)
@@ -333,23 +317,46 @@ def carry_out(
     with _entered(store, alone=rerun) as claims:
         if on_existing is OnExisting.error:
             check_none((plan for plan in plans if plan.requested), store)
-        _prepare_data(plans, site, console)
+        if launch.launcher == "local":  # on a cluster, every node does so
+            _prepare_data(plans, site, console)
         _mark(store, protocol, version, console)
-        there = site.model_copy(update={"device": device, "threads": max(1, cores() // count)})
-        console.print(
-            f"{len(plans)} x (method, data set), up to {sum(plan.trainings for plan in plans)}"
-            f" trainings, {count} worker{'s' if count > 1 else ''} on {device}; results in {results}",
-            highlight=False,
-            markup=False,
-        )
-        try:
-            outcome = _execute(batches, there, Pool(count, None if stall is None else 60 * stall), console, rerun)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
-            return None
+        with _launched(launch, site, plans, claims, console) as launched:
+            console.print(
+                f"{len(plans)} x (method, data set), up to {sum(plan.trainings for plan in plans)}"
+                f" trainings, {launched.text}; results in {results}",
+                highlight=False,
+                markup=False,
+            )
+            try:
+                outcome = _execute(batches, launched, console, rerun)
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
+                return None
         with claims.on_tables():
             write_tables(outcome)
     return outcome
+
+
+@contextlib.contextmanager
+def _launched(
+    launch: Launch, site: Site, plans: tuple[Plan, ...], claims: Claims, console: Console
+) -> Iterator[Launched]:
+    """The workers of a run, with a list of the nodes of their units if they are on several machines."""
+    from ..engine.launch import local, on_ray
+    from ..store.roster import Roster
+
+    if launch.launcher == "local":
+        yield local(launch, site)
+        return
+    roster = Roster(site.store.root, claims.name)
+
+    def say(text: str) -> None:
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+    try:
+        yield on_ray(launch, site, plans, roster, say)
+    finally:
+        roster.close()
 
 
 @contextlib.contextmanager
@@ -396,12 +403,14 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             raise UserError(str(error)) from None
 
 
-def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, pool: Pool, console: Console, rerun: bool) -> Outcome:
+def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: Console, rerun: bool) -> Outcome:
     import asyncio
     import importlib
 
     from ..engine.scheduler import Outcome, Scheduler
     from ..progress import Display
+
+    pool = launched.pool
 
     async def execute() -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -418,9 +427,13 @@ def _execute(batches: Sequence[tuple[Plan, ...]], site: Site, pool: Pool, consol
                 with Display(console) as display:
                     for plan in plans:
                         display.add(plan.cell, plan.trainings * plan.epochs)
-                    total.add(await Scheduler(plans, site, pool, display, rerun).execute())
+                    total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())
             await loading
             return total
+        except asyncio.CancelledError:
+            if pool.lost:
+                raise UnitFailed(pool.lost) from None
+            raise
         finally:
             await pool.stop()
 

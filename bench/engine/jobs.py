@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ..protocols.recipes._base import Range
 from ..site import Site
+from ..store.folder import RECORD, WEIGHTS
 from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
+from .needs import Needs
 from .tuning import Told
 
 LOG = "error.txt"
@@ -53,6 +56,14 @@ class TrainJob(_Message):
         """Cell (protocol, data set, method), kind (``train``) and id of the training, which name its folder."""
         return self.spec.cell, "train", self.spec.id
 
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Files of other units that it reads: the weights and the record of the base."""
+        base = self.spec.base
+        if base is None:
+            return ()
+        return _files(self.site, self.spec.cell._replace(method=base.method), base.unit)
+
 
 class TestJob(_Message):
     """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results."""
@@ -69,8 +80,32 @@ class TestJob(_Message):
         """Cell (protocol, data set, method), kind (``test``) and id of the job's first test; they name its folder."""
         return self.cell, "test", self.specs[0].id
 
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Files of other units that it reads: the weights and the records of the trained models."""
+        units = dict.fromkeys(unit for spec in self.specs for unit in spec.train)
+        return tuple(path for unit in units for path in _files(self.site, self.cell, unit))
 
-Job = ProposeJob | TrainJob | TestJob
+
+class CheckJob(_Message):
+    """Job for a worker process: check that its machine computes the same as the driver's, and prepare the data there.
+
+    Attributes:
+        needs: What the machine must have.
+        site: Paths and device, which mean the same on every machine.
+    """
+
+    job: Literal["check"] = "check"
+    needs: Needs
+    site: Site
+
+
+Job = ProposeJob | TrainJob | TestJob | CheckJob
+
+
+def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:
+    folder = site.store.unit_dir(cell, "train", unit)
+    return folder / RECORD, folder / WEIGHTS
 
 
 class EpochDone(_Message):

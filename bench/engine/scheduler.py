@@ -26,8 +26,9 @@ from ..store.claims import CLAIM, Claims, holder
 from ..store.folder import RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec
+from .failures import JobFailed, SettingFailed
 from .jobs import LOG, Done, Job, ProposeJob, TestJob, TrainJob
-from .pool import JobFailed, SettingFailed
+from .needs import visible
 from .tuning import Told
 
 T = TypeVar("T")
@@ -289,8 +290,15 @@ class Scheduler:
                 self._claims.give_back(claim)
             raise
         if done is not None:
+            await self._appeared(job)
             self._claims.give_back(claim)
         return done is not None
+
+    async def _appeared(self, job: TrainJob | TestJob) -> None:
+        """Wait for the record of a unit that another machine has written: a network file system can hide it."""
+        record = self.store.unit_dir(*job.unit) / RECORD
+        if self.site.hidden_for and not record.exists():
+            await asyncio.to_thread(visible, [record], self.site.hidden_for)
 
     def _say_who_is_waited_for(self, claim: Path) -> None:
         there = holder(claim)

@@ -21,9 +21,11 @@ from functools import partial
 from typing import TextIO
 
 from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
+from ..resources import pick_device
 from ..store.files import write_atomic
 from ..store.specs import Point
-from .jobs import JOBS, LOG, Alive, Done, EpochDone, Event, Failed, Job, ProposeJob, TrainJob
+from .jobs import JOBS, LOG, Alive, CheckJob, Done, EpochDone, Event, Failed, Job, ProposeJob, TestJob, TrainJob
+from .needs import check, visible
 
 
 def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:
@@ -42,7 +44,7 @@ def _become_silent(out: TextIO) -> None:
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
-    """Do one job in this process: propose trials, train or test.
+    """Do one job in this process: propose trials, train, test or check the machine.
 
     Args:
         job: The job.
@@ -55,18 +57,23 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
         return Done(points=_proposals(job))
-    _ = job.site.plugin_tests  # imports the plug-ins
+    site = job.site.model_copy(update={"device": pick_device(job.site.device)})
+    _ = site.plugin_tests  # imports the plug-ins
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     running = Running(_at_most_ten_a_second(lambda step: emit(Alive(step=step))))
+    if isinstance(job, CheckJob):
+        check(job.needs, site, running.alive)
+        return Done()
+    visible(job.inputs, site.hidden_for)
     if isinstance(job, TrainJob):
         from .training import run_training
 
-        run_training(job.spec, job.site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
+        run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
     else:
         from .testing import run_tests
 
-        run_tests(job.specs, job.cell, job.site, running)
+        run_tests(job.specs, job.cell, site, running)
     return Done()
 
 
@@ -96,7 +103,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
 def failed(job: Job, error: BaseException) -> Failed:
     """Message for a job that ended with an error; the traceback is written to the folder of the training or test."""
     log = ""
-    if not isinstance(job, ProposeJob):
+    if isinstance(job, TrainJob | TestJob):
         path = job.site.store.unit_dir(*job.unit) / LOG
         text = "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):  # a full disk is what the error says already

@@ -79,7 +79,7 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
         partial=data.partial if view else "",
         files=files,
         soft_labels=data.soft_labels_sha256,
-        weights=_weights_hash(backbone, site.weights),
+        weights=weights_hash(backbone, site.weights),
         scorers=_fitting_scorers(experiment.scorers, method, dim),
     )
 
@@ -126,6 +126,17 @@ def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_dis
     return min(split.train.num_classes for split in splits), files
 
 
+def files_hash(data: Dataset, fold: int, folds: int) -> str:
+    """Hash of the content of the image files of a data set of photographs.
+
+    Args:
+        data: The data set.
+        fold: Index of the first block of development classes that validates.
+        folds: Number of blocks that the development classes are cut into.
+    """
+    return _split_identity(data, (fold,), folds, True)[1]
+
+
 @cache
 def _try_backbone(name: str, side: int, source: str) -> None:
     """Send one image through a backbone at random weights: some networks read one size only."""
@@ -166,7 +177,7 @@ def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[
     return tuple(fitting)
 
 
-def _weights_hash(backbone: str, asked: str | None) -> str | None:
+def weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights.
 
     Raises:

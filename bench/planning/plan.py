@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -238,7 +238,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
-            code=_testing_code(cell, preset.tests),
+            code=testing_code(preset.tests, (cell.method.scorer, *cell.checked.scorers)),
             tests=preset.tests,
             scorers=cell.checked.scorers,
             soft_labels=cell.checked.soft_labels,
@@ -255,8 +255,8 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
 def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpec:
     setting, preset = cell.setting, experiment.preset
     method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
-    return TrainSpec(
-        code=_training_code(cell, site),
+    spec = TrainSpec(
+        code="",
         protocol=cell.request.cell.protocol,
         version=experiment.protocol.version,
         dataset=cell.request.cell.dataset,
@@ -278,6 +278,7 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         files=cell.checked.files,
         base=None,
     )
+    return spec.replaced(code=training_code(spec, site))
 
 
 def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
@@ -293,24 +294,33 @@ def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelect
     )
 
 
-def _training_code(cell: CellSetting, site: Site) -> str:
-    """Id of what a training runs: the engine's loop and the entries of the registries that it uses."""
+def training_code(spec: TrainSpec, site: Site) -> str:
+    """Id of the code that a training runs: the engine's loop and the entries of the registries that it uses.
+
+    Args:
+        spec: Specification of the training; its own ``code`` does not count.
+        site: Its plug-ins are searched, too.
+    """
     return code_id(
         "bench.engine.training",
-        site.methods.get(cell.request.cell.method).code,
-        site.datasets.get(cell.request.cell.dataset).code,
-        backbone_module(cell.setting.network["backbone"]),
-        scorer_module(cell.select_by or cell.method.scorer),
+        site.methods.get(spec.method).code,
+        site.datasets.get(spec.dataset).code,
+        backbone_module(spec.backbone),
+        scorer_module(spec.selection.scorer),
     )
 
 
-def _testing_code(cell: CellSetting, tests: Tests) -> str:
-    """Id of what a test runs; the ids of the trained models cover the rest."""
-    ranked = {cell.method.scorer, "cosine", *cell.checked.scorers}
+def testing_code(tests: Tests, scorers: Iterable[str]) -> str:
+    """Id of the code that a test runs; the ids of the trained models cover the rest.
+
+    Args:
+        tests: Settings of the tests.
+        scorers: Scorers to rank with, in addition to the cosine.
+    """
     return code_id(
         "bench.engine.testing",
         *modules_of(tests.groups),
-        *map(scorer_module, sorted(ranked)),
+        *map(scorer_module, sorted({"cosine", *scorers})),
         *map(corruption_module, sorted(tests.corruptions)),
     )
 

@@ -54,13 +54,17 @@ class Claims:
 
     A claim is a file that keeps other processes from doing the same work. It is renewed while this process lives.
 
+    Attributes:
+        root: The results folder.
+        name: Name of this process's claim in :data:`DRIVERS`.
+
     Args:
         root: The results folder.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._name = process_name()
+        self.name = process_name()
         self._host = ""
         self._leases: dict[Path, SoftFileLease] = {}
 
@@ -118,7 +122,7 @@ class Claims:
 
     def use(self, unit: Path) -> None:
         """Announce, until :meth:`close`, that this process needs the weights in the folder of a training."""
-        self.take(unit / f"{IN_USE}{self._name}")
+        self.take(unit / f"{IN_USE}{self.name}")
 
     def used_by_others(self, unit: Path) -> bool:
         """Check if another process needs the weights in the folder of a training."""
@@ -135,7 +139,7 @@ class Claims:
             UserError: If another driver has the folder for itself, or if ``alone`` and there is another driver.
         """
         drivers = self.root / DRIVERS
-        own = drivers / self._name
+        own = drivers / self.name
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
         mine = self._leases[own].owner

@@ -71,9 +71,15 @@ def atomic_file(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
         raise
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees all of it or none of it."""
-    with atomic_file(path) as file:
+def write_atomic(path: Path, data: bytes, sync: bool = True) -> None:
+    """Write a file so that a reader, or a restart after a kill, sees all of it or none of it.
+
+    Args:
+        path: File that is to be written or replaced.
+        data: Its content.
+        sync: Whether to flush it to disk, so that a power cut loses nothing either.
+    """
+    with atomic_file(path, sync) as file:
         file.write(data)
 
 

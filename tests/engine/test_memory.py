@@ -12,7 +12,7 @@ from bench.engine.jobs import TrainJob
 from bench.engine.micro_batches import MicroBatches
 from bench.engine.networks import backbone_features, embed
 from bench.engine.optim import Optimisation
-from bench.engine.pool import SETTING_ERRORS
+from bench.engine.failures import SETTING_ERRORS
 from bench.engine.running import PatientScorer, Running, in_chunks
 from bench.engine.testing import run_tests
 from bench.engine.training import Trainer, run_training

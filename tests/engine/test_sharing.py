@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from bench.cli import main
-from bench.engine.pool import SettingFailed
+from bench.engine.failures import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
 from bench.errors import UserError

@@ -1,0 +1,129 @@
+"""Launchers: the workers of a run, on this machine or on the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..resources import cores, gpu_names, pick_device, worker_count
+from ..site import Site
+from ..store.roster import Roster
+from .jobs import Job, TestJob, TrainJob
+from .local_worker import LocalWorker
+from .needs import needs_of
+from .pool import Pool
+from .ray_cluster import HIDDEN, RayWorkers, Shares
+
+if TYPE_CHECKING:
+    from ..planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Choice of the workers of a run.
+
+    Attributes:
+        launcher: ``local`` or ``ray``.
+        address: Ray cluster, ``HOST:PORT`` or ``auto``; None if not given.
+        workers: Number of workers, each with one training or test at a time; None for one per core or GPU.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        gpus_per_worker: Share of a GPU for each worker, in (0, 1]; None for a whole one if there are GPUs.
+        stall: Minutes without progress after which a training or test is given up; None for no limit.
+    """
+
+    launcher: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    device: str = "auto"
+    gpus_per_worker: float | None = None
+    stall: float | None = None
+
+    def resolved(self) -> Launch:
+        """The choice with the device of this machine, if workers are here.
+
+        Raises:
+            UserError: If options do not fit each other or this machine.
+        """
+        if self.launcher == "ray":
+            return self
+        if self.address is not None:
+            raise UserError("--address names a Ray cluster; add --launcher ray")
+        device = pick_device(self.device)
+        if self.gpus_per_worker is not None and device == "cpu":
+            raise UserError(f"--gpus-per-worker {self.gpus_per_worker:g}: no GPU is used here; leave the option out")
+        return Launch(self.launcher, None, self.workers, device, self.gpus_per_worker, self.stall)
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds without progress after which a worker process is ended."""
+        return None if self.stall is None else 60 * self.stall
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Workers of a run that are ready to be started, and where they are.
+
+    Attributes:
+        pool: The workers.
+        site: Paths, and the device and threads of the workers.
+        text: Their number and place, for people.
+    """
+
+    pool: Pool | RayWorkers
+    site: Site
+    text: str
+
+
+def local(launch: Launch, site: Site) -> Launched:
+    """Workers of this machine; on GPUs, each is pinned to one of them.
+
+    Args:
+        launch: The choice of workers, resolved.
+        site: Paths.
+
+    Raises:
+        UserError: If more workers are asked for than there is room for.
+    """
+    count = worker_count(launch.workers, launch.device, launch.gpus_per_worker)
+    cards = gpu_names() if launch.device == "cuda" else []
+    workers = [
+        LocalWorker(launch.silence, {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else None)
+        for number in range(count)
+    ]
+    place = f"{len(cards)} GPUs" if len(cards) > 1 else launch.device
+    return Launched(
+        Pool(workers),
+        site.model_copy(update={"device": launch.device, "threads": max(1, cores() // count)}),
+        f"{count} worker{'s' if count > 1 else ''} on {place}",
+    )
+
+
+def on_ray(launch: Launch, site: Site, plans: Iterable[Plan], roster: Roster, say: Callable[[str], None]) -> Launched:
+    """Workers on the nodes of a Ray cluster.
+
+    Args:
+        launch: The choice of workers.
+        site: Paths, which mean the same on every node.
+        plans: Plans of the run; every node must have what they need.
+        roster: Where units that run are entered.
+        say: Called with a line of text when nodes join, leave or are left out.
+    """
+    there = site.model_copy(update={"device": launch.device, "hidden_for": HIDDEN})
+    root = site.store.root
+
+    def placed(job: Job, node: str | None) -> None:
+        if isinstance(job, TrainJob | TestJob):
+            roster.place(str(site.store.unit_dir(*job.unit).relative_to(root)), node)
+
+    pool = RayWorkers(
+        launch.address or "auto",
+        Shares(launch.workers, launch.gpus_per_worker, launch.device),
+        needs_of(plans, site, roster.token),
+        there,
+        launch.silence,
+        say,
+        placed,
+    )
+    return Launched(pool, there, f"Ray cluster {launch.address or 'of this machine'}")

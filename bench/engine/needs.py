@@ -1,0 +1,180 @@
+"""Needs of a run: software, code, data and folders that every machine of a cluster must have in common."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from ..errors import UserError
+from ..planning.checks import files_hash, weights_hash
+from ..planning.plan import Plan, testing_code, training_code
+from ..protocols._base import Tests
+from ..site import Site
+from ..store.files import write_atomic
+from ..store.specs import TrainSpec
+
+PACKAGES = ("bench", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
+"""Packages whose versions must agree: those that compute values."""
+
+LOOK = 1.0
+"""Seconds between two looks for a file that another machine has written."""
+
+
+class PlanNeeds(BaseModel):
+    """Needs of the trainings and tests of one method on one data set.
+
+    Attributes:
+        template: Specification of a training, with the ids of its code, data and starting weights.
+        tests: Settings of the tests.
+        scorers: Scorers that the tests rank with, in addition to the cosine.
+        tests_code: Id of the code of the tests.
+        folds: Indices of the blocks of classes that validate.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    template: TrainSpec
+    tests: Tests
+    scorers: tuple[str, ...]
+    tests_code: str
+    folds: tuple[int, ...]
+
+
+class Needs(BaseModel):
+    """Needs of a run: what every machine must have for its results to count.
+
+    Attributes:
+        software: Versions of Python and of :data:`PACKAGES`, by name.
+        token: Name and content of a file in the results folder, by which a machine shows that it shares the folder.
+        plans: Needs of the plans.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    software: dict[str, str]
+    token: tuple[str, str]
+    plans: tuple[PlanNeeds, ...]
+
+
+def software() -> dict[str, str]:
+    """Versions of Python (without its last number) and of :data:`PACKAGES` here, by name."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
+    """Needs of some plans; a token is written into the results folder.
+
+    Args:
+        plans: The plans.
+        site: Paths and plug-ins.
+        token: File of the token, in the results folder.
+    """
+    content = secrets.token_hex(16)
+    token.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(token, content.encode())
+    return Needs(
+        software=software(),
+        token=(str(token), content),
+        plans=tuple(
+            PlanNeeds(
+                template=plan.template,
+                tests=plan.testing.tests,
+                scorers=(site.methods.method(plan.cell.method).scorer, *plan.testing.scorers),
+                tests_code=plan.testing.code,
+                folds=plan.validate_folds,
+            )
+            for plan in plans
+        ),
+    )
+
+
+def check(needs: Needs, site: Site, alive: Callable[[str], None]) -> None:
+    """Check that this machine has what a run needs, and decode the photographs of its data sets into the cache.
+
+    Args:
+        needs: What it must have.
+        site: Paths and device of this machine.
+        alive: Called with the name of each step before it begins.
+
+    Raises:
+        UserError: If something differs, with its name.
+    """
+    here = software()
+    for name, wanted in needs.software.items():
+        if here[name] != wanted:
+            raise UserError(f"it has {name} {here[name]}, this run {wanted}; install the same on both")
+    alive("look for the results folder")
+    _check_folder(Path(needs.token[0]), needs.token[1], site)
+    for plan in needs.plans:
+        alive(f"check code and data of {plan.template.method} on {plan.template.dataset}")
+        _check_plan(plan, site)
+    for key in {(plan.template.dataset, repr(plan.template.view)): plan for plan in needs.plans}.values():
+        _prepare(key, site, alive)
+
+
+def _check_folder(token: Path, content: str, site: Site) -> None:
+    if not visible((token,), site.hidden_for) or token.read_text() != content:
+        raise UserError(f"it does not see the results folder {site.results}; every node needs it at the same path")
+    if not os.access(site.results, os.W_OK):
+        raise UserError(f"it may not write to the results folder {site.results}")
+
+
+def visible(paths: Iterable[Path], seconds: float) -> bool:
+    """Wait until files exist that another machine may have written: a network file system can hide fresh ones.
+
+    Args:
+        paths: The files.
+        seconds: Longest time to wait.
+
+    Returns:
+        True if all are there.
+    """
+    end = time.monotonic() + seconds
+    missing = [path for path in paths if not path.exists()]
+    while missing and time.monotonic() < end:
+        time.sleep(min(LOOK, seconds))
+        for folder in {path.parent for path in missing}:
+            if folder.is_dir():
+                os.listdir(folder)  # makes a client of NFS ask the server
+        missing = [path for path in missing if not path.exists()]
+    return not missing
+
+
+def _check_plan(plan: PlanNeeds, site: Site) -> None:
+    spec = plan.template
+    what = f"{spec.method} on {spec.dataset}"
+    if training_code(spec, site) != spec.code or testing_code(plan.tests, plan.scorers) != plan.tests_code:
+        raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
+    if weights_hash(spec.backbone, site.weights) != spec.weights:
+        raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")
+    if spec.view:
+        data = site.dataset(spec.dataset, spec.view)
+        if data.partial != spec.partial or files_hash(data, spec.fold, spec.folds) != spec.files:
+            raise UserError(f"its files of data set {spec.dataset} are not those of this run (--data-root)")
+
+
+def _prepare(plan: PlanNeeds, site: Site, alive: Callable[[str], None]) -> None:
+    from ..datasets.errors import DataError
+    from ..datasets.releases import PhotoDataset
+
+    data = site.dataset(plan.template.dataset, plan.template.view)
+    if not isinstance(data, PhotoDataset):
+        return
+    try:
+        for fold in plan.folds:
+            data.prepare(fold, plan.template.folds, lambda what, done, total: alive(f"{what}: {done} of {total}"))
+    except DataError as error:
+        raise UserError(str(error)) from None

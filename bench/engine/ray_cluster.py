@@ -1,0 +1,299 @@
+"""Workers on all nodes of a Ray cluster, which follow the nodes that join and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..errors import UnitFailed, UserError
+from ..resources import per_gpu
+from ..site import Site
+from .failures import JobFailed, WorkerDied
+from .jobs import CheckJob, Done, Job, ProposeJob
+from .local_worker import LocalWorker
+from .needs import Needs
+from .pool import TRIES, Pool
+from .ray_connection import connect, watch_nodes
+from .ray_worker import Node, RayWorker
+
+LOOK = 1.0
+"""Seconds between two looks at the nodes."""
+
+GONE = 20.0
+"""Seconds without an answer from the head after which the cluster counts as lost."""
+
+HIDDEN = 60.0
+"""Longest time, seconds, for which a network file system may hide the files that another node has written."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the nodes that workers get.
+
+    Attributes:
+        workers: Largest number of workers in the whole cluster; None for as many as there is room for.
+        gpus: Share of a GPU for each worker, in (0, 1]; None for a whole one if there are GPUs.
+        device: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    workers: int | None
+    gpus: float | None
+    device: str
+
+    def of_gpu(self, nodes: list[Node]) -> float:
+        """Share of a GPU for each worker in a cluster; 0 if workers need none.
+
+        Raises:
+            UserError: If GPUs are asked for and no node has one.
+        """
+        there = any(node.gpus > 0 for node in nodes)
+        if self.device == "cpu" or (self.device == "auto" and self.gpus is None and not there):
+            return 0.0
+        if not there:
+            asked = "--device cuda" if self.gpus is None else f"--gpus-per-worker {self.gpus:g}"
+            raise UserError(f"{asked}: no node of the cluster declares a GPU (ray start --num-gpus)")
+        return self.gpus or 1.0
+
+
+def slots(node: Node, gpus: float) -> int:
+    """Number of workers that a node has room for, each with a core and a share of one GPU.
+
+    Args:
+        node: The node.
+        gpus: Share of a GPU for each; 0 for none.
+
+    Example:
+        >>> slots(Node("", "", cpus=8, gpus=2), 0.4), slots(Node("", "", cpus=3, gpus=2), 0.4)
+        (4, 3)
+        >>> slots(Node("", "", cpus=3, gpus=0), 0.0), slots(Node("", "", cpus=3, gpus=0), 1.0)
+        (3, 0)
+    """
+    room = math.floor(node.cpus)
+    if not gpus:
+        return room
+    # Shares of a card are not put together from two cards.
+    return min(room, math.floor(node.gpus) * per_gpu(gpus))
+
+
+@dataclass
+class _Member:
+    """A node that is used.
+
+    Attributes:
+        node: The node.
+        slots: Number of workers that it is to have.
+        left_out: Whether it gets none, since it lacks what the run needs.
+        workers: Workers that were started and have not died, as far as is known.
+        checked: Whether it was found to have what the run needs.
+        failures: Starts of workers that failed, one after the other.
+        starting: The task that starts workers, if there was one.
+    """
+
+    node: Node
+    slots: int = 0
+    left_out: bool = False
+    workers: list[RayWorker] = field(default_factory=list)
+    checked: bool = False
+    failures: int = 0
+    starting: asyncio.Task[None] | None = None
+
+
+class RayWorkers:
+    """Workers on the nodes of a Ray cluster, as the scheduler uses them.
+
+    Trials are proposed in a process of this machine; a proposal needs no GPU.
+
+    Attributes:
+        lost: Why the cluster cannot be used any more; empty while it can.
+
+    Args:
+        address: ``HOST:PORT`` of the head, or ``auto``.
+        shares: Shares of the nodes that workers get.
+        needs: What every node must have; a node that has something else is left out.
+        site: Paths; they mean the same on every node.
+        silence: Seconds without progress after which a worker process that has a job is ended; None for no limit.
+        say: Called with a line of text when nodes join, leave or are left out.
+        placed: Called with a job and its node when it begins, and with None when it has ended.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        shares: Shares,
+        needs: Needs,
+        site: Site,
+        silence: float | None,
+        say: Callable[[str], None],
+        placed: Callable[[Job, str | None], None],
+    ) -> None:
+        self.lost = ""
+        self._address, self._shares, self._needs, self._site = address, shares, needs, site
+        self._silence, self._say = silence, say
+        self._pool = Pool((), placed)
+        self._here = Pool((LocalWorker(silence),))
+        self._members: dict[str, _Member] = {}
+        self._left_out: list[str] = []
+        self._gpus = 0.0
+        self._first: asyncio.Future[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect to the cluster, and wait for the first worker.
+
+        Raises:
+            UserError: If the cluster cannot be used, or none of its nodes.
+        """
+        loop = asyncio.get_running_loop()
+        token = connect(self._address)
+        if not token:
+            self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
+        await self._here.start()
+        self._first = loop.create_future()
+        seen: asyncio.Queue[list[Node]] = asyncio.Queue()
+        watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
+        driver = asyncio.current_task()
+        assert driver is not None
+        self._watching = asyncio.create_task(self._watch(seen, driver))
+        await self._first
+
+    async def run(
+        self,
+        job: Job,
+        on_epoch: Callable[[int], None] = lambda epoch: None,
+        priority: tuple[int, ...] = (),
+        begin: Callable[[], bool] = lambda: True,
+    ) -> Done | None:
+        """Run a job in a worker as soon as one is free; see :meth:`.Pool.run`."""
+        pool = self._here if isinstance(job, ProposeJob) else self._pool
+        return await pool.run(job, on_epoch, priority, begin)
+
+    async def stop(self) -> None:
+        """Kill every worker at once, and leave the cluster."""
+        import atexit
+
+        import ray
+
+        starting = [member.starting for member in self._members.values() if member.starting is not None]
+        tasks = [task for task in (self._watching, *starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._here.stop()
+        if self.lost:
+            atexit.unregister(ray.shutdown)  # it would wait for the head
+            return
+        await self._pool.stop()
+        for member in self._members.values():
+            for worker in member.workers:
+                await worker.stop()
+        ray.shutdown()
+
+    async def _watch(self, seen: asyncio.Queue[list[Node]], driver: asyncio.Task[object]) -> None:
+        """Follow the nodes; when the head has not answered for :data:`GONE` seconds, cancel the task of the driver."""
+        assert self._first is not None
+        # Silence is counted in looks and not by a clock, so that a process that was stopped (Ctrl-Z) gives up nothing.
+        silent = 0
+        while not self.lost:
+            try:
+                nodes = await asyncio.wait_for(seen.get(), GONE / 2)
+                silent = 0
+                self._follow(nodes)
+            except TimeoutError:
+                silent += 1
+                if silent == 2:
+                    self._lose(driver)
+            except UserError as error:
+                if not self._first.done():
+                    self._first.set_exception(error)
+
+    def _lose(self, driver: asyncio.Task[object]) -> None:
+        assert self._first is not None
+        self.lost = (
+            f"the head of the Ray cluster has not answered for {GONE:g} s; nothing finished is lost: start the cluster"
+            " again and type the same command"
+        )
+        if self._first.done():
+            driver.cancel()
+        else:
+            self._first.set_exception(UnitFailed(self.lost))
+
+    def _follow(self, nodes: list[Node]) -> None:
+        """Use nodes that have joined, forget nodes that have left, and replace workers that have died.
+
+        Raises:
+            UserError: If there is no node to work on, and none has been so far.
+        """
+        assert self._first is not None
+        if not self._first.done():
+            self._gpus = self._shares.of_gpu(nodes)
+        there = {node.id for node in nodes}
+        for key in [key for key in self._members if key not in there]:
+            self._forget(self._members.pop(key))
+        for node in nodes:
+            self._members.setdefault(node.id, _Member(node))
+        for member in self._members.values():
+            if not member.left_out:
+                member.slots = min(slots(member.node, self._gpus), member.slots + self._room())
+            member.workers = [worker for worker in member.workers if worker.usable]
+            busy = member.starting is not None and not member.starting.done()
+            if len(member.workers) < member.slots and not busy:
+                member.starting = asyncio.create_task(self._start_workers(member))
+        if not self._first.done() and all(member.slots == 0 for member in self._members.values()):
+            raise UserError(
+                self._left_out[0] if self._left_out else f"--address {self._address}: no node has room for a worker"
+            )
+
+    def _room(self) -> int:
+        """Number of workers that may still be started."""
+        limit = self._shares.workers
+        used = sum(member.slots for member in self._members.values())
+        return 1 << 30 if limit is None else limit - used
+
+    def _forget(self, member: _Member) -> None:
+        if member.slots:
+            self._say(f"node {member.node.name} has left; its jobs go to other workers")
+        if member.starting is not None:
+            member.starting.cancel()
+        for worker in member.workers:
+            worker.usable = False
+            self._pool.remove(worker)
+        if not any(other.workers for other in self._members.values()):
+            self._say("no worker is left; waiting for a node to join (the same command goes on later, too)")
+
+    async def _start_workers(self, member: _Member) -> None:
+        """Start the workers that a node has room for; the first one checks the node."""
+        try:
+            if not member.checked:
+                await self._start_worker(member)
+                member.checked = True
+                count = f"{member.slots} worker{'s' if member.slots > 1 else ''}"
+                self._say(f"node {member.node.name} has joined: {count}")
+            missing = range(member.slots - len(member.workers))
+            await asyncio.gather(*(self._start_worker(member) for _ in missing))
+            member.failures = 0
+        except JobFailed as error:
+            died = isinstance(error, WorkerDied) and "ModuleNotFoundError" not in str(error)
+            member.failures += 1
+            if not died or member.failures == TRIES:
+                member.slots, member.left_out = 0, True
+                self._left_out.append(f"node {member.node.name} is left out: {error}")
+                self._say(self._left_out[-1])
+
+    async def _start_worker(self, member: _Member) -> None:
+        assert self._first is not None
+        worker = RayWorker(member.node, self._gpus, self._silence, member.slots)
+        try:
+            await worker.start()
+            if not member.checked:
+                await worker.run(CheckJob(needs=self._needs, site=self._site), lambda event: None)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await worker.stop()
+            raise
+        member.workers.append(worker)
+        self._pool.add(worker)
+        if not self._first.done():
+            self._first.set_result(None)

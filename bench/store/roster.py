@@ -1,0 +1,85 @@
+"""Roster of a driver: on which nodes of a cluster its units run, for ``bench status``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from .claims import DRIVERS, holder
+from .files import write_atomic
+
+FOLDER = ".nodes"
+"""Folder with a roster per driver on a cluster, and the tokens by which nodes show that they share the results folder.
+A file has the name of its driver's claim."""
+
+PAUSE = 1.0
+"""Seconds between two versions of the file, at least."""
+
+
+class Roster:
+    """Roster of a driver, a file that follows its running units at a distance of about a second.
+
+    Args:
+        root: The results folder.
+        name: Name of the driver's claim.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._path = root / FOLDER / f"{name}.json"
+        self._units: dict[str, str] = {}
+        self._writing: asyncio.TimerHandle | None = None
+        for path in (root / FOLDER).glob("*"):
+            if holder(root / DRIVERS / path.stem) is None:
+                path.unlink(missing_ok=True)
+
+    @property
+    def token(self) -> Path:
+        """File of the token by which nodes show that they share the results folder."""
+        return self._path.with_suffix(".token")
+
+    def place(self, unit: str, node: str | None) -> None:
+        """Enter where a unit runs, or that it has ended.
+
+        Args:
+            unit: Folder of the unit, relative to the results folder.
+            node: Name of the node; None if the unit has ended.
+        """
+        if node is None:
+            self._units.pop(unit, None)
+        else:
+            self._units[unit] = node
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().call_later(PAUSE, self._write)
+
+    def _write(self) -> None:
+        self._writing = None
+        with contextlib.suppress(OSError):  # it is for information only
+            self._path.parent.mkdir(exist_ok=True)
+            write_atomic(self._path, json.dumps(self._units, indent=1).encode(), sync=False)
+
+    def close(self) -> None:
+        """Remove the file and the token."""
+        if self._writing is not None:
+            self._writing.cancel()
+        for path in (self._path, self.token):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def nodes_of_units(root: Path) -> dict[str, str]:
+    """Nodes that the units of living drivers run on, by the folder of the unit, relative to the results folder.
+
+    Args:
+        root: The results folder.
+    """
+    found: dict[str, str] = {}
+    for path in sorted((root / FOLDER).glob("*.json")):
+        if holder(root / DRIVERS / path.stem) is not None:
+            with contextlib.suppress(OSError, ValueError):
+                units: Any = json.loads(path.read_bytes())
+                if isinstance(units, dict):
+                    found |= {str(unit): str(node) for unit, node in units.items()}
+    return found
