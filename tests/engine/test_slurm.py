@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+BENCH = Path(sys.executable).with_name("bench")
 FILES = Path(__file__).parents[2] / "examples" / "cluster" / "slurm"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 MISSING = [
@@ -21,6 +22,10 @@ MISSING = [
     *(["root rights (slurmd)"] if os.geteuid() else []),
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")]
+
+GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=40", "--seeds", "2")
+GRID = (*GRID, "--trials", "4")
+"""Arguments of a run of 12 trainings that are long enough for a node to leave and come back."""
 
 CONFIGURATION = """
 ClusterName=bench
@@ -159,17 +164,25 @@ def slurm():
         assert not started.processes(), "daemons of SLURM outlived their test"
 
 
-class Run:
-    """The grid ``small`` in two jobs, the head's with the command and a node's."""
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The tidy table of the run without a cluster."""
+    folder = tmp_path_factory.mktemp("local")
+    subprocess.run(
+        [BENCH, "run", *GRID, "--workers", "2"], cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=900
+    )
+    return (folder / "results" / "runs" / "metrics.csv").read_bytes()
 
-    def __init__(self, slurm, folder, arguments):
+
+class Run:
+    """The grid in two jobs, the head's with the command and a node's."""
+
+    def __init__(self, slurm, folder):
         self.slurm, self.folder = slurm, folder
         self.root = folder / "results" / "runs"
         one = "--cpus-per-task=1"
-        self.head = slurm.submit(one, FILES / "head.sbatch", "bench", "run", *arguments, cwd=folder)
-        self.node = slurm.submit(
-            one, f"--dependency=after:{self.head}", FILES / "node.sbatch", self.head, cwd=folder
-        )
+        self.head = slurm.submit(one, FILES / "head.sbatch", "bench", "run", *GRID, cwd=folder)
+        self.node = slurm.submit(one, f"--dependency=after:{self.head}", FILES / "node.sbatch", self.head, cwd=folder)
 
     def log(self, kind):
         return "".join(path.read_text() for path in self.folder.glob(f"bench-{kind}-*.log"))
@@ -186,9 +199,11 @@ class Run:
         return len(list(self.root.rglob("checkpoint.pt")))
 
     def finish(self):
-        _wait(lambda: not self.slurm.state(self.head).startswith(("RUN", "PEND", "COMP_", "COMPLETING")), 900, "the end")
+        _wait(
+            lambda: not self.slurm.state(self.head).startswith(("RUN", "PEND", "COMP_", "COMPLETING")), 900, "the end"
+        )
         assert self.slurm.state(self.head) == "COMPLETED 0:0", self.log("head")
-        _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 60, "the end of the node's job")
+        _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
 
 
 def _nothing_left(slurm):
@@ -196,26 +211,27 @@ def _nothing_left(slurm):
     assert not list(slurm.clusters.iterdir()), "a token was left behind"
 
 
-def test_a_node_is_queued_again_in_mid_training_and_rejoins(slurm, small, small_table, tmp_path):
-    run = Run(slurm, tmp_path, small)
-    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 300, "two trainings at once")
+def test_a_node_is_queued_again_in_mid_training_and_rejoins(slurm, table, tmp_path):
+    run = Run(slurm, tmp_path)
+    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
     before = run.recorded()
     slurm.requeue(run.node)
-    _wait(lambda: run.joined() == 2, 120, "the node's return")
+    _wait(lambda: run.joined() == 2, 300, "the node's return")
     assert slurm.state(run.head).startswith("RUNNING"), "the run ended before the node was back"
     run.finish()
-    assert (run.root / "metrics.csv").read_bytes() == small_table
+    assert run.log("head").count(" has joined: 1 worker") == 3
+    assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
     _nothing_left(slurm)
 
 
-def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, small, small_table, tmp_path):
-    run = Run(slurm, tmp_path, small)
-    _wait(lambda: run.in_training() and len(run.recorded()) >= 3, 300, "a training after three")
+def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_path):
+    run = Run(slurm, tmp_path)
+    _wait(lambda: run.in_training() and len(run.recorded()) >= 3, 600, "a training after three")
     before = run.recorded()
     slurm.requeue(run.head)
     run.finish()
     assert run.joined() == 2, run.log("node")
-    assert (run.root / "metrics.csv").read_bytes() == small_table
+    assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
     _nothing_left(slurm)
