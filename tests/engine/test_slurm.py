@@ -207,7 +207,18 @@ class Run:
 
 
 def _nothing_left(slurm):
-    assert not slurm.processes("SLURM_JOB_ID="), "processes outlived their job"
+    def left():
+        pids = slurm.processes("SLURM_JOB_ID=")
+        return (
+            subprocess.run(["ps", "-o", "pid,ppid,etime,args", *map(str, pids)], capture_output=True, text=True).stdout
+            if pids
+            else ""
+        )
+
+    end = time.monotonic() + 20
+    while left() and time.monotonic() < end:
+        time.sleep(0.5)
+    assert not left(), "processes outlived their job"
     assert not list(slurm.clusters.iterdir()), "a token was left behind"
 
 
