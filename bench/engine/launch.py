@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
@@ -46,14 +46,15 @@ class Launch:
         Raises:
             UserError: If options do not fit each other or this machine.
         """
-        if self.launcher == "ray":
-            return self
-        if self.address is not None:
+        local = self.launcher == "local"
+        if local and self.address is not None:
             raise UserError("--address names a Ray cluster; add --launcher ray")
-        device = pick_device(self.device)
+        device = pick_device(self.device) if local else self.device
         if self.gpus_per_worker is not None and device == "cpu":
             raise UserError(f"--gpus-per-worker {self.gpus_per_worker:g}: no GPU is used here; leave the option out")
-        return Launch(self.launcher, None, self.workers, device, self.gpus_per_worker, self.stall)
+        if local:
+            worker_count(self.workers, device, self.gpus_per_worker)  # raises before anything is decoded
+        return replace(self, device=device)
 
     @property
     def silence(self) -> float | None:

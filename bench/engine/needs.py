@@ -35,6 +35,8 @@ class PlanNeeds(BaseModel):
         tests: Settings of the tests.
         scorers: Scorers that the tests rank with, in addition to the cosine.
         tests_code: Id of the code of the tests.
+        soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
+            none.
         folds: Indices of the blocks of classes that validate.
     """
 
@@ -44,6 +46,7 @@ class PlanNeeds(BaseModel):
     tests: Tests
     scorers: tuple[str, ...]
     tests_code: str
+    soft_labels: str
     folds: tuple[int, ...]
 
 
@@ -94,6 +97,7 @@ def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
                 tests=plan.testing.tests,
                 scorers=(site.methods.method(plan.cell.method).scorer, *plan.testing.scorers),
                 tests_code=plan.testing.code,
+                soft_labels=plan.testing.soft_labels,
                 folds=plan.validate_folds,
             )
             for plan in plans
@@ -114,8 +118,8 @@ def check(needs: Needs, site: Site, alive: Callable[[str], None]) -> None:
     """
     here = software()
     for name, wanted in needs.software.items():
-        if here[name] != wanted:
-            raise UserError(f"it has {name} {here[name]}, this run {wanted}; install the same on both")
+        if here.get(name) != wanted:
+            raise UserError(f"it has {name} {here.get(name)}, this run {wanted}; install the same on both")
     alive("look for the results folder")
     _check_folder(Path(needs.token[0]), needs.token[1], site)
     for plan in needs.plans:
@@ -160,10 +164,12 @@ def _check_plan(plan: PlanNeeds, site: Site) -> None:
         raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")
+    data = site.dataset(spec.dataset, spec.view)
+    same = data.soft_labels_sha256 == plan.soft_labels
     if spec.view:
-        data = site.dataset(spec.dataset, spec.view)
-        if data.partial != spec.partial or files_hash(data, spec.fold, spec.folds) != spec.files:
-            raise UserError(f"its files of data set {spec.dataset} are not those of this run (--data-root)")
+        same &= data.partial == spec.partial and files_hash(data, spec.fold, spec.folds) == spec.files
+    if not same:
+        raise UserError(f"its files of data set {spec.dataset} are not those of this run (--data-root)")
 
 
 def _prepare(plan: PlanNeeds, site: Site, alive: Callable[[str], None]) -> None:

@@ -151,11 +151,16 @@ class Pool:
             return self._idle.pop()
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (*place, future))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # it was given a worker at the same moment
+                self._release(future.result())
+            raise
 
     def _release(self, worker: Worker) -> None:
         """Give a worker that has become free to the job that is next."""
-        if worker not in self._all:
+        if self._stopping or worker not in self._all:
             return
         if not worker.usable:
             self._all.remove(worker)

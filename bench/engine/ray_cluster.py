@@ -150,8 +150,8 @@ class RayWorkers:
         token = connect(self._address)
         if not token:
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
-        await self._here.start()
         self._first = loop.create_future()
+        await self._here.start()
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
         watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
@@ -174,6 +174,10 @@ class RayWorkers:
         """Kill every worker at once, and leave the cluster."""
         import atexit
 
+        await self._here.stop()
+        if self._first is None:  # it was never connected, maybe for want of Ray
+            return
+
         import ray
 
         starting = [member.starting for member in self._members.values() if member.starting is not None]
@@ -181,7 +185,6 @@ class RayWorkers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._here.stop()
         if self.lost:
             atexit.unregister(ray.shutdown)  # it would wait for the head
             return
@@ -272,7 +275,10 @@ class RayWorkers:
                 count = f"{member.slots} worker{'s' if member.slots > 1 else ''}"
                 self._say(f"node {member.node.name} has joined: {count}")
             missing = range(member.slots - len(member.workers))
-            await asyncio.gather(*(self._start_worker(member) for _ in missing))
+            starts = (self._start_worker(member) for _ in missing)
+            # All are waited for: those that are still starting must not be started a second time.
+            for failed in filter(None, await asyncio.gather(*starts, return_exceptions=True)):
+                raise failed
             member.failures = 0
         except JobFailed as error:
             died = isinstance(error, WorkerDied) and "ModuleNotFoundError" not in str(error)

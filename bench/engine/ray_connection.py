@@ -38,6 +38,8 @@ def connect(address: str) -> bool:
     Raises:
         UserError: If Ray is not installed, nothing answers, or the cluster is of another version or token.
     """
+    if address != "auto":
+        _check_reachable(address)
     # Ray's hook for `uv run` would upload the project and build an environment on every node.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     if "RAY_AUTH_MODE" not in os.environ:
@@ -47,8 +49,6 @@ def connect(address: str) -> bool:
         import ray
     except ImportError:
         raise UserError("--launcher ray needs Ray, which is an extra: install bench[ray]") from None
-    if address != "auto":
-        _check_reachable(address)
     try:
         # In another thread, as it would take over the signals in the main one.
         _within(
@@ -80,12 +80,13 @@ def _advice(error: Exception) -> str:
 def _check_reachable(address: str) -> None:
     """Refuse at once an address where nothing listens, for which Ray would wait minutes."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise UserError(f"--address {address}: not auto and not HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        raise UserError(f"--address {address}: no Ray cluster answers there ({error.strerror or error})") from None
+    except (OSError, UnicodeError) as error:  # the latter for names that no host can have
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:

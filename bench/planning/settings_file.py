@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownName, UserError, first_line
+from ..errors import UnknownName, UserError, first_line, shortened
 from ..store.specs import Parameters
 from ..store.strict_json import read_json
 from .pins import convert
@@ -121,7 +121,9 @@ def _check_values(values: Values, path: Path) -> None:
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, str | int | float) or (isinstance(item, float) and not math.isfinite(item)):
                 raise UserError(
-                    f"--hparams {path}: {key!r} must be text, a finite number, true, false or a list of those"
+                    f"--hparams {path}: {shortened(key, 60)!r} must be text, a finite number, true, false or a list"
+                    " of those"
                 )
             if isinstance(item, str) and not item.isprintable():
-                raise UserError(f"--hparams {path}: {key!r} has characters that cannot be printed: {item!a}")
+                said = f"{shortened(key, 60)!r} has characters that cannot be printed: '{shortened(item, 60)}'"
+                raise UserError(f"--hparams {path}: {said}")

@@ -31,7 +31,7 @@ class Roster:
         self._path = root / FOLDER / f"{name}.json"
         self._units: dict[str, str] = {}
         self._writing: asyncio.TimerHandle | None = None
-        for path in (root / FOLDER).glob("*"):
+        for path in (root / FOLDER).glob("[!.]*"):  # not what another driver is about to write
             if holder(root / DRIVERS / path.stem) is None:
                 path.unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
 from bench.store.files import sha256, write_atomic
-from bench.store.folder import WEIGHTS, Store
+from bench.store.folder import RECORD, WEIGHTS, Store
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -347,7 +348,7 @@ def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
     _dead_claim(train / CLAIM)
     assert main(["status", "--json", "--results", str(tmp_path)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid()}
+    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid(), "node": ""}
     assert row["running"] == [running]
     assert main(["status", "--results", str(tmp_path)]) == 0
     assert f"{running['unit']}: process {os.getpid()} on {socket.gethostname()}" in capsys.readouterr().out
@@ -384,6 +385,29 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "seeds": 2, "hparams": "default", "trials": None}
     (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **asked)
     assert len(outcome.failures) == 2
+
+
+@pytest.mark.parametrize("hidden_for", [0.0, 30.0])
+def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, tmp_path, monkeypatch):
+    """A network file system can show it a while after the worker has said that it is there."""
+
+    class Hiding(Fake):
+        async def run(self, job, *arguments):
+            done = await super().run(job, *arguments)
+            record = job.site.store.unit_dir(*job.unit) / RECORD
+            hidden = record.rename(record.with_name("hidden"))
+            if hidden_for:
+                threading.Timer(0.1, hidden.rename, [record]).start()
+            return done
+
+    monkeypatch.setattr("bench.engine.needs.LOOK", 0.02)
+    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    site = site.model_copy(update={"hidden_for": hidden_for})
+    outcome = asyncio.run(Scheduler(plans, site, Hiding(), Quiet()).execute())
+    if hidden_for:
+        assert not outcome.failures
+    else:
+        assert "is missing after its training" in outcome.failures[0].reason
 
 
 # With processes, as users have them.

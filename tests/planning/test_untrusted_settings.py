@@ -21,6 +21,8 @@ from bench.planning.settings_file import LARGEST, read_settings_file
         ("a.json", '{"cosface": {"method.scale": {}}}', "must be text, a finite number"),
         ("a.toml", '"optim.lr" = 2020-01-01', "must be text, a finite number"),
         ("a.json", '{"optim.optimizer": "\\ud800"}', "cannot be printed"),
+        ("a.json", '{"optim.optimizer": "\\ud800%s"}' % ("a" * 9000), r"cannot be printed: '\ud800aaa"),
+        ("a.json", '{"%s": null}' % ("a" * 9000), "aaa…' must be text"),
         ("a.json", " " * (LARGEST + 1), "more than 64000 bytes"),
         ("a.json", '{"optim.epochs": ' + "9" * 5000 + "}", "not valid JSON"),
     ],
@@ -31,6 +33,7 @@ def test_a_file_of_settings_is_refused_in_one_line(tmp_path, name, text, message
         read_settings_file(str(tmp_path / name), ["cosface"])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
 
 
 @pytest.mark.parametrize(("text", "default"), [("9" * 400, 20), ("1000001", 20), ("9" * 400, ()), ("1e999", 0.1)])

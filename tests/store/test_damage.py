@@ -20,7 +20,9 @@ EVERYTHING = tuple(value.replace("cosface", "cosface,pfe") for value in RECORDS)
 class InProcess:
     """A pool that does its jobs in this process, one after the other: no imports to wait for."""
 
-    def __init__(self, size, silence=None):
+    lost = ""
+
+    def __init__(self, workers):
         self.jobs = []
 
     async def start(self): ...
@@ -88,7 +90,7 @@ def _damaged(path, damage, files):
 @pytest.fixture
 def quick(monkeypatch):
     """The command line in this process, with workers in this process and without figures."""
-    monkeypatch.setattr("bench.engine.pool.Pool", InProcess)
+    monkeypatch.setattr("bench.engine.launch.Pool", InProcess)
     monkeypatch.setattr("bench.report.write.write_automatic", lambda *arguments: [])
     yield
     torch.use_deterministic_algorithms(False)

@@ -1,0 +1,172 @@
+"""Launchers: the workers of this machine and their cards; options that do not fit; no Ray on one machine."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+from bench.cli import main
+from bench.engine import launch as launching
+from bench.engine import local_worker
+from bench.engine.launch import Launch, local
+from bench.engine.local_worker import LocalWorker
+from bench.errors import UserError
+from bench.resources import cores
+from bench.site import Site
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Let torch see some GPUs; the workers that are made are kept with the card of each."""
+    made = []
+
+    class Recorded:
+        def __init__(self, silence, variables):
+            made.append((variables or {}).get("CUDA_VISIBLE_DEVICES"))
+
+    def of(count, visible=None):
+        import torch
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(launching, "LocalWorker", Recorded)
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return made
+
+    return of
+
+
+def launched(**options):
+    return local(Launch(**options).resolved(), Site(results="nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "options", "expected"),
+    [
+        (1, None, {}, ["0"]),
+        (4, None, {}, ["0", "1", "2", "3"]),
+        (2, None, {"workers": 5}, ["0", "1", "0", "1", "0"]),
+        (2, None, {"gpus_per_worker": 0.5}, ["0", "1", "0", "1"]),
+        (1, None, {"gpus_per_worker": 0.3}, ["0", "0", "0"]),
+        (2, None, {"gpus_per_worker": 0.5, "workers": 1}, ["0"]),
+        (2, "3,5", {"workers": 3}, ["3", "5", "3"]),
+        (2, " 3 , 5 ", {}, ["3", "5"]),
+        (2, "GPU-8f2e, GPU-91aa", {"workers": 3}, ["GPU-8f2e", "GPU-91aa", "GPU-8f2e"]),
+        (1, "MIG-1c2d", {}, ["MIG-1c2d"]),
+        (1, "2,-1,3", {"workers": 2}, ["2", "2"]),  # CUDA ignores what follows a name that does not exist
+        (2, "", {}, ["0", "1"]),
+    ],
+)
+def test_workers_are_pinned_to_the_cards_in_turn(cards, count, visible, options, expected):
+    made = cards(count, visible)
+    there = launched(**options)
+    assert made == expected
+    assert there.site.device == "cuda"
+    assert there.site.threads == max(1, cores() // len(expected))
+    number = f"{len(expected)} worker{'s' if len(expected) > 1 else ''}"
+    assert there.text == f"{number} on {f'{count} GPUs' if count > 1 else 'cuda'}"
+
+
+def test_on_the_cpu_there_is_a_worker_per_core_and_none_is_pinned(cards):
+    made = cards(0)
+    there = launched()
+    assert made == [None] * cores()
+    assert (there.site.device, there.site.threads) == ("cpu", 1)
+    made.clear()
+    assert launched(workers=3).text == "3 workers on cpu"
+    assert made == [None] * 3
+
+
+def test_on_the_cpu_although_there_are_cards(cards):
+    made = cards(2)
+    assert launched(device="cpu", workers=1).site.device == "cpu"
+    assert made == [None]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (2, {"workers": 5, "gpus_per_worker": 0.5}, r"^--workers 5: .* there is room for 4 on 2 GPUs$"),
+        (1, {"workers": 2, "gpus_per_worker": 1.0}, r"^--workers 2: .* there is room for 1 on 1 GPU$"),
+        (0, {"gpus_per_worker": 0.5}, r"^--gpus-per-worker 0\.5: no GPU is used here"),
+        (2, {"gpus_per_worker": 0.5, "device": "cpu"}, r"^--gpus-per-worker 0\.5: no GPU is used here"),
+        (2, {"gpus_per_worker": 0.5, "device": "cpu", "launcher": "ray"}, r"^--gpus-per-worker 0\.5: no GPU is used"),
+        (0, {"device": "cuda"}, "^--device cuda: torch sees no GPU"),
+        (0, {"address": "auto"}, "^--address names a Ray cluster; add --launcher ray$"),
+        (0, {"workers": 257}, "^--workers 257: this machine has 64 cores"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_is_done(cards, count, options, message):
+    cards(count)
+    with pytest.raises(UserError, match=message):
+        Launch(**options).resolved()
+
+
+def test_what_this_machine_lacks_a_cluster_may_have(cards):
+    cards(0)
+    asked = Launch("ray", "auto", workers=999, device="cuda", gpus_per_worker=0.5)
+    assert asked.resolved() == asked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--address", "10.0.0.1:6379"), "add --launcher ray"),
+        (("--gpus-per-worker", "2"), "--gpus-per-worker"),
+        (("--gpus-per-worker", "0"), "--gpus-per-worker"),
+        (("--launcher", "slurm"), "--launcher"),
+    ],
+)
+def test_the_command_line_says_so_in_one_line(options, message, tmp_path, capsys):
+    run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default")
+    assert main([*run, "--dry-run", *options, "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert message in said[0]
+
+
+def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
+    given = []
+
+    async def recorded(*arguments, env, **options):
+        given.append(env)
+        return await start("true", env=env, **options)
+
+    start = asyncio.create_subprocess_exec
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setattr(local_worker.asyncio, "create_subprocess_exec", recorded)
+
+    async def run():
+        worker = LocalWorker(None, {"CUDA_VISIBLE_DEVICES": "3"})
+        await worker.start()
+        await worker.stop()
+
+    asyncio.run(run())
+    assert given[0]["CUDA_VISIBLE_DEVICES"] == "3"
+    assert given[0]["OMP_NUM_THREADS"] == "1"
+    assert given[0]["KEPT"] == "1"
+
+
+def test_a_run_on_one_machine_imports_no_ray(tmp_path):
+    """Not even where it is installed: it takes a second, and starts threads."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("raise SystemExit('ray was imported')\n")
+    code = (
+        "import bench.commands.run, bench.engine.launch, bench.engine.scheduler, bench.engine.worker\n"
+        "from bench.engine.launch import Launch, local\n"
+        "from bench.site import Site\n"
+        "local(Launch(workers=1, device='cpu'), Site(results='nowhere'))\n"
+        "print('no ray so far')\n"
+        "import ray\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.strip() == "no ray so far"
+    assert done.stderr.strip() == "ray was imported"  # by the last line: it is found

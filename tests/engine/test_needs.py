@@ -1,0 +1,248 @@
+"""Machines of a cluster: what differs from the driver is named, and files of another machine are waited for."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from bench.engine import needs as checking
+from bench.engine import worker
+from bench.engine.jobs import TestJob, TrainJob
+from bench.engine.needs import check, needs_of, software, visible
+from bench.errors import UserError
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
+from bench.store.folder import RECORD, WEIGHTS
+from bench.store.specs import TUNING
+from PIL import Image
+
+PLUGIN = """
+from bench.methods import CosineClassifier, Method, register
+
+
+@register
+class Mine(Method):
+    name = "mine"
+    summary = "normalised softmax at a fixed temperature"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, scale={scale})
+"""
+
+
+def _photos(root):
+    random = np.random.default_rng(0)
+    for c in range(16):
+        for i in range(2):
+            path = root / f"c{c:02d}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Plans of a plug-in's method on photographs, with weights; site, folder of the files."""
+    root = tmp_path_factory.mktemp("needs")
+    _photos(root / "data")
+    (root / "mine.py").write_text(PLUGIN.format(scale=12.0))
+    (root / "start.pth").write_bytes(b"weights")
+    site = Site(
+        results=str(root / "runs"),
+        plugins=(str(root / "mine.py"),),
+        data_root=str(root / "data"),
+        weights=str(root / "start.pth"),
+    )
+    pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2")
+    request = RunRequest(methods=("mine",), datasets=("folder",), hparams="default", backbone="convnet",
+                         seeds=1, pins=pins)  # fmt: skip
+    return build_plans(request, site).plans, site, root
+
+
+@pytest.fixture
+def needs(planned, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    plans, site, _ = planned
+    (tmp_path / "runs").mkdir()
+    return needs_of(plans, site, tmp_path / "runs" / ".nodes" / "driver.token")
+
+
+@pytest.fixture
+def machine(planned, tmp_path):
+    """Site of another machine: nothing is remembered, and the results folder is its own."""
+
+    def of(**update):
+        return Site(**{**planned[1].model_dump(), "results": str(tmp_path / "runs"), **update})
+
+    return of
+
+
+def _refused(needs, site):
+    with pytest.raises(UserError) as caught:
+        check(needs, site, lambda step: None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_equal_machine_passes_and_decodes_the_photographs(needs, machine, tmp_path):
+    steps = []
+    check(needs, machine(), steps.append)
+    assert steps[:2] == ["look for the results folder", "check code and data of mine on folder"]
+    assert steps[-1].endswith(": 16 of 16")
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["Python", "torch", "bench", "numpy", "of a later version of bench"])
+def test_other_software_is_named(needs, machine, name):
+    other = needs.model_copy(update={"software": {**needs.software, name: "0.1"}})
+    said = _refused(other, machine())
+    assert said == f"it has {name} {software().get(name)}, this run 0.1; install the same on both"
+
+
+def test_edited_code_is_named(needs, machine, planned, tmp_path):
+    edited = tmp_path / "mine.py"
+    edited.write_text(PLUGIN.format(scale=13.0))
+    said = _refused(needs, machine(plugins=(str(edited),)))
+    assert said.startswith("its code of mine on folder is not that of this run")
+    edited.write_text("# A comment counts for nothing.\n" + PLUGIN.format(scale=12.0))
+    os.utime(edited, (1e9, 1e9))
+    check(needs, machine(plugins=(str(edited),)), lambda step: None)
+
+
+def test_other_code_of_tests_is_named(needs, machine):
+    plans = tuple(plan.model_copy(update={"tests_code": "0"}) for plan in needs.plans)
+    said = _refused(needs.model_copy(update={"plans": plans}), machine())
+    assert said.startswith("its code of mine on folder is not that of this run")
+
+
+def test_a_method_that_is_not_there_is_named(needs, machine):
+    assert "unknown method 'mine'" in _refused(needs, machine(plugins=()))
+
+
+def test_other_weights_are_named(needs, machine, tmp_path):
+    other = tmp_path / "start.pth"
+    other.write_bytes(b"other weights")
+    said = _refused(needs, machine(weights=str(other)))
+    assert said.startswith("its weights of convnet are not those of this run")
+    other.unlink()
+    assert "start.pth" in _refused(needs, machine(weights=str(tmp_path / "gone" / "start.pth")))
+
+
+def test_other_photographs_are_named(needs, machine, tmp_path):
+    _photos(tmp_path / "data")
+    check(needs, machine(data_root=str(tmp_path / "data")), lambda step: None)
+    Image.new("RGB", (36, 36)).save(tmp_path / "data" / "c15" / "1.png")
+    said = _refused(needs, machine(data_root=str(tmp_path / "data")))
+    assert said == "its files of data set folder are not those of this run (--data-root)"
+
+
+def test_other_label_distributions_are_named(needs, machine):
+    plans = tuple(plan.model_copy(update={"soft_labels": "0"}) for plan in needs.plans)
+    said = _refused(needs.model_copy(update={"plans": plans}), machine())
+    assert said == "its files of data set folder are not those of this run (--data-root)"
+
+
+def test_data_that_are_not_there_are_named(needs, machine, tmp_path):
+    assert str(tmp_path / "nowhere") in _refused(needs, machine(data_root=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("content", [None, "that of another driver"])
+def test_a_results_folder_that_is_not_shared_is_named(needs, machine, tmp_path, content):
+    token = tmp_path / "runs" / ".nodes" / "driver.token"
+    token.unlink()
+    if content is not None:
+        token.write_text(content)
+    assert _refused(needs, machine()).startswith(f"it does not see the results folder {tmp_path / 'runs'}")
+
+
+def test_a_results_folder_that_cannot_be_written_is_named(needs, machine, tmp_path, monkeypatch):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path / "runs") and access(path, mode))
+    assert _refused(needs, machine()) == f"it may not write to the results folder {tmp_path / 'runs'}"
+
+
+# Files of other machines
+
+
+def _later(path, seconds=0.15):
+    """Let a file appear as one that another machine has written."""
+    part = path.with_name("part")
+    part.write_bytes(b"")
+    threading.Timer(seconds, part.rename, [path]).start()
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    monkeypatch.setattr(checking, "LOOK", 0.02)
+
+
+def test_a_file_that_appears_later_is_found(tmp_path, looks):
+    there = tmp_path / "there"
+    there.write_bytes(b"")
+    _later(tmp_path / "late")
+    assert visible([there, tmp_path / "late"], 30)
+    assert (tmp_path / "late").exists()
+
+
+def test_a_file_that_does_not_appear_is_given_up_in_time(tmp_path, looks):
+    started = time.monotonic()
+    assert not visible([tmp_path / "never", tmp_path / "no folder" / "never"], 0.2)
+    assert 0.2 <= time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_files_that_are_there_or_never_hidden_take_no_time(tmp_path, monkeypatch, seconds):
+    monkeypatch.setattr(time, "sleep", None)
+    (tmp_path / "there").write_bytes(b"")
+    assert visible([tmp_path / "there"], seconds)
+    assert visible([tmp_path / "never"], 0) is False
+
+
+@pytest.fixture(scope="module")
+def two_stages(tmp_path_factory):
+    site = Site(results=str(tmp_path_factory.mktemp("runs")))
+    request = RunRequest(methods=("pfe",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
+    return build_plans(request, site).plans, site
+
+
+def _specs(plans, replicate=TUNING):
+    """Specifications of one replicate of a base and of the head on it."""
+    head = next(plan for plan in plans if plan.base is not None)
+    bases = head.base.train_specs(head.base.defaults(), replicate, None)
+    return head, bases, head.train_specs(head.defaults(), replicate, bases)
+
+
+def test_a_job_reads_the_weights_and_records_of_the_units_below(two_stages):
+    plans, site = two_stages
+    head, bases, specs = _specs(plans, 0)
+    fold = head.validate_folds[0]
+    base = site.store.unit_dir(bases[fold].cell, "train", bases[fold].id)
+    assert TrainJob(spec=bases[fold], site=site).inputs == ()
+    assert TrainJob(spec=specs[fold], site=site).inputs == (base / RECORD, base / WEIGHTS)
+    trained = site.store.unit_dir(head.cell, "train", specs[fold].id)
+    tests = tuple(head.test_specs(specs))
+    inputs = TestJob(specs=tests, cell=head.cell, site=site).inputs
+    assert {trained / RECORD, trained / WEIGHTS} <= set(inputs)
+    assert len(inputs) == len(set(inputs)) == 2 * len(specs)
+
+
+@pytest.mark.parametrize("hidden_for", [0.0, 30.0])
+def test_a_worker_waits_for_what_its_job_reads_only_if_files_can_be_hidden(
+    two_stages, tmp_path, looks, monkeypatch, hidden_for
+):
+    plans, site = two_stages
+    head, _, specs = _specs(plans)
+    site = site.model_copy(update={"results": str(tmp_path), "hidden_for": hidden_for})
+    job = TrainJob(spec=specs[head.validate_folds[0]], site=Site(**site.model_dump()))
+    for path in job.inputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    job.inputs[0].write_bytes(b"")
+    if hidden_for:
+        _later(job.inputs[1])
+    there = []
+    monkeypatch.setattr("bench.engine.training.run_training", lambda *_: there.append(job.inputs[1].exists()))
+    monkeypatch.setattr("torch.use_deterministic_algorithms", lambda *_, **__: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    worker.run_job(job, lambda event: None)
+    assert there == [hidden_for > 0]

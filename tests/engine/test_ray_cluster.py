@@ -1,0 +1,484 @@
+"""Workers on the nodes of a cluster: they follow the nodes, and nodes that cannot work are left out.
+
+Ray is not needed: its workers, its nodes and the connection are made up here.
+"""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+from bench.engine import ray_cluster
+from bench.engine.failures import JobCrashed, WorkerDied
+from bench.engine.jobs import CheckJob, Done, ProposeJob, TrainJob
+from bench.engine.needs import Needs
+from bench.engine.ray_cluster import RayWorkers, Shares, slots
+from bench.engine.ray_worker import Node
+from bench.errors import UnitFailed, UserError
+from bench.site import Site
+
+JOB = TrainJob.model_construct()
+PROPOSE = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
+
+
+def node(name, cpus=2, gpus=0):
+    return Node(f"id of {name}", name, float(cpus), float(gpus))
+
+
+class FakeWorker:
+    """A worker of a node; what happens at its start and at the check of its node is set by the name of the node."""
+
+    made: list["FakeWorker"]
+    starts: dict
+    checks: dict
+
+    def __init__(self, on, gpus, silence, sharing):
+        self.on, self.node, self.gpus, self.sharing = on, on.name, gpus, sharing
+        self.usable, self.stopped, self.jobs = True, False, []
+        self.leaves = asyncio.get_running_loop().create_future()
+        self.made.append(self)
+
+    async def start(self):
+        await self.happens(self.starts)
+
+    async def happens(self, what):
+        outcome = what.get(self.node)
+        if isinstance(outcome, list):
+            outcome = outcome.pop(0) if outcome else None
+        if isinstance(outcome, asyncio.Event):
+            await outcome.wait()
+        elif outcome is not None:
+            raise outcome
+
+    async def run(self, job, on_event):
+        self.jobs.append(job)
+        if isinstance(job, CheckJob):
+            await self.happens(self.checks)
+        elif self.node == "busy":
+            await self.leaves
+        return Done()
+
+    def leave(self):
+        """The node has left: the actor is dead."""
+        self.usable = False
+        self.leaves.set_exception(WorkerDied("node has left"))
+
+    async def stop(self):
+        self.usable, self.stopped = False, True
+
+
+class Here:
+    """The process of this machine that proposes trials."""
+
+    usable, node = True, ""
+    jobs: list
+
+    def __init__(self, silence): ...
+    async def start(self): ...
+    async def stop(self): ...
+
+    async def run(self, job, on_event):
+        self.jobs.append(job)
+        return Done()
+
+
+class Cluster:
+    """A cluster whose nodes are what :meth:`see` said last."""
+
+    def __init__(self, tmp_path):
+        self.said, self.made, self.see_nodes = [], [], None
+        self.root = tmp_path
+
+    def workers(self, workers=None, gpus=None, device="auto"):
+        return RayWorkers(
+            "10.0.0.1:6379",
+            Shares(workers, gpus, device),
+            Needs(software={}, token=("", ""), plans=()),
+            Site(results=str(self.root)),
+            None,
+            self.said.append,
+            lambda job, node: None,
+        )
+
+    async def connected(self, pool):
+        """The task that starts a pool, once it looks at the nodes."""
+        starting = asyncio.create_task(pool.start())
+        while self.see_nodes is None:
+            await asyncio.sleep(0)
+        return starting
+
+    async def see(self, *nodes):
+        self.see_nodes(list(nodes))
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def alive(self):
+        """Number of living workers by node."""
+        names = [worker.node for worker in self.made if worker.usable]
+        return {name: names.count(name) for name in names}
+
+    def tried(self, name):
+        return sum(worker.node == name for worker in self.made)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    there = Cluster(tmp_path)
+    monkeypatch.setattr(FakeWorker, "made", there.made, raising=False)
+    monkeypatch.setattr(FakeWorker, "starts", {}, raising=False)
+    monkeypatch.setattr(FakeWorker, "checks", {}, raising=False)
+    monkeypatch.setattr(Here, "jobs", [], raising=False)
+    monkeypatch.setattr(ray_cluster, "RayWorker", FakeWorker)
+    monkeypatch.setattr(ray_cluster, "LocalWorker", Here)
+    monkeypatch.setattr(ray_cluster, "connect", lambda address: True)
+    monkeypatch.setattr(ray_cluster, "watch_nodes", lambda seen, pause: setattr(there, "see_nodes", seen))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(shutdown=lambda: None))
+    return there
+
+
+def follow(cluster, steps, first=(), **shares):
+    """Start workers on the first nodes, go on with some steps, and stop."""
+
+    async def run():
+        pool = cluster.workers(**shares)
+        starting = await cluster.connected(pool)
+        try:
+            await cluster.see(*first)
+            await asyncio.wait_for(starting, 5)
+            await steps(pool)
+        finally:
+            await pool.stop()
+
+    asyncio.run(run())
+
+
+async def nothing(pool): ...
+
+
+# Shares
+
+
+@pytest.mark.parametrize(
+    ("shares", "gpus", "expected"),
+    [
+        (Shares(None, None, "cpu"), 2, 0.0),
+        (Shares(None, None, "auto"), 0, 0.0),
+        (Shares(None, None, "auto"), 2, 1.0),
+        (Shares(None, 0.25, "auto"), 2, 0.25),
+        (Shares(None, None, "cuda"), 1, 1.0),
+        (Shares(None, 0.5, "cuda"), 1, 0.5),
+    ],
+)
+def test_share_of_a_gpu(shares, gpus, expected):
+    assert shares.of_gpu([node("a"), node("b", gpus=gpus)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        (Shares(None, 0.25, "auto"), "--gpus-per-worker 0.25"),
+        (Shares(None, None, "cuda"), "--device cuda"),
+        (Shares(4, 0.5, "cuda"), "--gpus-per-worker 0.5"),
+    ],
+)
+def test_gpus_that_are_asked_for_and_not_there_are_an_error(shares, named):
+    with pytest.raises(UserError, match=f"^{named}: no node of the cluster declares a GPU"):
+        shares.of_gpu([node("a"), node("b")])
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cards", "share", "expected"),
+    [(8, 0, 0.0, 8), (8, 0, 0.5, 0), (8, 1, 0.3, 3), (8, 2, 0.5, 4), (3, 2, 0.25, 3), (0, 4, 1.0, 0), (2.5, 0, 0.0, 2)],
+)
+def test_room_of_a_node(cpus, cards, share, expected):
+    assert slots(node("a", cpus, cards), share) == expected
+
+
+def test_the_share_reaches_the_workers(cluster):
+    async def steps(pool):
+        assert {worker.gpus for worker in cluster.made} == {0.5}
+        assert cluster.alive() == {"b": 4}  # a has no GPU
+
+    follow(cluster, steps, [node("a"), node("b", cpus=8, gpus=2)], gpus=0.5)
+
+
+# Nodes that join and leave
+
+
+def test_workers_follow_the_nodes(cluster):
+    async def steps(pool):
+        assert cluster.alive() == {"a": 2}
+        await cluster.see(node("a"), node("b", 3))
+        assert cluster.alive() == {"a": 2, "b": 3}
+        assert [worker.sharing for worker in cluster.made] == [2, 2, 3, 3, 3]
+        await cluster.see(node("b", 3))
+        assert cluster.alive() == {"b": 3}
+        await asyncio.gather(*(pool.run(JOB) for _ in range(8)))
+        assert {worker.node for worker in cluster.made if JOB in worker.jobs} == {"b"}
+
+    follow(cluster, steps, [node("a")])
+    assert cluster.said == [
+        "node a has joined: 2 workers",
+        "node b has joined: 3 workers",
+        "node a has left; its jobs go to other workers",
+    ]
+    assert all(worker.stopped for worker in cluster.made if worker.node == "b")
+
+
+def test_the_first_worker_of_a_node_checks_it_and_no_other(cluster):
+    async def steps(pool):
+        for name in ("a", "b"):
+            jobs = [[type(job) for job in worker.jobs] for worker in cluster.made if worker.node == name]
+            assert jobs == [[CheckJob], [], []]
+
+    follow(cluster, steps, [node("a", 3), node("b", 3)])
+
+
+def test_a_job_of_a_node_that_leaves_goes_to_another(cluster):
+    async def steps(pool):
+        running = asyncio.create_task(pool.run(JOB))
+        await cluster.see(node("busy", 1), node("b", 1))
+        lost = cluster.made[0]
+        assert lost.jobs[-1] == JOB
+        lost.leave()
+        assert await asyncio.wait_for(running, 5) == Done()
+        assert cluster.made[1].jobs[-1] == JOB
+
+    follow(cluster, steps, [node("busy", 1)])
+
+
+def test_a_cluster_without_workers_is_waited_for(cluster):
+    async def steps(pool):
+        await cluster.see()
+        waiting = asyncio.create_task(pool.run(JOB))
+        await cluster.see()
+        assert not waiting.done()
+        assert "no worker is left" in cluster.said[-1]
+        await cluster.see(node("b"))
+        assert await asyncio.wait_for(waiting, 5) == Done()
+
+    follow(cluster, steps, [node("a")])
+
+
+def test_a_node_that_leaves_while_it_is_checked_is_forgotten(cluster):
+    FakeWorker.checks["slow"] = asyncio.Event()
+
+    async def steps(pool):
+        await cluster.see(node("a"), node("slow"))
+        await cluster.see(node("a"))
+        assert cluster.alive() == {"a": 2}
+        assert [worker.stopped for worker in cluster.made if worker.node == "slow"] == [True]
+
+    follow(cluster, steps, [node("a")])
+
+
+def test_an_actor_that_has_died_is_replaced(cluster):
+    async def steps(pool):
+        cluster.made[0].usable = False
+        await cluster.see(node("a"))
+        assert cluster.alive() == {"a": 2}
+        assert cluster.tried("a") == 3
+        assert [type(job) for job in cluster.made[2].jobs] == []  # the node was checked before
+
+    follow(cluster, steps, [node("a")])
+
+
+def test_workers_that_are_still_starting_are_not_started_again(cluster):
+    """One of three failed at once, and two were started for it and for the one that was still starting."""
+    slow = asyncio.Event()
+
+    async def steps(pool):
+        await cluster.see(node("a", 3))
+        await cluster.see(node("a", 3))
+        assert cluster.tried("a") == 3
+        slow.set()
+        await cluster.see(node("a", 3))
+        await cluster.see(node("a", 3))
+        assert cluster.tried("a") == 4
+        assert sum(worker.usable for worker in cluster.made if not worker.stopped) == 3
+
+    FakeWorker.starts["a"] = [None, WorkerDied("killed"), slow]
+    follow(cluster, steps, [node("a", 3)])
+
+
+# The largest number of workers
+
+
+def test_the_number_of_workers_is_limited_and_the_room_of_a_node_that_leaves_goes_to_others(cluster):
+    async def steps(pool):
+        assert cluster.alive() == {"a": 2, "b": 1}
+        await cluster.see(node("a"), node("b", 4), node("c"))
+        assert cluster.alive() == {"a": 2, "b": 1}
+        await cluster.see(node("b", 4), node("c"))
+        assert cluster.alive() == {"b": 3}
+
+    follow(cluster, steps, [node("a"), node("b", 4)], workers=3)
+
+
+def test_the_room_of_a_node_that_is_left_out_goes_to_others(cluster):
+    FakeWorker.checks["a"] = JobCrashed("it has torch 1, this run 2")
+
+    async def run():
+        pool = cluster.workers(workers=2)
+        starting = await cluster.connected(pool)
+        await cluster.see(node("a"), node("b"))
+        assert not starting.done()
+        await cluster.see(node("a"), node("b"))
+        await asyncio.wait_for(starting, 5)
+        await cluster.see(node("a"), node("b"))
+        assert cluster.alive() == {"b": 2}
+        await pool.stop()
+
+    asyncio.run(run())
+    assert cluster.said[0] == "node a is left out: it has torch 1, this run 2"
+
+
+# Nodes that are left out
+
+
+def test_a_node_that_is_left_out_stays_so_and_the_others_work(cluster):
+    FakeWorker.checks["a"] = JobCrashed("it has torch 1, this run 2")
+
+    async def steps(pool):
+        for _ in range(3):
+            await cluster.see(node("a"), node("b"))
+        assert cluster.tried("a") == 1
+        assert cluster.alive() == {"b": 2}
+
+    follow(cluster, steps, [node("a"), node("b")])
+    assert cluster.said.count("node a is left out: it has torch 1, this run 2") == 1
+
+
+def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cluster):
+    FakeWorker.checks |= {"a": JobCrashed("it has torch 1, this run 2"), "b": JobCrashed("it has torch 3")}
+
+    async def run():
+        pool = cluster.workers()
+        starting = await cluster.connected(pool)
+        for _ in range(2):
+            await cluster.see(node("a"), node("b"))
+        with pytest.raises(UserError, match="^node a is left out: it has torch 1, this run 2$"):
+            await asyncio.wait_for(starting, 5)
+        await pool.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shares", "message"),
+    [
+        ([node("a", 0)], {}, r"^--address 10\.0\.0\.1:6379: no node has room for a worker$"),
+        ([node("a")], {"gpus": 0.25}, "^--gpus-per-worker 0.25: no node"),
+        ([node("a", 0, 1)], {"gpus": 0.25}, "no node has room"),
+    ],
+)
+def test_a_cluster_without_room_is_an_error(cluster, nodes, shares, message):
+    with pytest.raises(UserError, match=message):
+        follow(cluster, nothing, nodes, **shares)
+
+
+def test_a_node_without_the_program_is_left_out_at_once(cluster):
+    FakeWorker.starts["a"] = WorkerDied("worker on node a ended: ModuleNotFoundError: No module named 'bench'")
+
+    async def steps(pool):
+        await cluster.see(node("a"), node("b"))
+        assert cluster.tried("a") == 1
+        assert "node a is left out: worker on node a ended: ModuleNotFoundError" in cluster.said[0]
+
+    follow(cluster, steps, [node("a"), node("b")])
+
+
+def test_a_node_whose_workers_die_at_their_start_is_left_out_after_three(cluster):
+    FakeWorker.starts["a"] = WorkerDied("killed")
+
+    async def steps(pool):
+        for number in (2, 3, 3):
+            await cluster.see(node("a"), node("b"))
+            assert cluster.tried("a") == number
+        assert "node a is left out: killed" in cluster.said
+
+    follow(cluster, steps, [node("a"), node("b")])
+
+
+def test_a_start_that_succeeds_resets_the_count_of_failures(cluster):
+    FakeWorker.starts["a"] = [WorkerDied("killed")] * 2
+
+    async def steps(pool):
+        for _ in range(3):
+            await cluster.see(node("a", 1), node("b"))
+        assert cluster.alive()["a"] == 1
+        FakeWorker.starts["a"] = [WorkerDied("killed")]
+        cluster.made[-1].usable = False
+        for _ in range(3):
+            await cluster.see(node("a", 1), node("b"))
+        assert cluster.alive()["a"] == 1
+
+    follow(cluster, steps, [node("a", 1), node("b")])
+    assert not any("left out" in line for line in cluster.said)
+
+
+# The rest
+
+
+def test_trials_are_proposed_on_this_machine(cluster):
+    async def steps(pool):
+        assert await pool.run(PROPOSE) == Done()
+        assert Here.jobs == [PROPOSE]
+        assert await pool.run(JOB) == Done()
+        assert Here.jobs == [PROPOSE]
+
+    follow(cluster, steps, [node("a")])
+
+
+def test_a_head_that_is_silent_ends_the_run_with_the_reason(cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "GONE", 0.1)
+
+    async def run():
+        pool = cluster.workers()
+        driving = asyncio.create_task(_drive(pool))
+        while cluster.see_nodes is None:
+            await asyncio.sleep(0)
+        await cluster.see(node("a"))
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(driving, 5)
+        assert pool.lost.startswith("the head of the Ray cluster has not answered for 0.1 s; nothing finished is lost")
+        await asyncio.wait_for(pool.stop(), 5)
+        assert not any(worker.stopped for worker in cluster.made)  # nobody would answer
+
+    asyncio.run(run())
+
+
+async def _drive(pool):
+    await pool.start()
+    await asyncio.sleep(60)
+
+
+def test_a_head_that_answers_now_and_then_is_not_lost(cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "GONE", 0.8)
+
+    async def steps(pool):
+        for _ in range(2):
+            await asyncio.sleep(0.45)
+            await cluster.see(node("a"))
+        assert pool.lost == ""
+
+    follow(cluster, steps, [node("a")])
+
+
+def test_a_head_that_is_silent_from_the_start_is_a_failure(cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "GONE", 0.1)
+
+    async def run():
+        pool = cluster.workers()
+        with pytest.raises(UnitFailed, match="has not answered"):
+            await asyncio.wait_for(pool.start(), 5)
+        await pool.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("token", [True, False])
+def test_a_cluster_without_a_token_is_named(cluster, monkeypatch, token):
+    monkeypatch.setattr(ray_cluster, "connect", lambda address: token)
+    follow(cluster, nothing, [node("a")])
+    assert any("has no token" in line for line in cluster.said) == (not token)
