@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import signal
 import socket
 import threading
 import time
@@ -59,6 +60,8 @@ def connect(address: str) -> bool:
         raise UserError(f"--address {address}: the Ray cluster has not answered for {_PATIENCE:g} s") from None
     except Exception as error:  # of many classes, RuntimeError and ConnectionError among them
         raise UserError(f"--address {address}: {_advice(error)}") from None
+    # Ray takes SIGTERM for a crash: it would print its stack, and abort this process 3 s later.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return os.environ["RAY_AUTH_MODE"] == "token"
 
 

@@ -243,6 +243,8 @@ def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_pa
     slurm.requeue(run.head)
     run.finish()
     assert run.joined() == 2, run.log("node")
+    assert run.log("head").count("Nothing finished is lost") == 1
+    assert "SIGTERM received" not in run.log("head"), "Ray's handler has ended the command"
     assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
     _nothing_left(slurm)
