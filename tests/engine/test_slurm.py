@@ -1,5 +1,6 @@
 """The job files of examples/cluster/slurm, as they are, in a SLURM of two nodes on this host."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -26,6 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not h
 GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=40", "--seeds", "2")
 GRID = (*GRID, "--trials", "4")
 """Arguments of a run of 12 trainings that are long enough for a node to leave and come back."""
+
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+"""States of a job that has ended."""
 
 CONFIGURATION = """
 ClusterName=bench
@@ -97,8 +101,12 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+        try:
+            _wait(lambda: not self.processes(), 30, "the end of every daemon")
+        finally:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _daemon(self, *command):
         self._daemons.append(
@@ -161,7 +169,6 @@ def slurm():
         os.chmod(folder, 0o755)
         with Slurm(Path(folder)) as started:
             yield started
-        assert not started.processes(), "daemons of SLURM outlived their test"
 
 
 @pytest.fixture(scope="module")
@@ -199,26 +206,13 @@ class Run:
         return len(list(self.root.rglob("checkpoint.pt")))
 
     def finish(self):
-        _wait(
-            lambda: not self.slurm.state(self.head).startswith(("RUN", "PEND", "COMP_", "COMPLETING")), 900, "the end"
-        )
+        _wait(lambda: self.slurm.state(self.head).startswith(ENDED), 1200, "the end of the command")
         assert self.slurm.state(self.head) == "COMPLETED 0:0", self.log("head")
         _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
 
 
 def _nothing_left(slurm):
-    def left():
-        pids = slurm.processes("SLURM_JOB_ID=")
-        return (
-            subprocess.run(["ps", "-o", "pid,ppid,etime,args", *map(str, pids)], capture_output=True, text=True).stdout
-            if pids
-            else ""
-        )
-
-    end = time.monotonic() + 20
-    while left() and time.monotonic() < end:
-        time.sleep(0.5)
-    assert not left(), "processes outlived their job"
+    _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 20, "the end of every process of the jobs")
     assert not list(slurm.clusters.iterdir()), "a token was left behind"
 
 
@@ -242,7 +236,7 @@ def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_pa
     before = run.recorded()
     slurm.requeue(run.head)
     run.finish()
-    assert run.joined() == 2, run.log("node")
+    assert run.joined() >= 2, run.log("node")
     assert run.log("head").count("Nothing finished is lost") == 1
     assert "SIGTERM received" not in run.log("head"), "Ray's handler has ended the command"
     assert (run.root / "metrics.csv").read_bytes() == table
