@@ -75,6 +75,14 @@ class Slurm:
         }
 
     def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self):
         folder = self.folder
         (folder / "state").mkdir()
         (folder / "munge.key").write_bytes(os.urandom(128))
@@ -87,7 +95,6 @@ class Slurm:
         for name in ("n1", "n2"):
             self._daemon("slurmd", "-D", "-N", name)
         _wait(lambda: self._run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False) == "2", 60, "two idle nodes")
-        return self
 
     def __exit__(self, *_):
         self._run("scancel", "--user=root", check=False)
