@@ -23,6 +23,9 @@ PAGES = {
 """Pages outside docs/, by their place in the repository, and their names in the site."""
 
 SCRIPTS = tuple(sorted((ROOT / "examples").glob("*.py")))
+FILES = (ROOT / "CITATION.cff", *sorted(p for p in (ROOT / "examples" / "cluster").rglob("*") if p.is_file()))
+"""Files outside docs/ that pages link to as they are."""
+
 _MAPPED = ("methods", "datasets", "protocols", "results")
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)]*)?\))")
 _temporary: list[str] = []
@@ -53,7 +56,9 @@ def on_files(files, config):
                 f"\n## {path.name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n" for path in SCRIPTS
             )
         files.append(File.generated(config, page, content=_relinked(text, Path(source).parent)))
-    files.append(File.generated(config, "CITATION.cff", content=(ROOT / "CITATION.cff").read_text(encoding="utf-8")))
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
     return files
 
 

@@ -26,6 +26,9 @@ LOOK = 1.0
 GONE = 20.0
 """Seconds without an answer from the head after which the cluster counts as lost."""
 
+PATIENCE = 60
+"""Seconds for which a first node with room for a worker is waited for: a head is often there before its nodes."""
+
 HIDDEN = 60.0
 """Longest time, seconds, for which a network file system may hide the files that another node has written."""
 
@@ -138,6 +141,7 @@ class RayWorkers:
         self._members: dict[str, _Member] = {}
         self._left_out: list[str] = []
         self._gpus = 0.0
+        self._looks = 0
         self._first: asyncio.Future[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -216,7 +220,12 @@ class RayWorkers:
                 if silent == 2:
                     self._lose(driver)
             except UserError as error:
-                if not self._first.done():
+                if self._first.done():
+                    continue
+                if not self._looks and not self._left_out:
+                    self._say(f"{error}; waiting {PATIENCE} s for nodes to join")
+                self._looks += 1
+                if self._left_out or self._looks > PATIENCE / LOOK:
                     self._first.set_exception(error)
 
     def _lose(self, driver: asyncio.Task[object]) -> None:

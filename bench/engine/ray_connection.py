@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import signal
 import socket
 import threading
 import time
@@ -63,6 +64,8 @@ def connect(address: str) -> bool:
         from ray._private.ray_logging import global_worker_stdstream_dispatcher as lines
 
         lines.remove_handler("ray_print_logs")  # paragraphs about every worker that dies; ours say it in a line
+    # Ray takes SIGTERM for a crash: it would print its stack, and abort this process 3 s later.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return os.environ["RAY_AUTH_MODE"] == "token"
 
 

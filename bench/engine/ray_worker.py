@@ -43,13 +43,16 @@ class Host:
     Args:
         silence: Seconds without progress after which the process is ended if it has a job; None for no limit.
         variables: Environment variables of the process, in addition to those of the node.
-        sharing: Number of workers on the node, which share its cores.
+        declared: Cores that the node declares.
+        sharing: Number of workers on the node, which share these cores.
         on_cpu: Whether jobs run on the CPU, even if the node has a GPU: it may be another program's.
     """
 
-    def __init__(self, silence: float | None, variables: Mapping[str, str], sharing: int, on_cpu: bool) -> None:
+    def __init__(
+        self, silence: float | None, variables: Mapping[str, str], declared: int, sharing: int, on_cpu: bool
+    ) -> None:
         self._worker = LocalWorker(silence, variables)
-        self._sharing = sharing
+        self._threads = max(1, min(cores(), declared) // sharing)
         self._on_cpu = on_cpu
 
     async def start(self) -> int:
@@ -61,7 +64,7 @@ class Host:
         """Run a job, given as JSON; what is said last is that it is done, has failed or that the process ended."""
         job = JOBS.validate_json(text)
         if not isinstance(job, ProposeJob):
-            here = {"threads": max(1, cores() // self._sharing)} | ({"device": "cpu"} if self._on_cpu else {})
+            here = {"threads": self._threads} | ({"device": "cpu"} if self._on_cpu else {})
             job = job.model_copy(update={"site": job.site.model_copy(update=here)})
         try:
             async for event in self._worker.events(job):
@@ -101,7 +104,7 @@ class RayWorker:
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(on.id, soft=False),
         )
-        self._actor: Any = actor.remote(silence, limits, sharing, gpus == 0)
+        self._actor: Any = actor.remote(silence, limits, int(on.cpus), sharing, gpus == 0)
 
     async def start(self) -> None:
         """Wait until the actor has its share of the node, and start its process.

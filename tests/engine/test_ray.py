@@ -87,7 +87,8 @@ class Cluster:
         )
         end = time.monotonic() + 120
         while b"block forever" not in (self.folder / f"{name}.log").read_bytes():
-            assert time.monotonic() < end and self.nodes[name].poll() is None, (self.folder / f"{name}.log").read_text()
+            assert time.monotonic() < end
+            assert self.nodes[name].poll() is None, (self.folder / f"{name}.log").read_text()
             time.sleep(0.2)
         self.started |= set(_below(self.nodes[name].pid))
 
@@ -245,13 +246,14 @@ def test_deaths_change_nothing(cluster, table, tmp_path, who):
     _wait_until(lambda: not cluster.hosts() and not cluster.workers())
 
 
-def test_ctrl_c_ends_everything_and_the_same_command_resumes(cluster, table, tmp_path):
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_everything_and_the_same_command_resumes(cluster, table, tmp_path, number, expected):
     run = cluster.command(tmp_path, "--results", "runs")
     run.wait_for("n2|n[0-9]+ has joined")
     _wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 120)
-    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(number)
     code, said = run.end(60)
-    assert code == 130
+    assert code == expected
     assert said.rstrip().endswith("type the same command again to go on.")
     _wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
     code, said = cluster.command(tmp_path, "--results", "runs").end()

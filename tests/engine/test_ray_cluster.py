@@ -372,9 +372,37 @@ def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cluster)
         ([node("a", 0, 1)], {"gpus": 0.25}, "no node has room"),
     ],
 )
-def test_a_cluster_without_room_is_an_error(cluster, nodes, shares, message):
-    with pytest.raises(UserError, match=message):
-        follow(cluster, nothing, nodes, **shares)
+def test_a_cluster_without_room_is_an_error_after_a_while(cluster, nodes, shares, message, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "PATIENCE", 3)
+
+    async def run():
+        pool = cluster.workers(**shares)
+        starting = await cluster.connected(pool)
+        for _ in range(3):
+            await cluster.see(*nodes)
+            assert not starting.done()
+        await cluster.see(*nodes)
+        with pytest.raises(UserError, match=message):
+            await asyncio.wait_for(starting, 5)
+        await pool.stop()
+
+    asyncio.run(run())
+    assert [line for line in cluster.said if line.endswith("; waiting 3 s for nodes to join")] == cluster.said
+    assert len(cluster.said) == 1
+
+
+def test_a_head_without_room_waits_for_its_first_node(cluster):
+    async def run():
+        pool = cluster.workers(gpus=0.5)
+        starting = await cluster.connected(pool)
+        await cluster.see(node("head", 0))
+        await cluster.see(node("head", 0), node("a", 2, 1))
+        await asyncio.wait_for(starting, 5)
+        await cluster.see(node("head", 0), node("a", 2, 1))
+        assert cluster.alive() == {"a": 2}
+        await pool.stop()
+
+    asyncio.run(run())
 
 
 def test_a_node_without_the_program_is_left_out_at_once(cluster):

@@ -56,9 +56,9 @@ def process(monkeypatch):
     return of
 
 
-def _said(job, silence=None, sharing=1, on_cpu=True):
+def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
     async def run():
-        host = Host(silence, {}, sharing, on_cpu)
+        host = Host(silence, {}, declared, sharing, on_cpu)
         assert await host.start() == os.getpid()
         try:
             return [said async for said in host.run(job.model_dump_json())]
@@ -77,6 +77,8 @@ def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path,
     got = TrainJob.model_validate_json((tmp_path / "job").read_text())
     assert got.spec == job.spec
     assert got.site.threads == 2  # of the cores of its node, and not of ours
+    assert _said(job, declared=4, sharing=3)
+    assert TrainJob.model_validate_json((tmp_path / "job").read_text()).site.threads == 1
 
 
 @pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "auto")])
@@ -187,8 +189,8 @@ def test_the_actor_gets_a_core_and_its_share_on_that_node_and_no_retry(on_node, 
     assert (options["num_cpus"], options["num_gpus"]) == (1, 0.5)
     assert options["scheduling_strategy"] == ("id", False)
     assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)
-    silence, variables, sharing, on_cpu = options["arguments"]
-    assert (silence, sharing, on_cpu) == (None, 2, False)
+    silence, variables, declared, sharing, on_cpu = options["arguments"]
+    assert (silence, declared, sharing, on_cpu) == (None, 4, 2, False)
     assert variables["BENCH_MAX_PIXELS"] == "9"
     assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")}
 

@@ -1,0 +1,251 @@
+"""The job files of examples/cluster/slurm, as they are, in a SLURM of two nodes on this host."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(sys.executable).with_name("bench")
+FILES = Path(__file__).parents[2] / "examples" / "cluster" / "slurm"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
+MISSING = [
+    *(name for name in PROGRAMS if shutil.which(name) is None),
+    *(["ray"] if importlib.util.find_spec("ray") is None else []),
+    *(["root rights (slurmd)"] if os.geteuid() else []),
+]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")]
+
+GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=40", "--seeds", "2")
+GRID = (*GRID, "--trials", "4")
+"""Arguments of a run of 12 trainings that are long enough for a node to leave and come back."""
+
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+"""States of a job that has ended."""
+
+CONFIGURATION = """
+ClusterName=bench
+SlurmctldHost=localhost
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CredType=cred/munge
+MailProg=/bin/true
+MpiDefault=none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+KillWait=30
+SlurmdParameters=config_overrides
+NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
+NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+PartitionName=all Nodes=n1,n2 Default=YES State=UP
+"""
+
+
+class Slurm:
+    """A SLURM of the nodes n1 and n2, one core each, on this host, with a munge of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.clusters = folder / "clusters"
+        self._daemons = []
+        # What marks the processes of this SLURM, down to the workers of bench.
+        self._mark = f"SLURM_CONF={folder}/slurm.conf"
+        self.environment = os.environ | {
+            "SLURM_CONF": f"{folder}/slurm.conf",
+            "BENCH_CLUSTERS": str(self.clusters),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self):
+        folder = self.folder
+        (folder / "state").mkdir()
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        (folder / "munge.key").chmod(0o400)
+        (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, ports=_free_ports(3)))
+        files = ("socket", "key-file", "log-file", "pid-file", "seed-file")
+        self._daemon("munged", "--foreground", *(f"--{name}={folder}/munge.{name.split('-')[0]}" for name in files))
+        _wait(lambda: (folder / "munge.socket").exists(), 20, "munge's socket")
+        self._daemon("slurmctld", "-D")
+        for name in ("n1", "n2"):
+            self._daemon("slurmd", "-D", "-N", name)
+        _wait(lambda: self._run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False) == "2", 60, "two idle nodes")
+
+    def __exit__(self, *_):
+        self._run("scancel", "--user=root", check=False)
+        end = time.monotonic() + 90
+        while self._run("squeue", "-h", check=False) and time.monotonic() < end:
+            time.sleep(1)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        try:
+            _wait(lambda: not self.processes(), 30, "the end of every daemon")
+        finally:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _daemon(self, *command):
+        self._daemons.append(
+            subprocess.Popen(
+                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
+            )
+        )
+
+    def _run(self, *command, cwd=None, check=True):
+        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout.strip()
+
+    def submit(self, *arguments, cwd):
+        """Submit a job; returns its id."""
+        return self._run("sbatch", "--parsable", *map(str, arguments), cwd=cwd)
+
+    def requeue(self, job):
+        self._run("scontrol", "requeue", job)
+
+    def state(self, job):
+        """State of a job and how it ended, such as ``RUNNING 0:0``."""
+        rows = self._run("scontrol", "--oneliner", "show", "job", job).split()
+        said = dict(row.split("=", 1) for row in rows if "=" in row)
+        return f"{said['JobState']} {said['ExitCode']}"
+
+    def processes(self, mark="SLURM_CONF="):
+        """Processes of this SLURM whose environment has a variable."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                variables = path.read_text(errors="replace").split("\0")
+            except OSError:  # it has ended
+                continue
+            if self._mark in variables and any(variable.startswith(mark) for variable in variables):
+                found.append(int(path.parent.name))
+        return found
+
+
+def _free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _wait(until, seconds, what):
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with tempfile.TemporaryDirectory(prefix="bench-slurm-", dir="/tmp") as folder:  # sockets need a short path
+        os.chmod(folder, 0o755)
+        with Slurm(Path(folder)) as started:
+            yield started
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The tidy table of the run without a cluster."""
+    folder = tmp_path_factory.mktemp("local")
+    subprocess.run(
+        [BENCH, "run", *GRID, "--workers", "2"], cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=900
+    )
+    return (folder / "results" / "runs" / "metrics.csv").read_bytes()
+
+
+class Run:
+    """The grid in two jobs, the head's with the command and a node's."""
+
+    def __init__(self, slurm, folder):
+        self.slurm, self.folder = slurm, folder
+        self.root = folder / "results" / "runs"
+        one = "--cpus-per-task=1"
+        self.head = slurm.submit(one, FILES / "head.sbatch", "bench", "run", *GRID, cwd=folder)
+        self.node = slurm.submit(one, f"--dependency=after:{self.head}", FILES / "node.sbatch", self.head, cwd=folder)
+
+    def log(self, kind):
+        return "".join(path.read_text() for path in self.folder.glob(f"bench-{kind}-*.log"))
+
+    def joined(self):
+        """How often the node's job has joined a cluster."""
+        return self.log("node").count("Ray runtime started")
+
+    def recorded(self):
+        """Times of the records of trainings, trials and tests."""
+        return {path: path.stat().st_mtime_ns for path in self.root.rglob("record.json")}
+
+    def in_training(self):
+        return len(list(self.root.rglob("checkpoint.pt")))
+
+    def finish(self):
+        _wait(lambda: self.slurm.state(self.head).startswith(ENDED), 1200, "the end of the command")
+        assert self.slurm.state(self.head) == "COMPLETED 0:0", self.log("head")
+        _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
+
+
+def _nothing_left(slurm):
+    _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 20, "the end of every process of the jobs")
+    assert not list(slurm.clusters.iterdir()), "a token was left behind"
+
+
+def test_a_node_is_queued_again_in_mid_training_and_rejoins(slurm, table, tmp_path):
+    run = Run(slurm, tmp_path)
+    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
+    before = run.recorded()
+    slurm.requeue(run.node)
+    _wait(lambda: run.joined() == 2, 300, "the node's return")
+    assert slurm.state(run.head).startswith("RUNNING"), "the run ended before the node was back"
+    run.finish()
+    assert run.log("head").count(" has joined: 1 worker") == 3
+    assert (run.root / "metrics.csv").read_bytes() == table
+    assert before.items() <= run.recorded().items(), "a recorded unit was made again"
+    _nothing_left(slurm)
+
+
+def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_path):
+    run = Run(slurm, tmp_path)
+    _wait(lambda: run.in_training() and len(run.recorded()) >= 3, 600, "a training after three")
+    before = run.recorded()
+    slurm.requeue(run.head)
+    run.finish()
+    assert run.joined() >= 2, run.log("node")
+    assert run.log("head").count("Nothing finished is lost") == 1
+    assert "SIGTERM received" not in run.log("head"), "Ray's handler has ended the command"
+    assert (run.root / "metrics.csv").read_bytes() == table
+    assert before.items() <= run.recorded().items(), "a recorded unit was made again"
+    _nothing_left(slurm)
