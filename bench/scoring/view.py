@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -61,9 +62,8 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of the images by name, each ``[N]``.
 
-    ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. If the set has one
-    of these or a known quality, there are also ``norm`` (of the embeddings as given) and ``random``, a random order as
-    a control. Otherwise there are none.
+    ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. Every set has
+    ``norm`` (of the embeddings as given) and ``random``, a random order as a control.
 
     Args:
         images: The set of embeddings.
@@ -77,8 +77,6 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         confidences["method"] = -distribution.variance.log().mean(-1)
     elif not isinstance(distribution, PointMass):
         confidences["method"] = spread_confidence(distribution)
-    if not confidences and images.quality is None:
-        return {}
     norm = norm_confidence(torch.from_numpy(images.embeddings))
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
@@ -123,24 +121,25 @@ def view_of(
     Args:
         images: The set, sorted by identity.
         distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
-        scorers: Names of the scorers (similarities to rank by). If the set has a confidence, it is judged once per
-            scorer.
+        scorers: Names of the scorers (similarities to rank by). Confidences are judged once per scorer; filter-out
+            curves, which need a deeper ranking, are for a set that has a confidence of its own.
         ks: Values of k for Recall@k.
         device: Device on which similarities are computed.
     """
     loc: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
     confidences = confidences_of(images, distribution)
+    options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)
     quality = None if images.quality is None else Quality(values=torch.from_numpy(images.quality), variant="quality")
     return Embeddings(
         labels=torch.from_numpy(numbered_classes(images.labels)),
         ids=images.ids,
         scorers={name: partial(DistributionScorer, name, distribution, device=device) for name in scorers},
-        own_scorers=scorers if primary_of(confidences) else (),
+        own_scorers=scorers,
         confidences=confidences,
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
         directions=lambda: F.normalize(loc, dim=-1),
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
-        options=Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True),
+        options=options if primary_of(confidences) else replace(options, filter_fractions=()),
     )
