@@ -20,7 +20,7 @@ _PAIRS = 1 << 13
 """Pairs that are scored at a time: 16 MiB of vectors of 128 dimensions."""
 
 _DIGITS = 40
-"""Binary digits of the largest score that are kept: scores that differ by rounding alone, and so are tied, are equal."""
+"""Binary digits of the largest score that are kept: scores that differ by rounding alone (tied ones) become equal."""
 
 
 def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ class Scored:
             queries without a positive in the gallery. Empty if no metric of a ranking was asked for and there is no
             confidence to judge.
         confidences: Image confidences by name, each ``[N]``.
-        retrieval: Retrieval confidences, ``[Q]``, by name of the scorer, then by their own; none if ``values`` is empty.
+        retrieval: Retrieval confidences, ``[Q]``, by name of the scorer, then by their own; empty as ``values`` is.
         primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
 

@@ -154,7 +154,8 @@ def test_one_constant_embedding_says_nothing():
     x, labels = torch.ones(300, 4, dtype=torch.float64) / 2, torch.arange(300) % 3
     ranking = rank(scorer := DistributionScorer("cosine", PointMass(x)), labels, depth=101, answers=NEAREST)
     found = retrieval_confidences(scorer, ranking)
-    assert (found["margin"] == 0).all() and (found["spread"] == 0).all()
+    assert (found["margin"] == 0).all()
+    assert (found["spread"] == 0).all()
     # The nearest has a class at random, of which 99 or 98 others are left for nine more places.
     assert found["agreement"][0].item() == pytest.approx(0.1 + 0.9 * (99 * 98 + 2 * 100 * 99) / 299 / 298, abs=1e-12)
     correct = per_query(ranking)["recall_at_1"]
@@ -166,7 +167,7 @@ def test_a_ranking_that_is_too_shallow_is_refused():
     x, labels = _clustered(count=60, classes=3)
     with pytest.raises(ValueError, match="need a depth of at least 21, not 20"):
         rank(ScoreMatrix(x @ x.T), labels, depth=20, answers=10)
-    with pytest.raises(ValueError, match="made with|no answers"):
+    with pytest.raises(ValueError, match="the ranking has no answers"):
         retrieval_confidences(ScoreMatrix(x @ x.T), rank(ScoreMatrix(x @ x.T), labels, depth=20))
 
 
@@ -237,7 +238,8 @@ def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit = LogisticFit.of(torch.ones(6), x, torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
-    assert fit.found and fit.weights[0] == 0 < fit.weights[1]
+    assert fit.found
+    assert fit.weights[0] == 0 < fit.weights[1]
 
 
 def _risk_rows(validation_right=False):
