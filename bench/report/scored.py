@@ -81,10 +81,9 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Iterator[Worth]:
-    own = (frame["method"] == name) & frame["confidence"].ne("")
-    rows = frame[own & frame["scorer"].isin([scorer, ""]) & frame["fraction"].isna()]
-    curves = frame[own & (frame["scorer"] == scorer) & (frame["variant"] == "query_only")]
-    curves = curves[curves["metric"] == "filter_out_map_at_r"]
+    of_file = frame[(frame["method"] == name) & frame["confidence"].ne("") & frame["scorer"].isin([scorer, ""])]
+    rows = of_file[of_file["fraction"].isna()]
+    curves = of_file[(of_file["metric"] == "filter_out_map_at_r") & (of_file["variant"] == "query_only")]
     by_confidence = curves.dropna(subset="value").groupby("confidence", sort=False)
     gains = {str(confidence): _gain(curve) for confidence, curve in by_confidence}
     oracle = gains.get("oracle", 0.0)

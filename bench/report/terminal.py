@@ -125,8 +125,8 @@ def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console
             for name in names:
                 table.add_column(f"{kind}\n{name.replace('_', ' ')}", justify="right", no_wrap=True)
         for group in seed_groups(rows):
-            names = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
-            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in names]
+            shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
+            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
             texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
             table.add_row(plain(group.contender.label), *texts)
         console.print(table)

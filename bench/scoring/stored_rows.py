@@ -39,7 +39,7 @@ class StoredRows:
 
     def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
         """Some rows, a new float64 array ``[B, D]`` without negative zeros: equal rows have equal bytes."""
-        rows = self.stored[self.order[index]].astype(np.float64)
+        rows: np.ndarray = self.stored[self.order[index]].astype(np.float64)
         rows += 0.0
         return rows
 
