@@ -19,6 +19,7 @@ import bench
 from bench.protocols.answers import NEAREST, answer_depth
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import full_depth, rank
+from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.retrieval_confidence import retrieval_confidences
 from evaluator import KS, embeddings, faiss_search, one_thread, peak_extra, scorers, timed
 from threadpoolctl import threadpool_limits
@@ -48,12 +49,13 @@ def sides_of_ranking(count: int, dim: int) -> dict[str, Callable[[], object]]:
 
 
 def sides_of_score(count: int, dim: int) -> dict[str, Callable[[], object]]:
-    """The bare search and ``bench.score``."""
+    """The bare search, the metrics of a ranking alone and ``bench.score``."""
     x, labels = embeddings(count, dim)
     depth = full_depth(labels, KS)
     given, classes = x.numpy(), labels.numpy()
     return {
         f"faiss IndexFlatIP, k = {depth + 1}": lambda: faiss_search(x, depth),
+        "ranking by cosine, without confidences": lambda: list(retrieval_rows(scorers(x)["cosine"](), labels, ks=KS)),
         "bench.score": lambda: bench.score(given, classes),
     }
 
@@ -89,8 +91,8 @@ def main() -> None:
                     times[name].append(timed(run))
             print(f"{part:<44}{'s':>8}{'ratio':>9}{'peak MiB':>10}", flush=True)
             for place, name in enumerate(sides):
-                # Pairs of sides: the second of each is compared with the first.
-                first = list(sides)[place - place % 2]
+                # Rankings come in pairs, without confidences and with them; else the first is the bare search.
+                first = list(sides)[place - place % 2 if part == "ranking" else 0]
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
                     peak = alone.submit(peak_alone, part, place, a.images, a.dim).result()
                 best = min(times[name])

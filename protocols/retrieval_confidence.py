@@ -16,8 +16,8 @@ from torch import Tensor
 from .ranking import Ranking
 from .scorers import Scorer
 
-_PAIRS = 1 << 13
-"""Pairs that are scored at a time: 16 MiB of vectors of 128 dimensions."""
+_PAIRS = 1 << 11
+"""Pairs that are scored at a time: 4 MiB of vectors of 128 dimensions."""
 
 _DIGITS = 40
 """Binary digits of the largest score that are kept: scores that differ by rounding alone (tied ones) become equal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -100,7 +101,9 @@ class EmbeddingSet:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def in_order(self) -> EmbeddingSet:
-        """Return a copy with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
+        """The set with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
+        if all(map(operator.lt, self.ids, self.ids[1:])):
+            return self
         order = sorted(range(len(self)), key=self.ids.__getitem__)
         return self._rows(order)
 

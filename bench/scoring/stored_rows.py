@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
 """Size of a block of rows in float64."""
 
 

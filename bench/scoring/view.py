@@ -43,7 +43,15 @@ class GivenPoints(PointMass):
     array_kind, array_names = "point", ("loc",)
 
     def __init__(self, rows: StoredRows, normalize: bool) -> None:
-        self._stored, self._normalize = rows, normalize
+        self._stored = rows
+        self._divisors: tuple[Tensor, ...] = ()
+        if normalize:
+            # By the largest entry first: squares of very large or small numbers are not representable.
+            found = []
+            for block in map(torch.from_numpy, rows.blocks()):
+                largest = block.abs().amax(1, keepdim=True)
+                found.append((largest, (block / largest).norm(dim=1, keepdim=True)))
+            self._divisors = tuple(map(torch.cat, zip(*found)))
         Distribution.__init__(self, torch.Size(rows.shape[:1]), torch.Size(rows.shape[1:]), validate_args=False)
 
     @property
@@ -54,9 +62,8 @@ class GivenPoints(PointMass):
     def rows_at(self, index: Tensor) -> PointMass:
         """Some of the points, ``[B, D]``; the index is one of positions ``[B]`` or a mask ``[N]``."""
         loc = torch.from_numpy(self._stored[index.numpy()])
-        if self._normalize:
-            # By the largest entry first: squares of very large or small numbers are not representable.
-            loc = F.normalize(loc / loc.abs().amax(1, keepdim=True), dim=-1)
+        for divisor in self._divisors:
+            loc /= divisor[index]
         return PointMass(loc, validate_args=False)
 
 
