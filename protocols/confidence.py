@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .confidence_kinds import COMBINED, FITTED, kind_of
 from .controls import JUDGED_BY, oracle_confidence
 from .declare import test
 from .embeddings import Embeddings
+from .retrieval_confidence import LogisticFit, mean_rank
 from .rows import Row, row
 from .vectors import as_vectors
 
@@ -238,25 +240,55 @@ def risk_rows(
                 yield row("confidence_auroc", confidence_auroc(kept, right), confidence=name, **extra)
 
 
-@test(group="risk", per="own scorer", needs=("confidences",))
+@test(group="risk", per="scorer")
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Areas under risk-coverage curves of every confidence, points of them, and its AUROC of right and wrong answers.
+    """Areas under risk-coverage curves of confidences, points of them, and their AUROC of right and wrong answers.
 
-    An answer is right if the nearest neighbour has the query's class. Two confidences serve for comparison: a random
-    one and the oracle, the best possible one, which is each query's own value of the metric.
+    An answer is right if the nearest neighbour has the query's class. The retrieval confidences, which the ranking
+    itself gives, are judged under every scorer. Those of the images (known before there is a gallery) are judged under
+    the scorers chosen for that; so is each of them combined with the margin, by the mean of the ranks that the queries
+    have by the two, and by a logistic fit on validation classes if there are any: this tells whether the image
+    confidence adds anything to the margin, which costs nothing. Two confidences serve for comparison: a random one and
+    the oracle, the best possible one, which is each query's own value of the metric.
 
     Args:
-        view: The embedded images, with their confidences (one of them random).
+        view: The embedded images, with their confidences (one of them random), if they have any.
         scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
 
     Yields:
         Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. The metric is ``aurc``,
         ``e_aurc`` (AURC minus that of the oracle), ``augrc`` (area under the generalised curve), ``risk_at_coverage``,
         ``coverage_at_risk`` or ``confidence_auroc``. The risk is 1 - ``map_at_r`` or 1 - ``recall_at_1``; ``variant``
-        names this metric, and the coverage or the risk at which a point of the curve is read off.
+        names this metric, and the coverage or the risk at which a point of the curve is read off. The value is nan for
+        a logistic fit if all answers on the validation classes are right, or all wrong.
+        :func:`~bench.protocols.confidence_kinds.kind_of` tells the kinds of confidences apart by their names.
     """
     values = view.query_values(scorer, view.options.risk_ks)
-    of_queries = view.confidences
-    if view.queries is not None:
-        of_queries = {name: confidence[view.queries] for name, confidence in view.confidences.items()}
-    yield from risk_rows(values, of_queries, scorer=scorer)
+    of_images = view.confidences_of_queries() if scorer in view.own_scorers else {}
+    if of_images:
+        yield from risk_rows(values, of_images, scorer=scorer)
+    of_ranking = view.retrieval_confidences(scorer)
+    combined: dict[str, Tensor] = {}
+    gaps: dict[str, Tensor] = {}
+    for name, confidence in of_images.items():
+        if kind_of(name) == "image":
+            combined[f"{name}{COMBINED}"] = mean_rank(confidence, of_ranking["margin"])
+            fit = _fit_on_validation(view, scorer, name)
+            if fit is not None:
+                (combined if fit.found else gaps)[f"{name}{FITTED}"] = fit(confidence, of_ranking["margin"])
+    yield from risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False)
+    for line in risk_rows(values, gaps, scorer=scorer, oracle=False):
+        yield {**line, "value": math.nan}
+
+
+def _fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
+    """Combination of an image confidence and the margin that suits clean images of validation classes."""
+    validation = view.validation
+    if validation is None or view.validation_split != "val" or name not in validation.confidences:
+        return None
+
+    def fit() -> LogisticFit:
+        own, margin = validation.confidences_of_queries()[name], validation.retrieval_confidences(scorer)["margin"]
+        return LogisticFit.of(own, margin, validation.query_values(scorer, (1,))["recall_at_1"])
+
+    return validation.once(f"fit of {name} under {scorer}", fit)

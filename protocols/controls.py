@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,8 @@ def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
         seed: Seed of the draw.
         purpose: Any text, so that draws for different purposes are independent.
     """
-    keys = [blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids]
-    return torch.tensor([int.from_bytes(key, "big") >> 11 for key in keys], dtype=torch.float64) * 2.0**-53
+    keys = b"".join(blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids)
+    return torch.from_numpy((np.frombuffer(keys, ">u8") >> 11).astype(np.float64) * 2.0**-53)
 
 
 def random_confidence(ids: Sequence[str], seed: int) -> Tensor:

@@ -10,8 +10,11 @@ from typing import Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
+from .answers import NEAREST, answer_depth
+from .confidence_kinds import kind_of
 from .query_metrics import per_query
 from .ranking import Ranking, filter_depth, full_depth, rank
+from .retrieval_confidence import retrieval_confidences
 from .rows import Row, SplitRow, row
 from .scorers import Scorer
 
@@ -89,14 +92,15 @@ class Embeddings:
         scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its scorer is
             needed.
         own_scorers: Names of the scorers by which confidences are judged.
-        confidences: Confidences by name, each ``[N]``, higher = more confident. Random numbers may be
-            included for comparison, under the name ``random``.
+        confidences: Image confidences by name, each ``[N]``, higher = more confident. They are known before there is a
+            gallery; those that need a ranking are :meth:`retrieval_confidences`. Random numbers may be included for
+            comparison, under the name ``random``.
         queries: Rows that are queries, ascending; all if None.
         gallery: Rows that are searched; all if None.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
         quality: A known quality of the images, such as the size of a crop, with which confidences are correlated.
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
-        validation: Embedded images of other classes, on which thresholds are chosen.
+        validation: Embedded images of other classes, on which thresholds are chosen and combined confidences fitted.
         validation_split: Name of the split that ``validation`` is: ``val``, or ``train`` if a model was trained on it.
         candidates: Function that makes a scorer by the distance of the embedding distributions' modes. The public code
             of "Probabilistic Embeddings Revisited" (PER) chooses a query's candidates by this scorer and ranks only
@@ -107,7 +111,8 @@ class Embeddings:
         shared: Cache of values that depend on labels and identities alone, shared with copies of the set.
 
     Raises:
-        ValueError: If lengths differ, identities repeat, or a confidence or quality is not finite.
+        ValueError: If lengths differ, identities repeat, a confidence or quality is not finite, or an image confidence
+            has the name of one that needs a ranking.
     """
 
     labels: Tensor
@@ -135,6 +140,9 @@ class Embeddings:
             raise ValueError(f"{count} ids but labels of shape {tuple(self.labels.shape)}")
         if len(set(self.ids)) != count:
             raise ValueError("image ids repeat")
+        for name in self.confidences:
+            if kind_of(name) in ("retrieval", "combined"):
+                raise ValueError(f"{name!r} is the name of a {kind_of(name)} confidence; rename the image confidence")
         arrays = dict(self.confidences) | ({} if self.quality is None else {"quality": self.quality.values})
         for name, values in arrays.items():
             if values.shape != (count,):
@@ -193,10 +201,41 @@ class Embeddings:
         """
         current = self._use(scorer)
         if current.ranking is None:
-            deeper = filter_depth(self.labels) if scorer in self.own_scorers else 1
-            depth = max(full_depth(self.labels, self.options.recall_ks), deeper)
-            current.ranking = rank(current.scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery)
+            filtered = scorer in self.own_scorers and self.options.filter_fractions
+            depth = max(
+                full_depth(self.labels, self.options.recall_ks),
+                filter_depth(self.labels) if filtered else 1,
+                answer_depth(self.labels),
+            )
+            current.ranking = rank(
+                current.scorer,
+                self.labels,
+                depth=depth,
+                queries=self.queries,
+                gallery=self.gallery,
+                answers=NEAREST,
+            )
         return current.ranking
+
+    def retrieval_confidences(self, scorer: str) -> dict[str, Tensor]:
+        """Retrieval confidences of every query by name, each ``[Q]``, higher = more confident.
+
+        They come from the ranking and the gallery's labels, never from the query's own label
+        (:func:`~bench.protocols.retrieval_confidence.retrieval_confidences`).
+
+        Args:
+            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+        """
+        return self.once(
+            f"retrieval confidences {scorer}",
+            lambda: retrieval_confidences(self.scorer(scorer), self.ranking(scorer)),
+        )
+
+    def confidences_of_queries(self) -> dict[str, Tensor]:
+        """Image confidences of the queries alone by name, each ``[Q]``."""
+        if self.queries is None:
+            return dict(self.confidences)
+        return {name: confidence[self.queries] for name, confidence in self.confidences.items()}
 
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         """Retrieval metrics of every query by name, each ``[Q]``; nan for queries without a positive.

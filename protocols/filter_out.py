@@ -205,12 +205,51 @@ def _compacted(
     return values, ((count >= need) | exhausted) & ~cut
 
 
+def query_filter_out_rows(
+    scorer: str,
+    values: Mapping[str, Tensor],
+    ids: Sequence[str],
+    confidences: Mapping[str, Tensor],
+    *,
+    fractions: Sequence[float],
+    seed: int = 0,
+) -> Iterator[Row]:
+    """Filter-out curves ``query_only`` of confidences that queries alone have: the gallery is left alone.
+
+    Args:
+        scorer: Name of the scorer (similarity of embeddings) that ranked the gallery.
+        values: MAP@R and Recall@1 of every query by name, each ``[Q]``, nan for queries without a positive.
+        ids: Identities (permanent names) of the Q queries.
+        confidences: Confidences of the queries by name, each ``[Q]``.
+        fractions: Shares removed, in [0, 1).
+        seed: Seed of the random order of queries with equal confidence.
+
+    Yields:
+        Rows as :func:`filter_out_rows` does.
+
+    Example:
+        >>> values = {"map_at_r": torch.tensor([0.5, 1.0]), "recall_at_1": torch.tensor([0.0, 1.0])}
+        >>> margin = {"margin": torch.tensor([0.1, 0.3])}
+        >>> rows = query_filter_out_rows("cosine", values, "ab", margin, fractions=(0.0, 0.5))
+        >>> [(r["metric"], r["fraction"], r["value"]) for r in rows][1:3]
+        [('filter_out_recall_at_1', 0.0, 0.5), ('filter_out_map_at_r', 0.5, 1.0)]
+    """
+    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
+    for name, confidence in confidences.items():
+        order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
+        for fraction in fractions:
+            kept = _of_most_confident(values, order, fraction)
+            for metric in JUDGED_BY:
+                yield _point(metric, kept[metric], scorer, name, "query_only", fraction)
+
+
 @test(group="filter_out", per="own scorer", needs=("confidences",))
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Filter-out curves of every confidence: MAP@R and Recall@1 as the least confident images are removed.
 
     Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
-    value of the metric.
+    value of the metric. Retrieval confidences, which the ranking itself gives, belong to queries: they remove queries
+    alone.
 
     Args:
         view: The embedded images, with their confidences (one of them random).
@@ -221,6 +260,8 @@ def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
         ``filter_out_recall_at_1``), ``confidence``, ``fraction`` (share removed), ``value``, and ``variant``:
         ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
     """
+    if not view.options.filter_fractions:
+        return
     yield from filter_out_rows(
         view.scorer(scorer),
         view.labels,
@@ -232,4 +273,13 @@ def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
         queries=view.queries,
         gallery=view.gallery,
         ranking=view.ranking(scorer),
+    )
+    ids = view.ids if view.queries is None else [view.ids[i] for i in view.queries.tolist()]
+    yield from query_filter_out_rows(
+        scorer,
+        view.query_values(scorer, view.options.risk_ks),
+        ids,
+        view.retrieval_confidences(scorer),
+        fractions=view.options.filter_fractions,
+        seed=view.seed("confidence ties"),
     )

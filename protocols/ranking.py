@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .answers import Answers, answer_depth
 from .scorers import Scorer
 from .search import search, usable
 
@@ -45,6 +46,7 @@ class Ranking:
         beyond: Number of items that are tied with place K but lie beyond it, ``[Q]``.
         beyond_relevant: Number of the relevant ones among them, ``[Q]``.
         positives: Relevant items in the whole gallery, R, ``[Q]``.
+        answers: What the neighbours say about the class of the nearest one, if that was asked for.
     """
 
     gallery_size: int
@@ -55,6 +57,7 @@ class Ranking:
     beyond: Tensor
     beyond_relevant: Tensor
     positives: Tensor
+    answers: Answers | None = None
 
     @property
     def depth(self) -> int:
@@ -79,6 +82,7 @@ class Ranking:
                 self.beyond[rows],
                 self.beyond_relevant[rows],
                 self.positives[rows],
+                None if self.answers is None else self.answers.rows(rows),
             )
 
 
@@ -89,6 +93,7 @@ def rank(
     depth: int,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    answers: int = 0,
     block_bytes: int = BLOCK_BYTES,
 ) -> Ranking:
     """Rank the whole gallery for every query and keep the ``depth`` nearest.
@@ -101,6 +106,9 @@ def rank(
         depth: Places kept per query, at least 1.
         queries: Positions of the queries; all images if None.
         gallery: Positions of the gallery images; all images if None.
+        answers: Number k of nearest neighbours that are asked about the class of the nearest one
+            (:class:`~bench.protocols.answers.Answers`); 0 for none. The depth must be at least
+            :func:`~bench.protocols.answers.answer_depth` of the gallery.
         block_bytes: Memory in bytes for the scores of the queries that are ranked at a time. If it does not suffice for
             64 queries, up to four times as much is used. It does not change the result.
 
@@ -108,7 +116,7 @@ def rank(
         The ranking: neighbours of each query, best first, their relevance and their groups of tied scores.
 
     Raises:
-        ValueError: If a score is not finite, or there is nothing to rank.
+        ValueError: If a score is not finite, there is nothing to rank, or the depth is too small for ``answers``.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -123,9 +131,11 @@ def rank(
         raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
     if not len(queries):
         raise ValueError("ranking needs at least one query")
+    if answers and depth < (need := answer_depth(labels[gallery], answers)):
+        raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
     find = getattr(scorer, "bound", None)
     bound = None if find is None else find()
-    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)))
+    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
     if bound is not None and tolerance is not None and usable(bound, queries, gallery, tolerance, depth):
@@ -151,9 +161,10 @@ class _Table:
     beyond: Tensor
     beyond_relevant: Tensor
     positives: Tensor
+    answers: Answers | None
 
     @classmethod
-    def empty(cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int) -> _Table:
+    def empty(cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int) -> _Table:
         label = torch.unique(labels, return_inverse=True)[1]
         searched = torch.zeros(len(labels), dtype=torch.bool)
         searched[gallery] = True
@@ -169,6 +180,7 @@ class _Table:
             torch.zeros(len(queries), dtype=torch.int32),
             torch.zeros(len(queries), dtype=torch.int32),
             positives - searched[queries].long(),
+            Answers.empty(len(queries), answers) if answers else None,
         )
 
     def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
@@ -185,13 +197,17 @@ class _Table:
             key = group[tied] * len(self.labels) + items[tied]
             items = items.clone()
             items[tied] = items[tied].gather(1, key.argsort(dim=1))
-        relevant = (self.labels[items] == self.labels[self.queries[place], None]) & valid
+        found = self.labels[items]
+        relevant = (found == self.labels[self.queries[place], None]) & valid
         tail = (group[:, depth:] == group[:, depth - 1 : depth]) & valid[:, depth:]
         self.neighbours[place] = items[:, :depth].masked_fill(~valid[:, :depth], -1).int()
         self.relevant[place] = relevant[:, :depth]
         self.group[place] = group[:, :depth].int()
         self.beyond[place] = tail.sum(1).int()
         self.beyond_relevant[place] = (tail & relevant[:, depth:]).sum(1).int()
+        if self.answers is not None:
+            # What lies behind the tie group at the depth need not be in its place.
+            self.answers.put(place, items, found, group, valid & (group <= group[:, depth - 1 : depth]))
 
     def ranking(self) -> Ranking:
         """The ranking, once every row is in."""
@@ -204,6 +220,7 @@ class _Table:
             self.beyond,
             self.beyond_relevant,
             self.positives,
+            self.answers,
         )
 
 

@@ -198,11 +198,12 @@ def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
 
 
 def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
-    """Validation classes as the tests see them: they give the verification threshold."""
+    """Validation classes as the tests see them: they give thresholds, and the weights of combined confidences."""
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
         scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
+        confidences=model.confidence["val"],
         seed=images.view.seed,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ..protocols.confidence_kinds import kind_of
 from .contender import CONTENDER_KEYS
 from .seeds import SeedGroup, SeedStatistics, seed_groups
 
@@ -39,11 +40,13 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
-        (similarity), ``confidence``, ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and
-        ``seeds`` (number of seeds that have a value).
+        (similarity), ``confidence``, ``variant`` and ``metric``, with its ``kind``
+        (:func:`~bench.protocols.confidence_kinds.kind_of`), the columns ``mean`` and ``sd`` over seeds, and ``seeds``
+        (number of seeds that have a value).
     """
     rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
-    return _over_seeds(rows, ("split", "scorer", "confidence", "variant", "metric"))
+    rows = rows.assign(kind=rows["confidence"].map(kind_of))
+    return _over_seeds(rows, ("split", "scorer", "confidence", "kind", "variant", "metric"))
 
 
 def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from ..protocols.confidence_kinds import kind_of
 from .contender import Contender
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
 
-CONTROLS = ("random", "oracle")
-"""Confidences that show how the measures behave; no method has to beat them."""
 HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence")
 """Headings of the labels of a row."""
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
@@ -80,7 +79,7 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Compa
 
     The compared metrics are :data:`~bench.report.seeds.COMPARED`. The best mean of each metric is marked. The mean of a
     probabilistic method is also marked if it beats that of every deterministic method. In metrics that judge a
-    confidence, it has to beat every confidence of every deterministic method, except the controls (random, oracle).
+    confidence, it has to beat every image confidence of every deterministic method: those known before any gallery.
 
     Args:
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
@@ -116,7 +115,7 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     """Means of a deterministic method that a probabilistic one has to beat."""
     names = {group.confidence}
     if column.of_confidence:
-        names |= set(group.rows["confidence"]) - {"", *CONTROLS}
+        names |= {name for name in set(group.rows["confidence"]) - {""} if kind_of(name) == "image"}
     means = [SeedStatistics.of(group.column(column, name)).mean for name in sorted(names)]
     return [mean for mean in means if mean == mean]
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ..errors import printable
 from ..protocols.confidence import risk_coverage
+from ..protocols.confidence_kinds import KINDS, kind_of
 from ..protocols.metrics import find_metric, title_of
 from ..store.files import write_atomic
 from .escape import csv_text
@@ -29,7 +30,7 @@ COVERAGES = np.linspace(0.01, 1.0, 100)
 
 
 class Worth(TypedDict):
-    """Worth of a confidence: how much MAP@R rises when the least confident queries are removed.
+    """Worth of a confidence: how well it tells right answers, and how much MAP@R rises as queries are removed by it.
 
     Values that do not exist are nan.
 
@@ -38,6 +39,8 @@ class Worth(TypedDict):
         scorer: Similarity that ranks.
         confidence: Name of the confidence. ``random`` is one random draw, which shows the noise; ``oracle`` is the best
             possible order.
+        kind: Kind of the confidence: ``image`` (known before any gallery), ``retrieval`` (needs the ranking and the
+            gallery's labels), ``combined`` (of both) or ``control``.
         gain: MAP@R of the remaining queries as the least confident are removed, mean over the removed shares, minus
             MAP@R of all queries. The gallery stays whole; removal at random has a gain of 0 on average.
         share: This gain divided by the gain of the oracle.
@@ -51,6 +54,7 @@ class Worth(TypedDict):
     method: str
     scorer: str
     confidence: str
+    kind: str
     gain: float
     share: float
     half_removed: float
@@ -66,23 +70,25 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     Args:
         frame: Tidy table of scored files, one measured value per row (:func:`~bench.scoring.score.tidy`).
     """
-    curves = frame[(frame["metric"] == "filter_out_map_at_r") & (frame["variant"] == "query_only")]
+    judged = frame[frame["metric"] == "confidence_auroc"]
     return pd.DataFrame(
         [
             line
-            for (name, scorer), group in curves.groupby(["method", "scorer"], sort=False)
-            for line in _worth(frame, group, str(name), str(scorer))
+            for (name, scorer), group in judged.groupby(["method", "scorer"], sort=False)
+            for line in _worth(frame, list(group["confidence"]), str(name), str(scorer))
         ]
     )
 
 
-def _worth(frame: pd.DataFrame, curves: pd.DataFrame, name: str, scorer: str) -> Iterator[Worth]:
+def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Iterator[Worth]:
+    of_file = frame[(frame["method"] == name) & frame["confidence"].ne("") & frame["scorer"].isin([scorer, ""])]
+    rows = of_file[of_file["fraction"].isna()]
+    curves = of_file[(of_file["metric"] == "filter_out_map_at_r") & (of_file["variant"] == "query_only")]
     by_confidence = curves.dropna(subset="value").groupby("confidence", sort=False)
     gains = {str(confidence): _gain(curve) for confidence, curve in by_confidence}
     oracle = gains.get("oracle", 0.0)
-    rows = frame[(frame["method"] == name) & frame["confidence"].ne("") & frame["fraction"].isna()]
-    rows = rows[rows["scorer"].isin([scorer, ""])]
-    for confidence, gain in gains.items():
+    for confidence in sorted(names, key=_place):
+        gain = gains.get(confidence, np.nan)
         own = rows[rows["confidence"] == confidence]
         values = {(m, v): float(x) for m, v, x in zip(own["metric"], own["variant"], own["value"])}
         half = curves[(curves["confidence"] == confidence) & np.isclose(curves["fraction"], 0.5)]["value"]
@@ -90,6 +96,7 @@ def _worth(frame: pd.DataFrame, curves: pd.DataFrame, name: str, scorer: str) ->
             "method": name,
             "scorer": scorer,
             "confidence": confidence,
+            "kind": kind_of(confidence),
             "gain": gain,
             "share": gain / oracle if oracle > 0 else np.nan,
             "half_removed": float(half.iloc[0]) if len(half) else np.nan,
@@ -98,6 +105,11 @@ def _worth(frame: pd.DataFrame, curves: pd.DataFrame, name: str, scorer: str) ->
             "confidence_auroc": values.get(("confidence_auroc", ""), np.nan),
             "spearman": values.get(("spearman_crop", "quality"), np.nan),
         }
+
+
+def _place(confidence: str) -> int:
+    """Place of a confidence in tables: by its kind, the controls last."""
+    return KINDS.index(kind_of(confidence))
 
 
 def _gain(curve: pd.DataFrame) -> float:
@@ -210,20 +222,23 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
     scorer = lines["scorer"].iloc[0]
     lines = lines[lines["scorer"] == scorer]
     retrieval = title_of("map_at_r")
-    gain = f"points of {retrieval} over a random order as queries are removed"
-    table = new_table(f"Confidence, ranked by {scorer} (gain: {gain})")
+    gained = bool(lines["gain"].notna().any())
+    gain = f" (gain: points of {retrieval} over a random order as queries are removed)" if gained else ""
+    table = new_table(f"Confidence, ranked by {scorer}{gain}")
     if len(scored) > 1:
         table.add_column("file")
     table.add_column("confidence")
+    table.add_column("kind")
     risks = ("aurc", "e_aurc", "confidence_auroc")
-    for title in ("gain", "% of oracle", *map(title_of, risks)):
+    for title in (*(("gain", "% of oracle") if gained else ()), *map(title_of, risks)):
         table.add_column(title, justify="right", no_wrap=True)
     with_quality = lines["spearman"].notna().any()
     if with_quality:
         table.add_column("rho quality", justify="right", no_wrap=True)
     for _, line in lines.iterrows():
         texts = [line["method"]] if len(scored) > 1 else []
-        texts += [line["confidence"], _percent(line["gain"], sign="+"), _percent(line["share"], 0)]
+        texts += [line["confidence"], line["kind"]]
+        texts += [_percent(line["gain"], sign="+"), _percent(line["share"], 0)] if gained else []
         texts += [_percent(line[metric]) for metric in risks]
         if with_quality:
             texts.append("-" if line["spearman"] != line["spearman"] else f"{line['spearman']:.3f}")
@@ -278,8 +293,8 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     filter_out = frame[frame["fraction"].notna()][columns]
     tables = [filter_out.rename(columns={"metric": "curve", "fraction": "x"})]
     for name, each in scored.items():
-        for scorer, values in each.values.items():
-            for confidence, risk in _risk_curves(each, values).items():
+        for scorer in each.values:
+            for confidence, risk in _risk_curves(each, scorer).items():
                 places = np.ceil(COVERAGES * len(risk)).astype(int) - 1
                 curve = pd.DataFrame(
                     {
@@ -296,13 +311,15 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _risk_curves(each: Scored, values: Mapping[str, object]) -> dict[str, np.ndarray]:
+def _risk_curves(each: Scored, scorer: str) -> dict[str, np.ndarray]:
     """Risk of Recall@1 over coverage of every confidence and of the oracle, ``[Q]`` each."""
-    if not each.primary:
+    values = each.values[scorer]
+    if not values:
         return {}
-    hits = np.asarray(values["recall_at_1"])
+    hits = values["recall_at_1"].numpy()
     counted = ~np.isnan(hits)
-    orders = {name: np.asarray(value)[each.queries.numpy()] for name, value in each.confidences.items()}
+    of_images = {name: values[each.queries] for name, values in each.confidences.items()}
+    orders = {name: values.numpy() for name, values in {**of_images, **each.retrieval[scorer]}.items()}
     return {name: _risk(order[counted], 1.0 - hits[counted]) for name, order in {**orders, "oracle": hits}.items()}
 
 
@@ -377,14 +394,15 @@ def _risk_figure(scored: Mapping[str, Scored]) -> Figure | None:
     figure = Figure(figsize=(6.0, 4.2), layout="constrained")
     axis = figure.subplots()
     for index, (name, each) in enumerate(judged.items()):
-        for confidence, risk in _risk_curves(each, next(iter(each.values.values()))).items():
+        for confidence, risk in _risk_curves(each, next(iter(each.values))).items():
             control = {"random": ":", "oracle": "--"}.get(confidence)
             if len(judged) > 1 and control is None and confidence != each.primary:
                 continue
             label = confidence if len(judged) == 1 else f"{name} [{confidence}]"
             colour = f"C{index}" if len(judged) > 1 else "0.4" if control else None
             coverage = np.arange(1, len(risk) + 1) / len(risk)
-            axis.plot(100 * coverage, 100 * risk, control or "-", lw=1.0 if control else 1.8, label=label, color=colour)
+            style = control or ("-." if kind_of(confidence) == "retrieval" else "-")
+            axis.plot(100 * coverage, 100 * risk, style, lw=1.0 if control else 1.8, label=label, color=colour)
     axis.set(xlabel="most confident queries kept, %", ylabel=f"their {title_of('recall_at_1')} errors, %")
     axis.set_title("risk and coverage")
     axis.legend(fontsize=8)

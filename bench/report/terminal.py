@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
+from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import Contender, by_contender, split_pinned
 from .pairing import COMMON, SIDES
-from .seeds import COMPARED, ComparedColumn, SeedStatistics
+from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
@@ -37,7 +38,7 @@ def new_table(title: str | Text) -> Table:
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the comparison of methods (:func:`print_comparison`), and MAP@R by scorer (:func:`print_scorers`).
+    """Print the comparison of methods, the worth of their confidences, and MAP@R by scorer.
 
     Args:
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
@@ -47,6 +48,7 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
         console: Where to print.
     """
     print_comparison(comparison(frame, roles), console)
+    print_confidences(frame, roles, console)
     print_scorers(frame, roles, console)
 
 
@@ -94,6 +96,40 @@ def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Ite
         if column in columns:
             style = " ".join(["bold"] * mark.best + ["underline"] * mark.beats_deterministic)
             yield Text(value.text(column.percent, brief=True), style=style)
+
+
+def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
+
+    The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
+    crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
+
+    Args:
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+        console: Where to print.
+    """
+    judged = frame[frame["metric"] == "confidence_auroc"].merge(roles, on="unit")
+    for dataset, rows in judged.groupby("dataset", sort=True):
+        split = "test_crop" if "test_crop" in set(rows["split"]) else "test"
+        rows = rows[rows["split"] == split]
+        if not rows["confidence"].isin(RETRIEVAL_CONFIDENCES).any():
+            continue
+        images = "centre crops" if split == "test_crop" else "clean images"
+        title = f"{printable(str(dataset))}: AUROC of Recall@1 being right, {images}, mean over seeds"
+        table = new_table(Text(f"{title}\n(image: known before any gallery; retrieval: needs ranking and labels)"))
+        table.add_column("method", no_wrap=True)
+        for kind, names in (("image", ("own",)), ("retrieval", RETRIEVAL_CONFIDENCES), ("combined", ("own+margin",))):
+            for name in names:
+                table.add_column(f"{kind}\n{name.replace('_', ' ')}", justify="right", no_wrap=True)
+        for group in seed_groups(rows):
+            shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
+            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
+            texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
+            table.add_row(plain(group.contender.label), *texts)
+        console.print(table)
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:

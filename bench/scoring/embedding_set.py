@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput, shortened
+from .stored_rows import BLOCK_BYTES, StoredRows
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")
@@ -27,7 +29,7 @@ class EmbeddingSet:
     """Embeddings of N labelled images, with everything else that is known about the images; all arrays are checked.
 
     Attributes:
-        embeddings: float64 ``[N, D]``, as given.
+        embeddings: Rows ``[N, D]`` as given, which become float64 when they are read.
         labels: int64 ``[N]``, as given.
         ids: N different names. Random numbers are drawn per name, not per position. Without ``ids`` in the input, a row
             is named by a hash of its embedding; rows with equal embeddings are numbered.
@@ -41,7 +43,7 @@ class EmbeddingSet:
         quality: float64 ``[N]``, known quality of the images, higher = better.
     """
 
-    embeddings: np.ndarray
+    embeddings: StoredRows
     labels: np.ndarray
     ids: tuple[str, ...]
     named: bool
@@ -67,7 +69,7 @@ class EmbeddingSet:
         for key in ("embeddings", "labels"):
             if key not in inputs:
                 raise BadInput(f"{key} missing (a set needs embeddings [N, D] and labels [N])")
-        embeddings = _numbers("embeddings", inputs["embeddings"])
+        embeddings = _stored("embeddings", inputs["embeddings"])
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
         count, dim = embeddings.shape
@@ -86,7 +88,7 @@ class EmbeddingSet:
         masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
         _check_roles(labels, **masks)
         named = "ids" in inputs
-        made = cls(embeddings, labels, (), named, **masks, **floats)
+        made = cls(StoredRows.of(embeddings), labels, (), named, **masks, **floats)
         return replace(made, ids=_names(inputs["ids"], count) if named else made._content_ids())
 
     def __len__(self) -> int:
@@ -94,19 +96,21 @@ class EmbeddingSet:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """All arrays except the identities, by name."""
-        names = ("embeddings", "labels", *MASKS, *FLOATS)
+        """All arrays except the embeddings and the identities, by name."""
+        names = ("labels", *MASKS, *FLOATS)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def in_order(self) -> EmbeddingSet:
-        """Return a copy with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
+        """The set with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
+        if all(map(operator.lt, self.ids, self.ids[1:])):
+            return self
         order = sorted(range(len(self)), key=self.ids.__getitem__)
         return self._rows(order)
 
     def _rows(self, order: list[int]) -> EmbeddingSet:
         ids = tuple(self.ids[i] for i in order)
         columns: dict[str, Any] = {name: value[order] for name, value in self.columns.items()}
-        return replace(self, ids=ids, **columns)
+        return replace(self, ids=ids, embeddings=self.embeddings.reordered(np.asarray(order)), **columns)
 
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
         """Return a copy in the row order of another set of the same images, with the identities of that set.
@@ -137,18 +141,21 @@ class EmbeddingSet:
         """Hash of the content as 16 hexadecimal digits, independent of the order of the rows."""
         state = blake2b(digest_size=8)
         ordered = self.in_order()
+        state.update(f"embeddings{ordered.embeddings.shape}".encode())
+        for block in ordered.embeddings.blocks():
+            state.update(block.data)
         for name, value in ordered.columns.items():
             state.update(f"{name}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
         state.update("\n".join(ordered.ids).encode())
         return state.hexdigest()
 
     def _content_ids(self) -> tuple[str, ...]:
-        keys = [blake2b(row.tobytes(), digest_size=16).hexdigest() for row in np.ascontiguousarray(self.embeddings)]
+        keys = [blake2b(row.data, digest_size=16).hexdigest() for block in self.embeddings.blocks() for row in block]
         repeated = {key for key, times in Counter(keys).items() if times > 1}
         if not repeated:
             return tuple(keys)
         # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all.
-        rest = [value for name, value in self.columns.items() if name != "embeddings"]
+        rest = list(self.columns.values())
         twins = [i for i, key in enumerate(keys) if key in repeated]
         twins.sort(key=lambda i: (keys[i], b"".join(value[i].tobytes() for value in rest)))
         seen: Counter[str] = Counter()
@@ -174,15 +181,27 @@ def _array(key: str, value: Any) -> np.ndarray:
         raise BadInput(f"{key} is not an array: its rows have different lengths") from None
 
 
+def _stored(key: str, values: np.ndarray) -> np.ndarray:
+    """Checked numbers as they are, if float64 represents them exactly and they are stored as this machine does."""
+    if values.dtype.kind != "f" or values.dtype.itemsize > 8 or not values.dtype.isnative or values.ndim != 2:
+        return _numbers(key, values)
+    size = max(1, BLOCK_BYTES // max(1, values[:1].nbytes))
+    _refuse(key, sum(int((~np.isfinite(values[i : i + size])).sum()) for i in range(0, len(values), size)))
+    return values
+
+
 def _numbers(key: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiu":
         raise BadInput(f"{key} must be numbers, not {_kind(values)}")
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = values.astype(np.float64)
-    bad = int((~np.isfinite(numbers)).sum())
+    _refuse(key, int((~np.isfinite(numbers)).sum()))
+    return numbers + 0.0  # no negative zeros: equal rows have equal bytes
+
+
+def _refuse(key: str, bad: int) -> None:
     if bad:
         raise BadInput(f"{key} holds {bad} values that are not finite (NaN or infinite); drop those rows or fix them")
-    return numbers + 0.0  # no negative zeros: equal rows have equal bytes
 
 
 def _kind(values: np.ndarray) -> str:

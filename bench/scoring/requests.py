@@ -98,5 +98,5 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
                 PointMass: "that are points (no variance, no concentration)",
                 VonMisesFisher: "with a concentration",
             }
-            what = names.get(type(distribution), "with a variance per image or dimension")
+            what = names.get(type(two), "with a variance per image or dimension")
             raise BadInput(f"scorer {name!r} is not defined for embeddings {what}; these are: {', '.join(fitting)}")

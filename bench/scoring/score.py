@@ -34,7 +34,8 @@ class Scored:
         values: Values per query, ``[Q]``, by name of the scorer (similarity), then by name of the metric; nan for
             queries without a positive in the gallery. Empty if no metric of a ranking was asked for and there is no
             confidence to judge.
-        confidences: Confidences by name, each ``[N]``.
+        confidences: Image confidences by name, each ``[N]``.
+        retrieval: Retrieval confidences, ``[Q]``, by name of the scorer, then by their own; empty as ``values`` is.
         primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
 
@@ -43,6 +44,7 @@ class Scored:
     queries: Tensor
     values: dict[str, dict[str, Tensor]]
     confidences: dict[str, Tensor]
+    retrieval: dict[str, dict[str, Tensor]]
     primary: str
 
 
@@ -90,9 +92,12 @@ def score(
         Table with one value per row. Its columns are those of ``metrics.csv``, the table that ``bench run`` writes:
         ``scorer``, ``confidence``, ``variant``, ``metric``, ``fraction`` (share of the images that was removed),
         ``value``, ``n_queries``, ``n_lone`` and columns that describe the experiment, most of which are empty here.
-        With a confidence, variance or concentration, the table also has filter-out curves (metrics of the images left
-        after the least confident are removed) and ``aurc``, ``e_aurc``, ``augrc`` and ``confidence_auroc`` of each
-        confidence: ``given``, ``method``, ``norm`` (of the raw embeddings), and the controls ``random`` and ``oracle``.
+        If a metric of rankings is asked for, or there is a confidence, variance or concentration, the table also has
+        ``aurc``, ``e_aurc``, ``augrc``, points of the risk-coverage curve and ``confidence_auroc`` of each confidence:
+        those of the images (``given``, ``method``, ``norm`` of the raw embeddings), those of the ranking
+        (``top1_score``, ``margin``, ``agreement``, ``spread``), both together (such as ``norm+margin``), and the
+        controls ``random`` and ``oracle``. With a confidence, variance or concentration, it has filter-out curves, too
+        (metrics of the images left after the least confident are removed).
 
     Raises:
         BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.
@@ -100,7 +105,7 @@ def score(
     Example:
         >>> import bench
         >>> table = bench.score([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], [0, 0, 1, 1], metrics=["recall_at_1"])
-        >>> table[["scorer", "metric", "value", "n_queries"]].values.tolist()
+        >>> table[table["confidence"] == ""][["scorer", "metric", "value", "n_queries"]].values.tolist()
         [['cosine', 'recall_at_1', 1.0, 4]]
     """
     images = EmbeddingSet.of(
@@ -146,14 +151,17 @@ def score_set(
     groups = groups_of_tests(wanted)
     try:
         view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device)
+        primary = primary_of(view.confidences)
+        ranked = bool(primary) or "retrieval" in groups
+        if not ranked:  # free confidences are not worth a ranking that nobody asked for
+            groups.discard("risk")
         rows = [row for row in run_battery(view, load_tests(groups)) if row["confidence"] or row["metric"] in wanted]
     except ValueError as error:
         raise BadInput(str(error)) from None
-    primary = primary_of(view.confidences)
-    ranked = primary or "retrieval" in groups
     values = {name: view.query_values(name) if ranked else {} for name in names}
+    retrieval = {name: view.retrieval_confidences(name) if ranked else {} for name in names}
     queries = torch.from_numpy(ordered.is_query).nonzero().squeeze(1)
-    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), primary)
+    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), retrieval, primary)
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:

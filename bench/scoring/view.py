@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,10 +23,48 @@ from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..seeds import seed_for
 from .embedding_set import EmbeddingSet
+from .stored_rows import StoredRows
 
 FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
 """Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
 precision), were normalised and then rounded: an order by their norms would be an order by rounding errors."""
+
+
+class GivenPoints(PointMass):
+    """Embeddings without a spread as points, float64, which are made when they are read.
+
+    A float64 copy of the whole set would take more memory than all that a search needs.
+
+    Args:
+        rows: The embeddings as given, ``[N, D]``.
+        normalize: Whether to L2-normalise them.
+    """
+
+    array_kind, array_names = "point", ("loc",)
+
+    def __init__(self, rows: StoredRows, normalize: bool) -> None:
+        self._stored = rows
+        self._divisors: tuple[Tensor, ...] = ()
+        if normalize:
+            # By the largest entry first: squares of very large or small numbers are not representable.
+            found = []
+            for block in map(torch.from_numpy, rows.blocks()):
+                largest = block.abs().amax(1, keepdim=True)
+                found.append((largest, (block / largest).norm(dim=1, keepdim=True)))
+            self._divisors = tuple(map(torch.cat, zip(*found)))
+        Distribution.__init__(self, torch.Size(rows.shape[:1]), torch.Size(rows.shape[1:]), validate_args=False)
+
+    @property
+    def loc(self) -> Tensor:  # type: ignore[override]  # an attribute of its base
+        """All points, ``[N, D]``."""
+        return self.rows_at(torch.arange(len(self._stored))).loc
+
+    def rows_at(self, index: Tensor) -> PointMass:
+        """Some of the points, ``[B, D]``; the index is one of positions ``[B]`` or a mask ``[N]``."""
+        loc = torch.from_numpy(self._stored[index.numpy()])
+        for divisor in self._divisors:
+            loc /= divisor[index]
+        return PointMass(loc, validate_args=False)
 
 
 def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
@@ -40,30 +79,28 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
     Raises:
         BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
     """
-    loc = torch.from_numpy(images.embeddings)
     if normalize or images.concentration is not None:
-        zero = int((loc == 0).all(1).sum())
+        zero = sum(int((block == 0).all(1).sum()) for block in images.embeddings.blocks())
         if zero:
             raise BadInput(f"embeddings has {zero} rows of zeros, which have no direction; drop them")
-    if normalize:
-        # By the largest entry first: squares of very large or small numbers are not representable.
-        loc = F.normalize(loc / loc.abs().amax(1, keepdim=True), dim=-1)
+    points = GivenPoints(images.embeddings, normalize)
+    if images.concentration is None and images.variance is None:
+        return points
+    loc = points.loc
     if images.concentration is not None:
         if loc.shape[1] < 2:
             raise BadInput("a von Mises-Fisher (concentration) needs embeddings of at least two dimensions")
         return VonMisesFisher(loc, torch.from_numpy(images.concentration), validate_args=False)
-    if images.variance is not None:
-        normal = IsotropicNormal if images.variance.ndim == 1 else DiagonalNormal
-        return normal(loc, torch.from_numpy(images.variance), validate_args=False)
-    return PointMass(loc)
+    variance = torch.from_numpy(images.variance)
+    normal = IsotropicNormal if variance.dim() == 1 else DiagonalNormal
+    return normal(loc, variance, validate_args=False)
 
 
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of the images by name, each ``[N]``.
 
-    ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. If the set has one
-    of these or a known quality, there are also ``norm`` (of the embeddings as given) and ``random``, a random order as
-    a control. Otherwise there are none.
+    ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. Every set has
+    ``norm`` (of the embeddings as given) and ``random``, a random order as a control.
 
     Args:
         images: The set of embeddings.
@@ -77,9 +114,7 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         confidences["method"] = -distribution.variance.log().mean(-1)
     elif not isinstance(distribution, PointMass):
         confidences["method"] = spread_confidence(distribution)
-    if not confidences and images.quality is None:
-        return {}
-    norm = norm_confidence(torch.from_numpy(images.embeddings))
+    norm = torch.cat([norm_confidence(torch.from_numpy(block)) for block in images.embeddings.blocks()])
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))
@@ -110,6 +145,11 @@ def numbered_classes(labels: np.ndarray) -> np.ndarray:
     return first.argsort().argsort()[place]
 
 
+def _location(distribution: Distribution) -> Tensor:
+    location: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
+    return location
+
+
 def view_of(
     images: EmbeddingSet,
     distribution: Distribution,
@@ -123,24 +163,24 @@ def view_of(
     Args:
         images: The set, sorted by identity.
         distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
-        scorers: Names of the scorers (similarities to rank by). If the set has a confidence, it is judged once per
-            scorer.
+        scorers: Names of the scorers (similarities to rank by). Confidences are judged once per scorer; filter-out
+            curves, which need a deeper ranking, are for a set that has a confidence of its own.
         ks: Values of k for Recall@k.
         device: Device on which similarities are computed.
     """
-    loc: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
     confidences = confidences_of(images, distribution)
+    options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)
     quality = None if images.quality is None else Quality(values=torch.from_numpy(images.quality), variant="quality")
     return Embeddings(
         labels=torch.from_numpy(numbered_classes(images.labels)),
         ids=images.ids,
         scorers={name: partial(DistributionScorer, name, distribution, device=device) for name in scorers},
-        own_scorers=scorers if primary_of(confidences) else (),
+        own_scorers=scorers,
         confidences=confidences,
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
-        directions=lambda: F.normalize(loc, dim=-1),
+        directions=lambda: F.normalize(_location(distribution), dim=-1),
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
-        options=Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True),
+        options=options if primary_of(confidences) else replace(options, filter_fractions=()),
     )

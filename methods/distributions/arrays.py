@@ -134,10 +134,16 @@ def _class_of(kind: str) -> type[Distribution]:
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
     """Select some members of a batch of distributions.
 
+    A class whose members are made when they are read, such as points that are normalised then, has a method
+    ``rows_at`` that takes the positions and returns them as a distribution of another class.
+
     Args:
         distribution: Distributions of batch shape ``[N]``.
         index: Positions ``[B]`` in the batch, or a mask ``[N]``.
     """
+    rows_at: Callable[[Tensor], Distribution] | None = getattr(distribution, "rows_at", None)
+    if rows_at is not None:
+        return rows_at(index)
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value[index] for name, value in arrays.items()})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from bench.protocols.confidence_kinds import COMBINED, FITTED, RETRIEVAL_CONFIDENCES, kind_of
 from bench.store.folder import Store
 from bench.store.records import TestRecord
 from safetensors.numpy import load_file
@@ -44,7 +45,11 @@ def test_every_method_has_every_metric_for_every_seed(frame):
     point = {"norm", "max_cosine", "max_probability", "neg_entropy"} | controls
     for method, group in frame.groupby("method"):
         expected = point | ({"method"} if method in ("pfe", "dul_cls") else set())
-        assert set(group["confidence"]) - {""} == expected, method
+        names = set(group["confidence"]) - {""}
+        assert {name for name in names if kind_of(name) in ("image", "control")} == expected, method
+        assert {name for name in names if kind_of(name) == "retrieval"} == set(RETRIEVAL_CONFIDENCES)
+        combined = {f"{name}{end}" for name in expected - controls for end in (COMBINED, FITTED)}
+        assert {name for name in names if kind_of(name) == "combined"} == combined
     values = frame["value"].dropna()
     assert values.between(-1, 1).all()
     not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from bench.protocols import declare, get_protocol, known_tests
 from bench.protocols.battery import run_battery
+from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES
 from bench.protocols.embeddings import Embeddings, Options, Quality
 from bench.protocols.known_tests import BUILT_IN, known_groups, load_tests, modules_of
 from bench.protocols.metrics import METRICS, find_metric, metric_groups, metric_help, metric_requests, title_of
@@ -94,7 +95,9 @@ def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
 def test_a_test_that_lacks_what_it_needs_is_left_out():
     bare = _view(confidences={}, own_scorers=(), directions=None, soft_labels=None, candidates=None, validation=None)
     rows = run_battery(bare, load_tests(known_groups()))
-    assert {find_metric(row["metric"]).group for row in rows} == {"retrieval", "map_at_1000", "verification"}
+    groups = {find_metric(row["metric"]).group for row in rows}
+    assert groups == {"retrieval", "map_at_1000", "verification", "risk"}
+    assert {row["confidence"] for row in rows} == {"", *RETRIEVAL_CONFIDENCES}
     assert "threshold_val" not in {row["variant"] for row in rows}
 
 

@@ -7,10 +7,11 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from bench.report.breakdowns import confidences
 from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
-from bench.report.terminal import print_comparison, print_scorers
+from bench.report.terminal import print_comparison, print_confidences, print_scorers
 from bench.store.records import COLUMNS
 from rich.console import Console
 
@@ -113,6 +114,64 @@ def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
     assert "default" not in body
     assert "51.0±1.0" in body
     assert "[2/3]" in body
+
+
+def _judged():
+    """AUROC on crops of a method of points and a two-stage one: own, and those of the ranking; one seed without."""
+    values = {"norm": 0.6, "method": 0.7, "margin": 0.9, "agreement": 0.8, "norm+margin": 0.85, "random": 0.5}
+    judged = {"metric": "confidence_auroc", "split": "test_crop", "scorer": "cosine"}
+    lines = [
+        (method, base, seed, name, judged, value - 0.1 * seed)
+        for method, base in (("point", ""), ("normal", "point"))
+        for seed in (0, 1)
+        for name, value in values.items()
+        if method == "point" or name != "norm+margin"
+    ]
+    elsewhere = [("point", "", 0, "margin", judged | {"scorer": "l2"}, 0.1)]
+    elsewhere += [("point", "", 0, "margin", judged | {"split": "test"}, 0.2)]
+    return _frame([*lines, *elsewhere])
+
+
+def test_the_terminal_tells_retrieval_confidences_from_those_of_images():
+    out = io.StringIO()
+    print_confidences(*_judged(), Console(file=out, width=80))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "d: AUROC of Recall@1 being right, centre crops, mean over seeds"
+    kinds = next(line.split() for line in lines if line.split().count("retrieval") == 4)
+    assert kinds == ["image", *["retrieval"] * 4, "combined"]
+    body = {line.split()[0]: line.split()[1:] for line in lines if line.startswith((" point", " normal"))}
+    # own, top-1 score, margin, agreement, spread, own + margin
+    assert body["point"] == ["55.0", "-", "85.0", "75.0", "-", "80.0"]
+    assert body["normal"] == ["(point)", "65.0", "-", "85.0", "75.0", "-", "-"]
+
+
+def test_results_from_before_retrieval_confidences_have_no_such_table():
+    frame, roles = _judged()
+    out = io.StringIO()
+    print_confidences(frame[frame["confidence"].isin(["norm", "method", "random"])], roles, Console(file=out))
+    assert out.getvalue() == ""
+
+
+def test_the_table_of_confidences_names_their_kind():
+    table = confidences(_judged()[0])
+    assert dict(zip(table["confidence"], table["kind"])) == {
+        "norm": "image",
+        "method": "image",
+        "margin": "retrieval",
+        "agreement": "retrieval",
+        "norm+margin": "combined",
+        "random": "control",
+    }
+
+
+def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
+    risk = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
+    lines = [("point", "", 0, "norm", risk, 0.4), ("point", "", 0, "margin", risk, 0.1)]
+    lines += [("normal", "point", 0, "method", risk, 0.3)]
+    (rows,) = comparison(*_frame(lines)).values()
+    (normal,) = (row for row in rows if row.contender.method == "normal")
+    assert any(mark.beats_deterministic for mark in normal.marks)
 
 
 def test_one_seed_is_not_several(data):

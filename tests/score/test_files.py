@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import BadInput
+from bench.protocols.confidence_kinds import KINDS, RETRIEVAL_CONFIDENCES
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings, write_embeddings
 from bench.store.records import COLUMNS
@@ -72,6 +73,26 @@ def test_the_real_command_prints_a_table(arrays, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("n_lone", "MAP@R", "oracle", "confidence 'given'", "held out"):
         assert text in done.stdout
+
+
+def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_path):
+    bare = {name: arrays[name] for name in ("embeddings", "labels")}
+    np.savez(tmp_path / "bare.npz", **bare)
+    code, out, _ = bench("score", "bare.npz", "--out", "out")
+    lines = [line.split() for line in out.splitlines()]
+    kinds = {line[0]: line[1] for line in lines if len(line) == 5 and line[1] in KINDS}
+    assert (code, kinds) == (
+        0,
+        {
+            "norm": "image",
+            **dict.fromkeys(RETRIEVAL_CONFIDENCES, "retrieval"),
+            "norm+margin": "combined",
+            **dict.fromkeys(("random", "oracle"), "control"),
+        },
+    )
+    assert "% of oracle" not in out
+    curves = pd.read_csv(tmp_path / "out" / "curves.csv")
+    assert set(curves["confidence"]) == {"norm", "random", "oracle", *RETRIEVAL_CONFIDENCES}
 
 
 def test_tables_and_figures_are_written(arrays, bench, tmp_path):

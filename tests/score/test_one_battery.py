@@ -35,11 +35,12 @@ def _rows_of_run(x, labels, variance, ids):
     distribution = IsotropicNormal(unit, torch.from_numpy(variance))
     images = SimpleNamespace(labels=torch.from_numpy(labels), ids=tuple(ids))
     noise = random_confidence(ids, seed_for("score", "random confidence"))
+    confidences = {"method": -torch.from_numpy(variance).log(), "norm": norm_confidence(raw)}
     view = Embeddings(labels=images.labels, ids=images.ids, seed=lambda purpose: seed_for("score", purpose))
     model = EmbeddedModel(
         method=SimpleNamespace(scorer="mls"),
         embeddings={"test": distribution, "val": distribution},
-        confidence={"test": {"method": -torch.from_numpy(variance).log(), "norm": norm_confidence(raw)}},
+        confidence={"test": confidences, "val": confidences},
         options={},
         trained=SimpleNamespace(
             val_map_at_r=0.5,
@@ -76,10 +77,11 @@ def test_both_commands_give_the_same_values(arrays):
     scored = score_set(EmbeddingSet.of(path), scorers=("mls", "cosine"), metrics=("all",))
     of_score = _by_key(tidy(scored).to_dict("records"))
     # Confidences are judged with the method's own scorer by the one, with every scorer by the other, and a threshold
-    # comes from validation classes there and from held-out classes here.
+    # comes from validation classes there and from held-out classes here. Fits are on validation classes.
     only_run = {key for key in of_run if key not in of_score}
     only_score = {key for key in of_score if key not in of_run}
-    assert {key[2:4] for key in only_run} == {("threshold_val", "verification_accuracy")}
+    assert {key[2:4] for key in only_run if not key[1]} == {("threshold_val", "verification_accuracy")}
+    assert {key[1] for key in only_run if key[1]} == {"method+margin_fitted", "norm+margin_fitted"}
     assert {key[0] for key in only_score if key[1]} == {"cosine"}
     assert {key[2:4] for key in only_score if not key[1]} == {("threshold_held_out_classes", "verification_accuracy")}
     both = set(of_run) & set(of_score)

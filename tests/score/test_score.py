@@ -5,6 +5,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+import warnings
 
 import bench
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
+from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
 from bench.protocols.structure import structure_rows
@@ -57,7 +59,7 @@ def test_retrieval_is_what_a_loop_finds(arrays):
     assert [_value(frame, name) for name in names] == pytest.approx(expected)
     assert set(frame["n_lone"]) == {1}
     assert set(frame["n_queries"]) == {len(arrays["labels"]) - 1}
-    assert set(frame["metric"]) == {
+    assert set(frame[frame["confidence"] == ""]["metric"]) == {
         "recall_at_1",
         "recall_at_2",
         "recall_at_4",
@@ -100,7 +102,48 @@ def test_filter_out_and_risk_are_what_a_loop_finds(arrays):
         expected = roc_auc_score([found[i][0] for i in counted], scores)
         assert _value(frame, "confidence_auroc", confidence=name) == pytest.approx(expected)
     assert _value(frame, "e_aurc", confidence="oracle", variant="map_at_r") == pytest.approx(0)
-    assert set(frame["confidence"]) == {"", "given", "norm", "random", "oracle"}
+    of_images = {name for name in frame["confidence"] if kind_of(name) in ("image", "control")}
+    assert of_images == {"", "given", "norm", "random", "oracle"}
+
+
+def test_free_confidences_are_judged_without_any_being_given(arrays):
+    x, labels = arrays["embeddings"], arrays["labels"]
+    frame = bench.score(x, labels, scorers=["cosine", "l2"])
+    judged = frame[frame["metric"] == "confidence_auroc"]
+    free = ["norm", "random", "oracle", *RETRIEVAL_CONFIDENCES, "norm+margin"]
+    assert judged["confidence"].tolist() == 2 * free
+    assert not frame["metric"].str.startswith("filter_out").any()
+    similarities = _similarities(x)
+    np.fill_diagonal(similarities, -np.inf)
+    found = {name: [] for name in RETRIEVAL_CONFIDENCES}
+    counted = [i for i in range(len(labels)) if (labels == labels[i]).sum() > 1]
+    for i in counted:
+        order = np.argsort(-similarities[i])
+        scores, classes = similarities[i][order], labels[order]
+        found["top1_score"].append(scores[0])
+        found["margin"].append(scores[0] - scores[classes != classes[0]][0])
+        found["agreement"].append((classes[:10] == classes[0]).mean())
+        found["spread"].append(scores[0] - scores[9])
+    right = [labels[np.argsort(-similarities[i])[0]] == labels[i] for i in counted]
+    for name, values in found.items():
+        expected = roc_auc_score(right, values)
+        assert _value(frame, "confidence_auroc", confidence=name) == pytest.approx(expected), name
+    both = stats.rankdata(np.linalg.norm(x.astype(float), axis=1)[counted]) + stats.rankdata(found["margin"])
+    combined = _value(frame, "confidence_auroc", confidence="norm+margin")
+    assert combined == pytest.approx(roc_auc_score(right, both), abs=0.02)  # the ranks are among all queries
+
+
+def test_a_gallery_of_one_class_and_one_smaller_than_ten(arrays):
+    labels = np.array([0, 0, 0, 0, 1, 1])
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = bench.score(x, labels, is_query=np.arange(6) % 2 == 0, is_gallery=labels == 0)
+    judged = frame[frame["confidence"].isin(RETRIEVAL_CONFIDENCES) & (frame["variant"] == "recall_at_1")]
+    assert (judged["value"] == 0).all()  # every answer is right, whatever the order
+    assert (judged["n_lone"] == 1).all()
+    # Telling right answers from wrong ones does not exist without wrong ones.
+    assert frame[frame["metric"] == "confidence_auroc"]["value"].isna().all()
 
 
 def test_quality_is_correlated_with_every_confidence(arrays):
@@ -230,9 +273,9 @@ def test_what_is_wrong_is_said(arrays, change, message):
 
 def test_single_names_can_be_asked_for(arrays):
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"])
-    assert sorted(frame["metric"]) == ["nmi", "recall_at_3"]
+    assert sorted(frame[frame["confidence"] == ""]["metric"]) == ["nmi", "recall_at_3"]
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics="map_at_r", scorers="l2")
-    assert frame[["scorer", "metric"]].values.tolist() == [["l2", "map_at_r"]]
+    assert frame[frame["confidence"] == ""][["scorer", "metric"]].values.tolist() == [["l2", "map_at_r"]]
 
 
 def test_a_quality_alone_is_correlated_with_the_norm(arrays):
@@ -240,7 +283,8 @@ def test_a_quality_alone_is_correlated_with_the_norm(arrays):
     norms = np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1)
     expected = stats.spearmanr(norms, arrays["quality"]).statistic
     assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
-    assert set(frame["metric"]) == {"map_at_r", "spearman_crop", "kendall_crop"}
+    risks = {"aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc"}
+    assert set(frame["metric"]) == {"map_at_r", "spearman_crop", "kendall_crop"} | risks
 
 
 def test_the_signature_is_the_agreed_one():

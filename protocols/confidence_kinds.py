@@ -1,0 +1,42 @@
+"""Kinds of confidences by their names in tables. Light: importing it loads no array library."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+CONTROLS = ("random", "oracle")
+"""Names of the control confidences."""
+
+RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread")
+"""Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""
+
+COMBINED = "+margin"
+"""End of the name of an image confidence that is combined with the margin by the mean of their ranks."""
+
+FITTED = "+margin_fitted"
+"""End of the name of an image confidence that is combined with the margin by a logistic fit on validation classes."""
+
+Kind = Literal["image", "retrieval", "combined", "control"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Kinds in the order of tables."""
+
+
+def kind_of(confidence: str) -> Kind:
+    """Kind of a confidence by its name.
+
+    An ``image`` confidence is known before there is a gallery. A ``retrieval`` confidence needs the ranking and the
+    gallery's labels, never the query's own. A ``combined`` one is made of both. A ``control`` serves for comparison.
+
+    Args:
+        confidence: Name in the column ``confidence`` of a table of results.
+
+    Example:
+        >>> kind_of("norm"), kind_of("margin"), kind_of("norm+margin"), kind_of("oracle")
+        ('image', 'retrieval', 'combined', 'control')
+    """
+    if confidence in CONTROLS:
+        return "control"
+    if confidence in RETRIEVAL_CONFIDENCES:
+        return "retrieval"
+    return "combined" if confidence.endswith((COMBINED, FITTED)) else "image"

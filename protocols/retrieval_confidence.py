@@ -1,0 +1,155 @@
+"""Retrieval confidences: what a ranking and the gallery's labels say about the answer, never the query's own label.
+
+An image confidence is known before there is a gallery; a retrieval confidence belongs to a query, a gallery and a
+scorer (similarity to rank by). It costs nothing: no training, and the ranking is there anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .ranking import Ranking
+from .scorers import Scorer
+
+_PAIRS = 1 << 11
+"""Pairs that are scored at a time: 4 MiB of vectors of 128 dimensions."""
+
+_DIGITS = 40
+"""Binary digits of the largest score that are kept: scores that differ by rounding alone (tied ones) become equal."""
+
+
+def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]:
+    """Retrieval confidences of the queries of a ranking by name, each finite, float64 ``[Q]``, higher = more confident.
+
+    * ``top1_score``: score of the nearest neighbour (as the distance to the best match, a strong baseline in place
+      recognition: Zaffar et al. 2024, arXiv:2404.00546).
+    * ``margin``: score of the nearest neighbour minus the best score of another class than its class (the difference
+      form of the ratio test of Lowe 2004, with the second nearest of another object). It is 0 if classes are tied for
+      the nearest place, and 0 if the gallery has no other class: there is nothing to compare with.
+    * ``agreement``: share of the k nearest that have the class of the nearest one
+      (:func:`~bench.protocols.answers.agreement`).
+    * ``spread``: score of the nearest minus that of the k-th nearest (of the last one, if there are fewer): how far the
+      best scores stand out (after the separation of the best scores of Miller et al. 2025, arXiv:2510.13464).
+
+    Scores are computed anew in float64 for three pairs per query, since a search proves the order of scores and not
+    their last digits.
+
+    Args:
+        scorer: The scorer that made the ranking.
+        ranking: The ranking, made with ``answers=k``.
+
+    Raises:
+        ValueError: If the ranking was made without answers, or a score is not finite.
+
+    Example:
+        >>> from .ranking import rank
+        >>> from .scorers import ScoreMatrix
+        >>> scorer = ScoreMatrix(torch.tensor([[9.0, 4.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]]))
+        >>> ranking = rank(scorer, torch.tensor([0, 0, 1]), depth=3, queries=torch.tensor([0]), answers=2)
+        >>> {name: values.tolist() for name, values in retrieval_confidences(scorer, ranking).items()}
+        {'top1_score': [4.0], 'margin': [3.0], 'agreement': [0.5], 'spread': [3.0]}
+    """
+    answers = ranking.answers
+    if answers is None:
+        raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
+    near = ranking.neighbours[:, : answers.k]
+    last = near.gather(1, (near >= 0).sum(1, keepdim=True) - 1).squeeze(1)
+    # A rival that does not exist, or is tied, is the nearest itself: the margin is exactly 0.
+    rival = torch.where(answers.tied | (answers.rival < 0), near[:, 0], answers.rival)
+    top, second, least = _scores(scorer, ranking.queries, torch.stack([near[:, 0], rival, last]).long())
+    # A rounding error must not make a difference negative.
+    return {
+        "top1_score": top,
+        "margin": (top - second).clamp_min(0.0),
+        "agreement": answers.agreement,
+        "spread": (top - least).clamp_min(0.0),
+    }
+
+
+def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
+    """Scores of queries ``[Q]`` with some gallery items each, ``[M, Q]``, equal for what is tied."""
+    places = torch.arange(len(queries)).split(max(1, _PAIRS // len(items)))
+    parts = [scorer.pairs(queries[i].repeat(len(items)), items[:, i].flatten()) for i in places]
+    scores = torch.cat([part.double().cpu().view(len(items), -1) for part in parts], dim=1)
+    if not torch.isfinite(scores).all():
+        raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores not finite")
+    step = 2.0 ** (math.frexp(float(scores.abs().max()))[1] - _DIGITS)
+    return (scores / step).round() * step
+
+
+def mean_rank(*confidences: Tensor) -> Tensor:
+    """Mean of the ranks that items have by several confidences, float64 ``[N]``, each from 1 (least confident) to N.
+
+    Tied items share the mean of their ranks. No confidence outweighs another by its scale, and nothing is fitted.
+
+    Args:
+        confidences: Confidences of the same items, each ``[N]``.
+
+    Example:
+        >>> mean_rank(torch.tensor([0.1, 0.3, 0.2]), torch.tensor([5.0, 9.0, 9.0])).tolist()
+        [1.0, 2.75, 2.25]
+    """
+    return torch.stack([_ranks(values) for values in confidences]).mean(0)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, group, size = np.unique(values.double().numpy(), return_inverse=True, return_counts=True)
+    last = np.cumsum(size)
+    return torch.from_numpy((last - (size - 1) / 2)[group])
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """Weights of two confidences, standardised, by which they tell right from wrong answers of other queries.
+
+    Attributes:
+        mean: Mean of each of the two, ``[2]``.
+        scale: Standard deviation of each, 1 if it is constant, ``[2]``.
+        weights: Weight of each, ``[2]``; 0 if there was nothing to fit.
+        found: Whether there were right and wrong answers to fit to.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    weights: Tensor
+    found: bool
+
+    @classmethod
+    def of(cls, first: Tensor, second: Tensor, correct: Tensor) -> LogisticFit:
+        """Fit a logistic regression with a unit Gaussian prior on the weights (L2 penalty, scikit-learn's default).
+
+        Args:
+            first: A confidence of queries of other classes than those that are tested, ``[Q]``.
+            second: Another confidence of these queries, ``[Q]``.
+            correct: Recall@1 of these queries, ``[Q]`` in [0, 1]; nan for queries without a positive, which are left
+                out. A fraction, which tied scores give, counts partly as right and partly as wrong.
+        """
+        counted = ~correct.isnan()
+        x = torch.stack([first.double(), second.double()], 1)[counted]
+        y = correct[counted].double()
+        mean = x.mean(0)
+        scale = x.std(0, correction=0)
+        scale = torch.where(scale > 0, scale, 1.0)
+        if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
+            return cls(mean, scale, torch.zeros(2, dtype=torch.float64), found=False)
+        from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
+
+        both = ((x - mean) / scale).numpy()
+        outcome, weight = np.repeat([1, 0], len(y)), torch.cat([y, 1.0 - y]).numpy()
+        fitted = LogisticRegression(tol=1e-8, max_iter=1000).fit(np.concatenate([both, both]), outcome, weight)
+        return cls(mean, scale, torch.from_numpy(fitted.coef_[0].copy()), found=True)
+
+    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
+        """Combined confidence of queries, ``[Q]``: the weighted sum of the two; 0 if there was nothing to fit.
+
+        Args:
+            first: The first confidence of these queries, ``[Q]``.
+            second: The second confidence, ``[Q]``.
+        """
+        x = torch.stack([first.double(), second.double()], 1)
+        return ((x - self.mean) / self.scale * self.weights).sum(1)

@@ -1,0 +1,297 @@
+"""Retrieval confidences against plain loops, over all orders of tied neighbours."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from bench.methods.distributions import PointMass, VonMisesFisher
+from bench.methods.scorers import DistributionScorer
+from bench.protocols.answers import NEAREST, answer_depth
+from bench.protocols.battery import run_battery
+from bench.protocols.confidence import confidence_auroc
+from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES, kind_of
+from bench.protocols.controls import random_confidence
+from bench.protocols.embeddings import Embeddings, Options
+from bench.protocols.known_tests import load_tests
+from bench.protocols.query_metrics import per_query
+from bench.protocols.ranking import full_depth, rank
+from bench.protocols.retrieval_confidence import LogisticFit, mean_rank, retrieval_confidences
+from bench.protocols.scorers import ScoreMatrix
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.stats import rankdata
+from torch.nn.functional import normalize
+
+
+def _found(scorer, labels, k=NEAREST, depth=1, **roles):
+    depth = max(depth, answer_depth(labels, k))
+    return retrieval_confidences(scorer, rank(scorer, labels, depth=depth, answers=k, **roles))
+
+
+def _orders(scores, others):
+    levels = sorted({scores[j] for j in others}, reverse=True)
+    groups = [[j for j in others if scores[j] == level] for level in levels]
+    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield [j for part in parts for j in part]
+
+
+def _by_definition(scores, labels, query, gallery, k):
+    """Means over the equally likely orders of ties, straight from the definitions."""
+    others = [j for j in gallery if j != query]
+    orders = list(_orders(scores, others))
+    total = dict.fromkeys(RETRIEVAL_CONFIDENCES, 0.0)
+    for order in orders:
+        top = order[0]
+        rivals = [scores[j] for j in order if labels[j] != labels[top]]
+        near = order[:k]
+        total["top1_score"] += scores[top]
+        total["margin"] += scores[top] - max(rivals) if rivals else 0.0
+        total["agreement"] += sum(labels[j] == labels[top] for j in near) / len(near)
+        total["spread"] += scores[top] - scores[near[-1]]
+    return {name: value / len(orders) for name, value in total.items()}
+
+
+@st.composite
+def tied_data(draw):
+    n = draw(st.integers(3, 7))
+    labels = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    cells = draw(st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n))
+    gallery = draw(st.sets(st.integers(0, n - 1), min_size=2))
+    return [[float(cells[i * n + j]) for j in range(n)] for i in range(n)], labels, sorted(gallery)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tied_data(), st.integers(1, 6), st.integers(1, 7))
+def test_values_are_the_means_over_all_orders_of_ties(data, k, depth):
+    scores, labels, gallery = data
+    found = _found(ScoreMatrix(torch.tensor(scores)), torch.tensor(labels), k, depth, gallery=torch.tensor(gallery))
+    for query in range(len(labels)):
+        for name, value in _by_definition(scores[query], labels, query, gallery, k).items():
+            assert found[name][query].item() == pytest.approx(value, abs=1e-11), (name, query)
+
+
+def _clustered(count=1200, classes=60, dim=8, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    x = torch.randn(classes, dim, generator=g, dtype=torch.float64)[labels]
+    return normalize(x + 0.8 * torch.randn(count, dim, generator=g, dtype=torch.float64), dim=1), labels
+
+
+@pytest.mark.parametrize("name", ["cosine", "mls"])
+def test_the_search_that_skips_most_of_the_gallery_finds_the_same(name):
+    x, labels = _clustered(count=2000, classes=400)
+    spread = 20 * torch.exp(torch.randn(len(x), generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    scorer = DistributionScorer(name, PointMass(x) if name == "cosine" else VonMisesFisher(x, spread))
+    found = _found(scorer, labels)
+    everyone = torch.arange(len(labels))
+    scores = scorer.matrix(everyone[:40], everyone)
+    for query in range(40):
+        expected = scores[query].clone()
+        expected[query] = -torch.inf
+        order = expected.argsort(descending=True)
+        top = labels[order[0]]
+        rival = order[(labels[order] != top).nonzero()[0, 0]]
+        by_hand = {
+            "top1_score": expected[order[0]],
+            "margin": expected[order[0]] - expected[rival],
+            "agreement": (labels[order[:NEAREST]] == top).double().mean(),
+            "spread": expected[order[0]] - expected[order[NEAREST - 1]],
+        }
+        for key, value in by_hand.items():
+            assert found[key][query].item() == pytest.approx(value.item(), abs=1e-9 * scores.abs().max().item()), key
+
+
+def test_nothing_depends_on_the_order_of_the_images():
+    x, labels = _clustered(count=300, classes=20)
+    x[40:60] = x[0:20]  # exact duplicates, of the same and of other classes
+    labels[50] = labels[11]
+    first = _found(DistributionScorer("cosine", PointMass(x)), labels)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(3))
+    again = _found(DistributionScorer("cosine", PointMass(x[order])), labels[order])
+    for name, values in first.items():
+        assert torch.equal(values[order], again[name]), name
+    assert len(first["top1_score"][:20].unique()) == 1  # 1 for every exact duplicate, whatever the rounding
+
+
+def test_the_querys_own_label_plays_no_part():
+    x, labels = _clustered(count=200, classes=10)
+    queries, gallery = torch.arange(50), torch.arange(50, 200)
+    scorer = ScoreMatrix(x @ x.T)
+    first = _found(scorer, labels, queries=queries, gallery=gallery)
+    other = labels.clone()
+    other[:50] = 9 - other[:50]
+    for name, values in _found(scorer, other, queries=queries, gallery=gallery).items():
+        assert torch.equal(values, first[name]), name
+
+
+def test_a_query_is_not_its_own_neighbour():
+    scores = torch.tensor([[9.0, 4.0, 1.0], [4.0, 9.0, 2.0], [1.0, 2.0, 9.0]])
+    assert _found(ScoreMatrix(scores), torch.tensor([0, 0, 1]))["top1_score"].tolist() == [4.0, 4.0, 2.0]
+
+
+def test_a_gallery_of_one_class_has_a_margin_of_nothing():
+    x, labels = _clustered(count=40, classes=4)
+    gallery = (labels == 2).nonzero().squeeze(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = _found(ScoreMatrix(x @ x.T), labels, gallery=gallery)
+    assert (found["margin"] == 0).all()
+    assert (found["agreement"] == 1).all()
+    assert all(torch.isfinite(values).all() for values in found.values())
+
+
+def test_a_gallery_smaller_than_k_is_taken_whole():
+    scores = torch.tensor([[0.0, 3.0, 2.0, 1.0]]).expand(4, 4).clone()
+    found = _found(ScoreMatrix(scores), torch.tensor([7, 5, 5, 6]))
+    assert found["agreement"][0].item() == pytest.approx(2 / 3)
+    assert found["spread"][0].item() == 2.0
+
+
+def test_one_constant_embedding_says_nothing():
+    x, labels = torch.ones(300, 4, dtype=torch.float64) / 2, torch.arange(300) % 3
+    ranking = rank(scorer := DistributionScorer("cosine", PointMass(x)), labels, depth=101, answers=NEAREST)
+    found = retrieval_confidences(scorer, ranking)
+    assert (found["margin"] == 0).all()
+    assert (found["spread"] == 0).all()
+    # The nearest has a class at random, of which 99 or 98 others are left for nine more places.
+    assert found["agreement"][0].item() == pytest.approx(0.1 + 0.9 * (99 * 98 + 2 * 100 * 99) / 299 / 298, abs=1e-12)
+    correct = per_query(ranking)["recall_at_1"]
+    for values in found.values():
+        assert confidence_auroc(values, correct) == pytest.approx(0.5)
+
+
+def test_a_ranking_that_is_too_shallow_is_refused():
+    x, labels = _clustered(count=60, classes=3)
+    with pytest.raises(ValueError, match="need a depth of at least 21, not 20"):
+        rank(ScoreMatrix(x @ x.T), labels, depth=20, answers=10)
+    with pytest.raises(ValueError, match="the ranking has no answers"):
+        retrieval_confidences(ScoreMatrix(x @ x.T), rank(ScoreMatrix(x @ x.T), labels, depth=20))
+
+
+def test_asking_for_answers_changes_no_ranking():
+    x, labels = _clustered()
+    plain = rank(ScoreMatrix(x @ x.T), labels, depth=30)
+    asked = rank(ScoreMatrix(x @ x.T), labels, depth=30, answers=5)
+    for name in ("neighbours", "relevant", "group", "beyond", "beyond_relevant", "positives"):
+        assert torch.equal(getattr(plain, name), getattr(asked, name))
+    shallow = per_query(rank(ScoreMatrix(x @ x.T), labels, depth=full_depth(labels)))
+    assert all(torch.equal(values, shallow[name]) for name, values in per_query(asked).items())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_mean_ranks_are_scipys(pairs):
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in zip(*pairs))
+    expected = (rankdata(a.numpy()) + rankdata(b.numpy())) / 2
+    assert mean_rank(a, b).tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+
+
+def test_kinds_never_mix():
+    labels = torch.tensor([0, 0, 1])
+    for name in ("margin", "agreement", "norm+margin", "norm+margin_fitted"):
+        with pytest.raises(ValueError, match="rename the image confidence"):
+            Embeddings(labels=labels, ids=("a", "b", "c"), confidences={name: torch.ones(3)})
+    kinds = {"method": "image", "given": "image", "spread": "retrieval", "method+margin": "combined"}
+    assert {name: kind_of(name) for name in kinds} == kinds
+
+
+def test_the_margin_finds_wrong_answers_that_a_random_order_does_not():
+    x, labels = _clustered(count=600, classes=30, dim=6)
+    ids = tuple(map(str, range(600)))
+    view = Embeddings(
+        labels=labels, ids=ids, scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")}, options=Options()
+    )
+    right = view.query_values("cosine", (1,))["recall_at_1"]
+    worth = {name: confidence_auroc(v, right) for name, v in view.retrieval_confidences("cosine").items()}
+    assert worth["agreement"] > 0.75
+    assert worth["margin"] > 0.6
+    assert abs(confidence_auroc(random_confidence(ids, 0), right) - 0.5) < 0.08
+
+
+def test_the_fit_is_that_of_a_plain_minimisation():
+    g = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 400, generator=g, dtype=torch.float64)
+    chance = torch.sigmoid(0.5 + 2.0 * first - second)
+    correct = (torch.rand(400, generator=g) < chance).double()
+    correct[:5], correct[5:9] = 0.5, torch.nan
+    fit = LogisticFit.of(first, 30.0 * second, correct)
+    x, y = np.stack([first, 30.0 * second], 1)[9:], correct.numpy()[9:]
+    x, y = np.concatenate([np.stack([first, 30.0 * second], 1)[:5], x]), np.concatenate([[0.5] * 5, y])
+    z = (x - x.mean(0)) / x.std(0)
+
+    def loss(w):
+        score = z @ w[:2] + w[2]
+        return (np.logaddexp(0, -score) * y + np.logaddexp(0, score) * (1 - y)).sum() + 0.5 * (w[:2] ** 2).sum()
+
+    best = minimize(loss, np.zeros(3), tol=1e-12).x
+    assert fit.weights.tolist() == pytest.approx(best[:2].tolist(), abs=1e-5)
+    assert fit.weights[0] > 0 > fit.weights[1]
+    assert fit(first, 30.0 * second)[9:].numpy() == pytest.approx((z @ best[:2])[5:], abs=1e-4)
+
+
+def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_weight():
+    x = torch.arange(6.0)
+    assert not LogisticFit.of(x, x, torch.ones(6)).found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = LogisticFit.of(torch.ones(6), x, torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert fit.found
+    assert fit.weights[0] == 0 < fit.weights[1]
+
+
+def _risk_rows(validation_right=False):
+    x, labels = _clustered(count=300, classes=20)
+    ids = tuple(map(str, range(300)))
+    confidences = {"norm": torch.rand(300, generator=torch.Generator().manual_seed(1)), "random": torch.rand(300)}
+    other = torch.nn.functional.one_hot(labels).double() if validation_right else x
+    validation = Embeddings(
+        labels=labels, ids=ids, confidences=confidences, scorers={"cosine": lambda: ScoreMatrix(other @ other.T)}
+    )
+    view = Embeddings(
+        labels=labels,
+        ids=ids,
+        confidences=confidences,
+        own_scorers=("cosine",),
+        scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine"), "l2": lambda: ScoreMatrix(x @ x.T, "l2")},
+        validation=validation,
+    )
+    return view, run_battery(view, load_tests(["risk"]))
+
+
+def test_every_scorer_has_retrieval_confidences_and_the_own_one_combined_ones_too():
+    view, rows = _risk_rows()
+    names = {scorer: {row["confidence"] for row in rows if row["scorer"] == scorer} for scorer in ("cosine", "l2")}
+    assert names["l2"] == set(RETRIEVAL_CONFIDENCES)
+    assert names["cosine"] == names["l2"] | {"norm", "random", "oracle", "norm+margin", "norm+margin_fitted"}
+    value = {
+        (row["confidence"], row["metric"], row["variant"]): row["value"] for row in rows if row["scorer"] == "cosine"
+    }
+    right = view.query_values("cosine", (1,))["recall_at_1"]
+    margin = view.retrieval_confidences("cosine")["margin"]
+    assert value["margin", "confidence_auroc", ""] == confidence_auroc(margin, right)
+    both = torch.from_numpy(rankdata(margin.numpy()) + rankdata(view.confidences["norm"].numpy()))
+    assert value["norm+margin", "confidence_auroc", ""] == pytest.approx(confidence_auroc(both, right))
+    # A random number adds nothing: the fit leaves it out, the mean of the ranks cannot.
+    assert value["norm+margin_fitted", "confidence_auroc", ""] > value["norm+margin", "confidence_auroc", ""]
+
+
+def test_a_fit_without_wrong_answers_is_a_gap():
+    _, rows = _risk_rows(validation_right=True)
+    fitted = [row for row in rows if row["confidence"] == "norm+margin_fitted"]
+    assert len(fitted) == 5
+    assert all(row["value"] != row["value"] for row in fitted)
+
+
+def test_filter_out_curves_of_the_margin_remove_queries_alone():
+    view, _ = _risk_rows()
+    rows = [r for r in run_battery(view, load_tests(["filter_out"])) if r["confidence"] == "margin"]
+    assert {row["variant"] for row in rows} == {"query_only"}
+    curve = {row["fraction"]: row["value"] for row in rows if row["metric"] == "filter_out_recall_at_1"}
+    right = view.query_values("cosine", (1,))["recall_at_1"]
+    margin = view.retrieval_confidences("cosine")["margin"]
+    for fraction, value in curve.items():
+        kept = margin.argsort(descending=True)[: round((1 - fraction) * 300)]
+        assert value == pytest.approx(right[kept].mean().item())
