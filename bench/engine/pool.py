@@ -21,18 +21,15 @@ killer's work for another program; a fleet that is preempted now and then still 
 
 
 class Worker(Protocol):
-    """The interface of a worker, which runs one job at a time.
-
-    Attributes:
-        usable: Whether it can take a job; a worker that cannot any more leaves its pool.
-        node: Name of its machine; empty if it is this one.
-    """
+    """The interface of a worker, which runs one job at a time."""
 
     @property
-    def usable(self) -> bool: ...  # noqa: D102
+    def usable(self) -> bool:
+        """Whether it can take a job; a worker that cannot any more leaves its pool."""
 
     @property
-    def node(self) -> str: ...  # noqa: D102
+    def node(self) -> str:
+        """Name of its machine; empty if it is this one."""
 
     async def start(self) -> None:
         """Start it; it returns once the worker can take a job."""
