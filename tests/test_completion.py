@@ -103,7 +103,8 @@ def test_the_options_of_run_are_in_sections_of_plain_text(columns, terminal):
     environment = os.environ | {"COLUMNS": columns, "TERM": terminal}
     shown = subprocess.run([BENCH, "run", "--help"], env=environment, capture_output=True, text=True).stdout
     titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
-    expected = ["What to run", "Settings", "Budget", "Tests", "Data and machine", "Results", "Other options"]
+    expected = ["What to run", "Settings", "Budget", "Tests", "Data and machine", "Several machines", "Results"]
+    expected.append("Other options")
     assert titles == expected
     assert shown.isascii()
     assert "\x1b" not in shown

@@ -281,7 +281,7 @@ def test_every_scorer_has_retrieval_confidences_and_the_own_one_combined_ones_to
 def test_a_fit_without_wrong_answers_is_a_gap():
     _, rows = _risk_rows(validation_right=True)
     fitted = [row for row in rows if row["confidence"] == "norm+margin_fitted"]
-    assert len(fitted) == 5
+    assert {row["metric"] for row in fitted} > {"aurc", "e_aurc", "augrc", "confidence_auroc"}
     assert all(row["value"] != row["value"] for row in fitted)
 
 
