@@ -165,7 +165,7 @@ class RayWorkers:
         try:
             await asyncio.wait_for(asyncio.shield(self._first), GONE)
         except TimeoutError:
-            self._say("no worker has started yet: nodes are being checked, or other programs hold their cores or GPUs")
+            self._say("no worker has started yet: nodes load torch and are checked, or others hold their cores or GPUs")
             await self._first
 
     async def run(
