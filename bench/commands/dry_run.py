@@ -10,7 +10,7 @@ from ..engine.estimate import estimate, readable
 from ..engine.launch import Launch
 from ..errors import UserError
 from ..planning.plan import Plan
-from ..resources import cores, pick_device, worker_count
+from ..resources import cores, worker_count
 from ..site import Site
 
 
@@ -80,7 +80,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
         site: Paths.
         launch: Choice of the workers; what a cluster would need is estimated for this machine.
     """
-    device = pick_device("cpu" if launch.device == "cpu" else "auto")
+    device = launch.device_here
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})
     seconds, disk, decode = 0.0, {}, {}

@@ -101,18 +101,17 @@ def reproduce(
     from ..engine.launch import Launch
     from ..reproduce.items import find_item
     from ..reproduce.rows import Options
-    from ..resources import pick_device
 
     named = find_item(name)
+    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall).resolved()
     site = site_of(
         results,
         plugin=plugin,
         data_root=data_root,
         weights=weights,
         allow_partial=allow_partial,
-        device=pick_device("auto" if launcher is Launcher.ray else device.value),
+        device=launch.device_here,
     )
-    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall).resolved()
     if named.item.kind == "drawing":
         raise typer.Exit(_drawing(named, results, dry_run))
     options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))

@@ -95,6 +95,8 @@ def status(
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        typer.echo(f"{results}: no trial, training or test has begun yet")
     for row in rows:
         typer.echo(
             f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"

@@ -64,6 +64,11 @@ class TrainJob(_Message):
             return ()
         return _files(self.site, self.spec.cell._replace(method=base.method), base.unit)
 
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """Its record, the file that it writes last."""
+        return (self.site.store.unit_dir(*self.unit) / RECORD,)
+
 
 class TestJob(_Message):
     """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results."""
@@ -85,6 +90,11 @@ class TestJob(_Message):
         """Files of other units that it reads: the weights and the records of the trained models."""
         units = dict.fromkeys(unit for spec in self.specs for unit in spec.train)
         return tuple(path for unit in units for path in _files(self.site, self.cell, unit))
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """The records of its tests, in each of their folders the file that is written last."""
+        return tuple(self.site.store.unit_dir(self.cell, "test", spec.id) / RECORD for spec in self.specs)
 
 
 class CheckJob(_Message):

@@ -57,6 +57,11 @@ class Launch:
         return replace(self, device=device)
 
     @property
+    def device_here(self) -> str:
+        """Device of what is timed on this machine, even if the workers are elsewhere: ``cpu`` or ``cuda``."""
+        return pick_device("auto" if self.launcher == "ray" and self.device == "cuda" else self.device)
+
+    @property
     def silence(self) -> float | None:
         """Seconds without progress after which a worker process is ended."""
         return None if self.stall is None else 60 * self.stall
@@ -119,7 +124,7 @@ def on_ray(launch: Launch, site: Site, plans: Iterable[Plan], roster: Roster, sa
             roster.place(str(site.store.unit_dir(*job.unit).relative_to(root)), node)
 
     pool = RayWorkers(
-        launch.address or "auto",
+        "auto" if launch.address is None else launch.address,
         Shares(launch.workers, launch.gpus_per_worker, launch.device),
         needs_of(plans, site, roster.token),
         there,

@@ -1,8 +1,8 @@
 """A pool of workers: jobs wait for a free worker, and are tried again if their worker dies.
 
 The pool is our own, since it does what executors do not: it kills running jobs at once, streams their progress, serves
-by priority, and asks again whether a job is needed when a worker is free for it. On one machine it takes half of the
-processor time and memory to start that Ray takes.
+by priority, and asks again whether a job is needed when a worker is free for it. On one machine it needs two thirds of
+the processor time of Ray to start and end, and half of its memory (benchmarks/launchers.py).
 """
 
 from __future__ import annotations

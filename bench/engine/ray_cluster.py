@@ -144,6 +144,7 @@ class RayWorkers:
         self._looks = 0
         self._first: asyncio.Future[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._end_looking: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Connect to the cluster, and wait for the first worker.
@@ -158,7 +159,7 @@ class RayWorkers:
         self._first = loop.create_future()
         await self._here.start()
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
-        watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
+        self._end_looking = watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
         assert driver is not None
         self._watching = asyncio.create_task(self._watch(seen, driver))
@@ -189,6 +190,7 @@ class RayWorkers:
 
         import ray
 
+        self._end_looking()
         starting = [member.starting for member in self._members.values() if member.starting is not None]
         tasks = [task for task in (self._watching, *starting) if task is not None]
         for task in tasks:

@@ -9,12 +9,11 @@ import queue
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..errors import UserError, first_line
+from ..errors import UserError, shortened
 from .ray_worker import Node
 
 T = TypeVar("T")
@@ -70,18 +69,18 @@ def connect(address: str) -> bool:
 
 
 def _advice(error: Exception) -> str:
-    said = " ".join(str(error).split())
+    said = " ".join(str(error).split()) or type(error).__name__
     if "Could not find any running Ray instance" in said:
         return "this machine belongs to no Ray cluster; start one (`ray start --head`), or join one on this machine"
     if "ersion mismatch" in said:
-        return f"nodes and driver need the same Ray and Python: {first_line(ValueError(said), 200)}"
+        return f"nodes and driver need the same Ray and Python: {shortened(said, 200)}"
     if "Failed to connect" in said:
         return (
             f"{said[:80]}: is it running, and is its token the same as here (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH)?"
         )
     if "node_ip_address" in said or "this IP address" in said:
         return "this machine is no node of that cluster; run `ray start --address=HOST:PORT` here first"
-    return first_line(ValueError(said), 200)
+    return shortened(said, 200)
 
 
 def _check_reachable(address: str) -> None:
@@ -116,28 +115,39 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
     return result
 
 
-def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> None:
-    """Report, from another thread and for ever, the nodes that are alive; nothing while the head does not answer.
+def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> Callable[[], None]:
+    """Report, from another thread, the nodes that are alive; nothing while the head does not answer.
 
     Args:
         seen: Called with the nodes after each look.
         pause: Seconds between two looks.
+
+    Returns:
+        A function that ends it.
     """
-
-    def look() -> None:
-        while True:
-            with contextlib.suppress(Exception):  # the head is gone, or this process ends
-                seen(_nodes())
-            time.sleep(pause)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-def _nodes() -> list[Node]:
     import ray
 
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            rows = None
+            with contextlib.suppress(Exception):  # the head is gone; silence says so
+                rows = ray.nodes()
+            if rows is not None:
+                nodes = _living(rows)
+                with contextlib.suppress(RuntimeError):  # whoever listens has just ended
+                    seen(nodes)
+            ended.wait(pause)
+
+    threading.Thread(target=look, daemon=True).start()
+    return ended.set
+
+
+def _living(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """The living nodes among those that Ray lists."""
     nodes = []
-    for row in ray.nodes():
+    for row in rows:
         if row["Alive"]:
             host, address = row["NodeManagerHostname"], row["NodeManagerAddress"]
             given = row.get("NodeName") or address

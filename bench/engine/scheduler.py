@@ -303,10 +303,9 @@ class Scheduler:
         return done is not None
 
     async def _appeared(self, job: TrainJob | TestJob) -> None:
-        """Wait for the record of a unit that another machine has written: a network file system can hide it."""
-        record = self.store.unit_dir(*job.unit) / RECORD
-        if self.site.hidden_for and not record.exists():
-            await asyncio.to_thread(visible, [record], self.site.hidden_for)
+        """Wait for records that another machine has written: a network file system can hide them."""
+        if self.site.hidden_for:
+            await asyncio.to_thread(visible, job.outputs, self.site.hidden_for)
 
     def _say_who_is_waited_for(self, claim: Path) -> None:
         there = holder(claim)

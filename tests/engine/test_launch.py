@@ -118,6 +118,7 @@ def test_what_this_machine_lacks_a_cluster_may_have(cards):
     [
         (Launch("ray", workers=999), "with 999 workers on cpu"),
         (Launch("ray", device="cuda"), f"with {cores()} workers on cpu"),
+        (Launch("ray", device="cpu"), f"with {cores()} workers on cpu"),
         (Launch("ray", device="cuda", gpus_per_worker=0.5), f"with {cores()} workers on cpu"),
         (Launch("local", workers=3, device="cpu"), "with 3 workers on cpu"),
     ],

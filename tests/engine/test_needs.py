@@ -225,6 +225,9 @@ def test_a_job_reads_the_weights_and_records_of_the_units_below(two_stages):
     inputs = TestJob(specs=tests, cell=head.cell, site=site).inputs
     assert {trained / RECORD, trained / WEIGHTS} <= set(inputs)
     assert len(inputs) == len(set(inputs)) == 2 * len(specs)
+    assert TrainJob(spec=specs[fold], site=site).outputs == (trained / RECORD,)
+    records = {site.store.unit_dir(head.cell, "test", spec.id) / RECORD for spec in tests}
+    assert set(TestJob(specs=tests, cell=head.cell, site=site).outputs) == records
 
 
 @pytest.mark.parametrize("hidden_for", [0.0, 30.0])

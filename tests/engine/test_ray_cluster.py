@@ -86,7 +86,7 @@ class Cluster:
     """A cluster whose nodes are what :meth:`see` said last."""
 
     def __init__(self, tmp_path):
-        self.said, self.made, self.see_nodes = [], [], None
+        self.said, self.made, self.see_nodes, self.looked_at = [], [], None, False
         self.root = tmp_path
 
     def workers(self, workers=None, gpus=None, device="auto"):
@@ -99,6 +99,10 @@ class Cluster:
             self.said.append,
             lambda job, node: None,
         )
+
+    def watch(self, seen, pause):
+        self.see_nodes, self.looked_at = seen, True
+        return lambda: setattr(self, "looked_at", False)
 
     async def connected(self, pool):
         """The task that starts a pool, once it looks at the nodes."""
@@ -131,7 +135,7 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_cluster, "RayWorker", FakeWorker)
     monkeypatch.setattr(ray_cluster, "LocalWorker", Here)
     monkeypatch.setattr(ray_cluster, "connect", lambda address: True)
-    monkeypatch.setattr(ray_cluster, "watch_nodes", lambda seen, pause: setattr(there, "see_nodes", seen))
+    monkeypatch.setattr(ray_cluster, "watch_nodes", there.watch)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(shutdown=lambda: None))
     return there
 
@@ -387,6 +391,7 @@ def test_a_cluster_without_room_is_an_error_after_a_while(cluster, nodes, shares
         await pool.stop()
 
     asyncio.run(run())
+    assert not cluster.looked_at
     assert [line for line in cluster.said if line.endswith("; waiting 3 s for nodes to join")] == cluster.said
     assert len(cluster.said) == 1
 

@@ -6,6 +6,7 @@ Ray itself is not needed here: it is missing, or made up.
 import queue
 import socket
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -144,7 +145,7 @@ def test_nodes_that_are_alive_are_reported_with_their_names_and_resources(ray):
     dead = {**row, "NodeID": "3", "Alive": False}
     ray.nodes = lambda: [row, named, dead]
     seen = queue.SimpleQueue()
-    watch_nodes(seen.put, 3600.0)
+    watch_nodes(seen.put, 3600.0)()
     assert seen.get(timeout=5) == [Node("1", "box (10.0.0.1)", 4.0, 1.0), Node("2", "left", 0.0, 0.0)]
 
 
@@ -160,5 +161,24 @@ def test_nothing_is_reported_while_the_head_does_not_answer(ray):
 
     ray.nodes = nodes
     seen = queue.SimpleQueue()
-    watch_nodes(seen.put, 0.01)
+    end = watch_nodes(seen.put, 0.01)
     assert seen.get(timeout=5) == []
+    end()
+
+
+def test_looking_ends_when_asked_and_outlives_a_listener_that_has_gone(ray):
+    """A thread that never ended was still looking while the interpreter was taken down."""
+    ray.nodes = list
+    looks = queue.SimpleQueue()
+
+    def gone(nodes):
+        looks.put(nodes)
+        raise RuntimeError("Event loop is closed")
+
+    end = watch_nodes(gone, 0.01)
+    assert [looks.get(timeout=5), looks.get(timeout=5)] == [[], []]
+    end()
+    watcher = [thread for thread in threading.enumerate() if "look" in thread.name]
+    for thread in watcher:
+        thread.join(5)
+        assert not thread.is_alive()

@@ -28,7 +28,7 @@ from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
 from bench.store.files import sha256, write_atomic
-from bench.store.folder import RECORD, WEIGHTS, Store
+from bench.store.folder import WEIGHTS, Store
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -387,21 +387,25 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     assert len(outcome.failures) == 2
 
 
+@pytest.mark.parametrize("folds", [1, 2])
 @pytest.mark.parametrize("hidden_for", [0.0, 30.0])
-def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, tmp_path, monkeypatch):
-    """A network file system can show it a while after the worker has said that it is there."""
+def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, folds, tmp_path, monkeypatch):
+    """A network file system can show it a while after the worker has said that it is there.
+
+    With two folds there are two tests of a seed, and the record of the second one is hidden.
+    """
 
     class Hiding(Fake):
         async def run(self, job, *arguments):
             done = await super().run(job, *arguments)
-            record = job.site.store.unit_dir(*job.unit) / RECORD
+            record = job.outputs[-1]
             hidden = record.rename(record.with_name("hidden"))
             if hidden_for:
                 threading.Timer(0.1, hidden.rename, [record]).start()
             return done
 
     monkeypatch.setattr("bench.engine.needs.LOOK", 0.02)
-    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None, folds=folds)
     site = site.model_copy(update={"hidden_for": hidden_for})
     outcome = asyncio.run(Scheduler(plans, site, Hiding(), Quiet()).execute())
     if hidden_for:

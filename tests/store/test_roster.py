@@ -158,6 +158,12 @@ def test_status_shows_the_node(claims, tmp_path, capsys):
     assert [line.endswith(", at work on node a\\x1b[2J") for line in lines] == [True, False]
 
 
+def test_status_of_a_folder_without_a_unit_says_so(tmp_path, capsys):
+    Store(tmp_path).mark("reality_check", 1)
+    assert main(["status", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: no trial, training or test has begun yet\n"
+
+
 def test_the_check_of_a_folder_does_not_mind_rosters(claims, tmp_path, capsys):
     Store(tmp_path).mark("reality_check", 1)
     _, roster = _after(tmp_path, claims.name, (UNIT, "a"))
