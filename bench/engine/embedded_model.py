@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..datasets.corruptions.apply import corrupted
 from ..datasets.image_set import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
@@ -22,6 +20,7 @@ from ..protocols.scorers import MeanScorer, Scorer
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell
+from .corrupted_images import CorruptedImages
 from .networks import check_finite, embed, load_model
 from .running import PatientScorer, Running
 
@@ -60,8 +59,7 @@ class EmbeddedModel:
         unit: str,
         cell: Cell,
         site: Site,
-        quality: Mapping[str, Tensor],
-        seeds: Mapping[str, int],
+        corrupted: Mapping[str, CorruptedImages],
         running: Running,
     ) -> EmbeddedModel:
         """Embed the test images, clean and corrupted, and the validation images with a trained model.
@@ -70,9 +68,7 @@ class EmbeddedModel:
             unit: Id of the training.
             cell: Protocol, data set and method of the training.
             site: Paths and device.
-            quality: 1 - severity of each test image (for the crop, the fraction of the side that is kept), ``[N]``, by
-                name of the corruption.
-            seeds: Seed of the random draws of each corruption, by its name.
+            corrupted: Test images under each corruption, by its name.
             running: Progress of the test.
 
         Raises:
@@ -86,8 +82,7 @@ class EmbeddedModel:
             "test": (tests.evaluation, len(tests)),
             "val": (validation.evaluation, len(validation)),
         }
-        for kind, left in quality.items():
-            loaders[f"test_{kind}"] = (partial(_corrupted, tests, kind, left, seeds[kind]), len(tests))
+        loaders |= {f"test_{kind}": (images.evaluation, len(images)) for kind, images in corrupted.items()}
         embedded = {
             split: _embedded(split, model, load, count, site.device, running)
             for split, (load, count) in loaders.items()
@@ -142,11 +137,6 @@ def _embedded(
     except NonFiniteEmbeddings as error:
         raise UnitFailed(f"split {split}: {error}") from error
     return embedded
-
-
-def _corrupted(images: ImageSet, kind: str, left: Tensor, seed: int, index: Tensor) -> Tensor:
-    """Corrupted test images at some rows, converted to the input of a network."""
-    return corrupted(images, kind, index, left[index], seed)
 
 
 class ConcatenatedModels:

@@ -13,7 +13,6 @@ from statistics import fmean
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets.corruptions.severity import draw_quality, manifest_sha256
 from ..datasets.image_set import ImageSet
 from ..methods.distributions.arrays import to_arrays
 from ..protocols._base import Tests
@@ -28,6 +27,7 @@ from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
+from .corrupted_images import CorruptedImages
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
 from .running import Running
@@ -41,9 +41,7 @@ class TestImages:
 
     Attributes:
         images: The clean images.
-        severity: Smallest and largest severity, by name of the corruption.
-        quality: 1 - severity of each image, ``[N]``, by name of the corruption.
-        seeds: Seed of the random draws, by name of the corruption.
+        corrupted: The images under each corruption, by its name.
         noise: Random numbers that serve as the control confidence ``random``, ``[N]``.
         view: Labels, ids, queries, gallery and options of the tests, which clean and corrupted images have in common.
     """
@@ -51,9 +49,7 @@ class TestImages:
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     images: ImageSet
-    severity: Mapping[str, tuple[float, float]]
-    quality: Mapping[str, Tensor]
-    seeds: Mapping[str, int]
+    corrupted: Mapping[str, CorruptedImages]
     noise: Tensor
     view: Embeddings
 
@@ -68,9 +64,9 @@ class TestImages:
         """
         name = train.dataset
         images: ImageSet = site.dataset(name, train.view).test()
-        severity = tests.corruptions
-        seeds = {kind: seed_for("crops" if kind == "crop" else kind, name) for kind in severity}
-        quality = {kind: draw_quality(kind, images.ids, seeds[kind], *severity[kind]) for kind in severity}
+        corrupted = {
+            kind: CorruptedImages.of(images, name, kind, severity) for kind, severity in tests.corruptions.items()
+        }
         view = Embeddings(
             labels=images.labels,
             ids=images.ids,
@@ -86,7 +82,7 @@ class TestImages:
             ),
         )
         noise = random_confidence(images.ids, seed_for("random confidence", name, train.replicate))
-        return cls(images, severity, quality, seeds, noise, view)
+        return cls(images, corrupted, noise, view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
         """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``.
@@ -128,7 +124,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
     if first is None:
         raise FileNotFoundError(f"training unit {units[0]} has no record")
     images = TestImages.of(first.spec, specs[0].tests, site)
-    members = [EmbeddedModel.of(unit, cell, site, images.quality, images.seeds, running) for unit in units]
+    members = [EmbeddedModel.of(unit, cell, site, images.corrupted, running) for unit in units]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
@@ -146,7 +142,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
             manifests={"test": images.images.manifest_sha256()} | _manifests(members),
             corruptions=_corruptions(images),
             rows=tuple(_without_nan(item) for item in rows),
-            curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.quality},
+            curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.corrupted},
             environment=environment(site, started, running),
             finished=time.time(),
         )
@@ -173,7 +169,7 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
     if isinstance(model, EmbeddedModel):
         validation = _validation_view(model, images, spec)
         rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
-    for kind in ("", *images.quality):
+    for kind in ("", *images.corrupted):
         split = f"test_{kind}" if kind else "test"
         view = _view(model, kind, images, spec, validation)
         rows += [{"split": split, **item} for item in run_battery(view, tests)]
@@ -211,14 +207,14 @@ def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -
 def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validation: Embeddings | None) -> Embeddings:
     """Test images with a corruption, or clean ones, as the tests see them."""
     split = f"test_{kind}" if kind else "test"
-    quality = Quality(values=images.quality[kind], kind=kind, clean=model.confidence["test"]) if kind else None
+    shown, clean = images.corrupted.get(kind), model.confidence["test"]
     return replace(
         images.view,
         scorers={name: partial(model.scorer, name, split) for name in _scorer_names(model, spec)},
         own_scorers=(model.method.scorer,),
         confidences=images.confidences(model, split),
         directions=partial(model.unit_vectors, split),
-        quality=quality,
+        quality=None if shown is None else Quality(values=shown.quality, kind=kind, clean=clean),
         validation=validation,
         validation_split=model.validation_split,
         candidates=partial(model.modes, split) if spec.tests.reranked else None,
@@ -322,18 +318,15 @@ def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
 
 def _corruptions(images: TestImages) -> dict[str, Corrupted]:
     return {
-        kind: Corrupted(
-            severity=images.severity[kind],
-            seed=images.seeds[kind],
-            sha256=manifest_sha256(images.images.ids, quality, images.seeds[kind]),
-        )
-        for kind, quality in images.quality.items()
+        kind: Corrupted(severity=shown.severity, seed=shown.seed, sha256=shown.manifest_sha256())
+        for kind, shown in images.corrupted.items()
     }
 
 
 def _curve(kind: str, model: Model, images: TestImages) -> Curve:
     confidences = images.confidences(model, f"test_{kind}")
-    severity, ranks = ranks_by_severity(confidences, images.quality[kind], images.severity[kind])
+    shown = images.corrupted[kind]
+    severity, ranks = ranks_by_severity(confidences, shown.quality, shown.severity)
     return Curve(severity=tuple(severity), rank={name: tuple(values) for name, values in ranks.items()})
 
 
@@ -352,9 +345,12 @@ def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestIma
         arrays = {"labels": images.images.labels}
         roles = {"queries": images.images.queries, "gallery": images.images.gallery}
         arrays |= {name: rows for name, rows in roles.items() if rows is not None}
-        arrays |= {f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": q for kind, q in images.quality.items()}
+        arrays |= {
+            f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": shown.quality
+            for kind, shown in images.corrupted.items()
+        }
         distribution = ""
-        for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.quality)):
+        for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.corrupted)):
             distribution, parameters = to_arrays(member.embeddings[split])
             confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
             arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}

@@ -49,7 +49,7 @@ def _rows_of_run(x, labels, variance, ids):
         validation=images,
         device="cpu",
     )
-    test_images = TestImages(images, {}, {}, {}, noise, replace(view))
+    test_images = TestImages(images, {}, noise, replace(view))
     spec = SimpleNamespace(tests=Tests(groups=known_groups()), scorers=())
     return [row for row in rows_of_model(model, test_images, spec) if row["split"] == "test"]
 
