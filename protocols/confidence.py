@@ -269,16 +269,17 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
         yield from risk_rows(values, of_images, scorer=scorer)
     of_ranking = view.retrieval_confidences(scorer)
     combined: dict[str, Tensor] = {}
-    gaps: dict[str, Tensor] = {}
+    gaps: set[str] = set()
     for name, confidence in of_images.items():
         if kind_of(name) == "image":
             combined[f"{name}{COMBINED}"] = mean_rank(confidence, of_ranking["margin"])
             fit = _fit_on_validation(view, scorer, name)
             if fit is not None:
-                (combined if fit.found else gaps)[f"{name}{FITTED}"] = fit(confidence, of_ranking["margin"])
-    yield from risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False)
-    for line in risk_rows(values, gaps, scorer=scorer, oracle=False):
-        yield {**line, "value": math.nan}
+                combined[f"{name}{FITTED}"] = fit(confidence, of_ranking["margin"])
+                gaps |= set() if fit.found else {f"{name}{FITTED}"}
+    # Gaps keep their place: rows of several models are averaged one by one.
+    for line in risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False):
+        yield {**line, "value": math.nan} if line["confidence"] in gaps else line
 
 
 def _fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:

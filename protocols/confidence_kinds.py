@@ -7,6 +7,12 @@ from typing import Literal, get_args
 CONTROLS = ("random", "oracle")
 """Names of the control confidences."""
 
+OWN = "method"
+"""Name of the image confidence that a method learns, such as the negative log variance."""
+
+FREE_IMAGE_CONFIDENCES = ("norm", "max_cosine", "max_probability", "neg_entropy")
+"""Names of the image confidences that networks have without learning one, in the order of tables."""
+
 RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread")
 """Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""
 

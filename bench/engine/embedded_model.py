@@ -29,8 +29,8 @@ from .running import PatientScorer, Running
 class EmbeddedModel:
     """Embeddings and confidences of one trained model on every split of the images that the tests need.
 
-    The splits are the clean test images (``test``), the test images under a corruption (``test_`` and its name) and the
-    validation images (``val``).
+    The splits are the clean test images (``test``), the clean validation images (``val``), and both under a corruption
+    (``test_`` or ``val_`` and its name).
 
     Attributes:
         method: The method, with its parameters.
@@ -39,7 +39,7 @@ class EmbeddedModel:
         options: Trained parameters of the method's scorer, by name, such as the scale and bias of hedged instance
             embeddings.
         trained: Record (specification and results) of the training.
-        validation: The images of the split ``val``.
+        validation: The clean validation images.
         device: Where matrices of scores are computed.
         running: Progress of the test.
     """
@@ -62,13 +62,13 @@ class EmbeddedModel:
         corrupted: Mapping[str, CorruptedImages],
         running: Running,
     ) -> EmbeddedModel:
-        """Embed the test images, clean and corrupted, and the validation images with a trained model.
+        """Embed the test images and the validation images with a trained model, clean and corrupted.
 
         Args:
             unit: Id of the training.
             cell: Protocol, data set and method of the training.
             site: Paths and device.
-            corrupted: Test images under each corruption, by its name.
+            corrupted: Test images under each corruption, by its name. Validation images get the same corruptions.
             running: Progress of the test.
 
         Raises:
@@ -82,7 +82,10 @@ class EmbeddedModel:
             "test": (tests.evaluation, len(tests)),
             "val": (validation.evaluation, len(validation)),
         }
-        loaders |= {f"test_{kind}": (images.evaluation, len(images)) for kind, images in corrupted.items()}
+        for kind, images in corrupted.items():
+            held_out = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
+            loaders[f"test_{kind}"] = (images.evaluation, len(images))
+            loaders[f"val_{kind}"] = (held_out.evaluation, len(held_out))
         embedded = {
             split: _embedded(split, model, load, count, site.device, running)
             for split, (load, count) in loaders.items()
@@ -108,7 +111,7 @@ class EmbeddedModel:
 
         Args:
             name: Name of the scorer, such as ``cosine``.
-            split: Name of the split, such as ``test`` or ``val``.
+            split: Name of the split, such as ``test`` or ``val_crop``.
         """
         scorer = DistributionScorer(name, self.embeddings[split], self.options, self.device)
         return PatientScorer(scorer, self.running)
@@ -160,7 +163,7 @@ class ConcatenatedModels:
                 for name in members[0].confidence[split]
             }
             for split in members[0].confidence
-            if split != "val"
+            if split.startswith("test")
         }
 
     @property

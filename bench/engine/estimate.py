@@ -123,7 +123,7 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         loading = reading.image * len(rows)
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
-    test = ((1 + len(plan.testing.tests.corruptions)) * len(tests) + len(data.val)) * one_image
+    test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
     return Estimate(one_step, one_image, training, features_once, test, reading.decode, reading.cache_bytes)
 
 

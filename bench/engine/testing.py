@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..methods.distributions.arrays import to_arrays
 from ..protocols._base import Tests
 from ..protocols.battery import run_battery
 from ..protocols.controls import random_confidence
+from ..protocols.declare import EmbeddingTest
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
@@ -81,8 +82,7 @@ class TestImages:
                 nearest_roc_point=tests.nearest_roc_point,
             ),
         )
-        noise = random_confidence(images.ids, seed_for("random confidence", name, train.replicate))
-        return cls(images, corrupted, noise, view)
+        return cls(images, corrupted, _noise(images, train), view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
         """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``.
@@ -92,6 +92,10 @@ class TestImages:
             split: ``test`` for clean images, ``test_`` and the name of a corruption for others.
         """
         return {**model.confidence[split], "random": self.noise}
+
+
+def _noise(images: ImageSet, train: TrainSpec) -> Tensor:
+    return random_confidence(images.ids, seed_for("random confidence", train.dataset, train.replicate))
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
@@ -154,9 +158,10 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
 
     The columns are ``split``, ``metric``, ``value``, ``scorer``, ``confidence``, ``variant``, ``fraction``,
     ``n_queries`` and ``n_lone`` (:class:`bench.protocols.rows.SplitRow`). The rows are all tests on the clean test
-    images (split ``test``) and on those under each corruption (``test_`` and its name), and MAP@R on the validation
-    classes (split ``val``). Concatenated models have no validation classes. If every class but the test classes was
-    trained on, the validation images are some of the training images, and their split is ``train``.
+    images (split ``test``) and on those under each corruption (``test_`` and its name), MAP@R on the validation classes
+    (split ``val``), and the tests of confidences on them under the method's own scorer, clean (``val``) and corrupted
+    (``val_`` and the name). Concatenated models have no validation classes. If every class but the test classes was
+    trained on, the validation images are some of the training images, and the splits are ``train`` and so on.
 
     Args:
         model: The embedded images of the model.
@@ -169,6 +174,7 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
     if isinstance(model, EmbeddedModel):
         validation = _validation_view(model, images, spec)
         rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
+        rows += _confidences_on_validation(model, images, validation, tests)
     for kind in ("", *images.corrupted):
         split = f"test_{kind}" if kind else "test"
         view = _view(model, kind, images, spec, validation)
@@ -188,19 +194,41 @@ def _validation_row(model: EmbeddedModel, images: int) -> Row:
     )
 
 
+def _confidences_on_validation(
+    model: EmbeddedModel, images: TestImages, clean: Embeddings, tests: Iterable[EmbeddingTest]
+) -> Iterator[SplitRow]:
+    """Rows of the tests of confidences on the validation images, clean and corrupted, by the method's own scorer."""
+    own, judging = model.method.scorer, [test for test in tests if test.group == "risk"]
+    for kind in ("", *images.corrupted):
+        ending = f"_{kind}" if kind else ""
+        view = clean
+        if kind:
+            split = f"val{ending}"
+            confidences = {**model.confidence[split], "random": clean.confidences["random"]}
+            scorers = {own: partial(model.scorer, own, split)}
+            view = replace(clean, scorers=scorers, confidences=confidences, clean=False)
+        for item in run_battery(view, judging, (own,)):
+            yield {"split": f"{model.validation_split}{ending}", **item}
+
+
 def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
     """The method's own scorer first."""
     return tuple(dict.fromkeys([model.method.scorer, "cosine", *spec.scorers]))
 
 
 def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
-    """Validation classes as the tests see them: they give thresholds, and the weights of combined confidences."""
+    """Clean images of validation classes as the tests see them: they give thresholds and weights of confidences.
+
+    The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
+    """
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
         scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
-        confidences=model.confidence["val"],
+        own_scorers=(model.method.scorer,),
+        confidences={**model.confidence["val"], "random": _noise(model.validation, model.trained.spec)},
         seed=images.view.seed,
+        options=Options(filter_fractions=()),
     )
 
 

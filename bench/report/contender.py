@@ -89,6 +89,22 @@ def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -
         yield rows
 
 
+def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:
+    """Names of contenders that tell them apart: labels, with the setting if several have the same label.
+
+    Args:
+        contenders: Contenders of one table.
+    """
+    labels = [contender.label for contender in contenders]
+    _, own = split_pinned([contender.pinned for contender in contenders])
+    return {
+        each: ", ".join(filter(None, [each.label, each.network, each.tuning, pinned]))
+        if labels.count(each.label) > 1
+        else each.label
+        for each, pinned in zip(contenders, own)
+    }
+
+
 def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:
     """Split pinned values (settings that the user fixed) into those that all rows share and those of single rows.
 

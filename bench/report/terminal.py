@@ -1,7 +1,8 @@
-"""Tables on the terminal: the comparison, the scorers, paired differences."""
+"""Tables on the terminal: the comparison, the verdicts, the scorers, paired differences."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -11,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
-from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
-from .contender import Contender, by_contender, split_pinned
+from .contender import Contender, by_contender, distinct_labels, split_pinned
 from .pairing import COMMON, SIDES
-from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
+from .seeds import COMPARED, ComparedColumn, SeedStatistics
+from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict, verdicts
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
@@ -38,7 +39,7 @@ def new_table(title: str | Text) -> Table:
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the comparison of methods, the worth of their confidences, and MAP@R by scorer.
+    """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer.
 
     Args:
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
@@ -48,7 +49,7 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
         console: Where to print.
     """
     print_comparison(comparison(frame, roles), console)
-    print_confidences(frame, roles, console)
+    print_verdicts(verdicts(frame, roles), console)
     print_scorers(frame, roles, console)
 
 
@@ -98,38 +99,47 @@ def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Ite
             yield Text(value.text(column.percent, brief=True), style=style)
 
 
-def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
-
-    The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
-    crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
+def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
+    """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops.
 
     Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
         console: Where to print.
     """
-    judged = frame[frame["metric"] == "confidence_auroc"].merge(roles, on="unit")
-    for dataset, rows in judged.groupby("dataset", sort=True):
-        split = "test_crop" if "test_crop" in set(rows["split"]) else "test"
-        rows = rows[rows["split"] == split]
-        if not rows["confidence"].isin(RETRIEVAL_CONFIDENCES).any():
-            continue
-        images = "centre crops" if split == "test_crop" else "clean images"
-        title = f"{printable(str(dataset))}: AUROC of Recall@1 being right, {images}, mean over seeds"
-        table = new_table(Text(f"{title}\n(image: known before any gallery; retrieval: needs ranking and labels)"))
-        table.add_column("method", no_wrap=True)
-        for kind, names in (("image", ("own",)), ("retrieval", RETRIEVAL_CONFIDENCES), ("combined", ("own+margin",))):
-            for name in names:
-                table.add_column(f"{kind}\n{name.replace('_', ' ')}", justify="right", no_wrap=True)
-        for group in seed_groups(rows):
-            shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
-            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
-            texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
-            table.add_row(plain(group.contender.label), *texts)
-        console.print(table)
+    tables: dict[tuple[str, str], list[Verdict]] = {}
+    for each in answers:
+        if each.split in IMAGES:
+            tables.setdefault((each.contender.dataset, IMAGES[each.split]), []).append(each)
+    for (dataset, images), rows in tables.items():
+        console.print(_verdict_table(dataset, images, rows))
+
+
+def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
+    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
+    title = f"{printable(dataset)}, {images}: is the own confidence worth it?\n{ABOUT_VERDICTS}"
+    title += f"\n{ON_TEST}" if any(row.on_test for row in rows) else ""
+    table = new_table(Text(title))
+    # Only names are shortened: the rest is made to fit.
+    table.add_column("method", overflow="fold")
+    for heading in ("own", "best free", "own - free"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for question, heading in QUESTIONS.items():
+        table.add_section()
+        table.add_row(Text(heading, style="italic"))
+        for row in rows:
+            if row.question == question:
+                table.add_row(*_verdict_cells(row, names[row.contender]))
+    return table
+
+
+def _verdict_cells(row: Verdict, name: str) -> Iterable[Text]:
+    texts = row.texts
+    yield plain(f"  {texts.ending}" if texts.ending else name)
+    yield from map(plain, (texts.own, texts.free, texts.difference))
+    # A method without a confidence has "-" for it, which says enough.
+    verdict = textwrap.fill(texts.verdict, 12) if row.challenger else "-"
+    yield Text(verdict, style="bold" if row.verdict == "worth it" else "")
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
