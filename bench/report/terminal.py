@@ -119,7 +119,8 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
     title = f"{printable(dataset)}, {images}: is the own confidence worth it?\n{ABOUT_VERDICTS}"
     title += f"\n{ON_TEST}" if any(row.on_test for row in rows) else ""
     table = new_table(Text(title))
-    # Only names are shortened: the rest is made to fit.
+    table.padding = 0  # for 80 columns
+    # Only names are wrapped: the rest is made to fit.
     table.add_column("method", overflow="fold")
     for heading in ("own", "best free", "own - free"):
         table.add_column(heading, justify="right", no_wrap=True)
