@@ -119,26 +119,28 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
     title = f"{printable(dataset)}, {images}: is the own confidence worth it?\n{ABOUT_VERDICTS}"
     title += f"\n{ON_TEST}" if any(row.on_test for row in rows) else ""
     table = new_table(Text(title))
-    # Only names are shortened: the rest is made to fit.
+    table.padding = 0  # for 80 columns
+    # Only names are wrapped: the rest is made to fit.
     table.add_column("method", overflow="fold")
     for heading in ("own", "best free", "own - free"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
+    width = 12 if any(row.difference and row.difference.n > 1 for row in rows) else 24  # intervals take room
     for question, heading in QUESTIONS.items():
         table.add_section()
         table.add_row(Text(heading, style="italic"))
         for row in rows:
             if row.question == question:
-                table.add_row(*_verdict_cells(row, names[row.contender]))
+                table.add_row(*_verdict_cells(row, names[row.contender], width))
     return table
 
 
-def _verdict_cells(row: Verdict, name: str) -> Iterable[Text]:
+def _verdict_cells(row: Verdict, name: str, width: int) -> Iterable[Text]:
     texts = row.texts
     yield plain(f"  {texts.ending}" if texts.ending else name)
     yield from map(plain, (texts.own, texts.free, texts.difference))
     # A method without a confidence has "-" for it, which says enough.
-    verdict = textwrap.fill(texts.verdict, 12) if row.challenger else "-"
+    verdict = textwrap.fill(texts.verdict, width) if row.challenger else "-"
     yield Text(verdict, style="bold" if row.verdict == "worth it" else "")
 
 

@@ -31,12 +31,11 @@ IMAGES = {"test": "clean images", "test_crop": "centre crops"}
 """Splits that the terminal shows, with their names in titles; the files have every split."""
 
 ABOUT_VERDICTS = (
-    "AUROC of Recall@1 being right; own - free over seeds [95 % t-interval];\n"
-    "best free: the one that is best on validation classes"
+    "AUROC of Recall@1 being right; best free: chosen by validation;\nown - free: mean over seeds [95 % t-interval]"
 )
 """Legend of the tables of verdicts."""
 
-ON_TEST = "(in brackets: the one that is best on test, if validation cannot choose)"
+ON_TEST = "(in brackets: best on test, if validation cannot choose)"
 """Rest of the legend, for tables with rivals in brackets."""
 
 CHALLENGERS: Mapping[Question, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from bench.report.breakdowns import confidences
 from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
-from bench.report.terminal import print_comparison, print_confidences, print_scorers
+from bench.report.terminal import print_comparison, print_scorers
 from bench.store.records import COLUMNS
 from rich.console import Console
 
@@ -130,27 +130,6 @@ def _judged():
     elsewhere = [("point", "", 0, "margin", judged | {"scorer": "l2"}, 0.1)]
     elsewhere += [("point", "", 0, "margin", judged | {"split": "test"}, 0.2)]
     return _frame([*lines, *elsewhere])
-
-
-def test_the_terminal_tells_retrieval_confidences_from_those_of_images():
-    out = io.StringIO()
-    print_confidences(*_judged(), Console(file=out, width=80))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "d: AUROC of Recall@1 being right, centre crops, mean over seeds"
-    kinds = next(line.split() for line in lines if line.split().count("retrieval") == 4)
-    assert kinds == ["image", *["retrieval"] * 4, "combined"]
-    body = {line.split()[0]: line.split()[1:] for line in lines if line.startswith((" point", " normal"))}
-    # own, top-1 score, margin, agreement, spread, own + margin
-    assert body["point"] == ["55.0", "-", "85.0", "75.0", "-", "80.0"]
-    assert body["normal"] == ["(point)", "65.0", "-", "85.0", "75.0", "-", "-"]
-
-
-def test_results_from_before_retrieval_confidences_have_no_such_table():
-    frame, roles = _judged()
-    out = io.StringIO()
-    print_confidences(frame[frame["confidence"].isin(["norm", "method", "random"])], roles, Console(file=out))
-    assert out.getvalue() == ""
 
 
 def test_the_table_of_confidences_names_their_kind():
