@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from ..store.records import TrialRecord
 from ..store.specs import TuneFor
@@ -28,7 +28,7 @@ def objectives(tune_for: TuneFor, trial: TrialRecord) -> tuple[float, ...] | Non
     return values if len(values) == len(found) else None
 
 
-def choose(tune_for: TuneFor, trials: Iterable[TrialRecord]) -> TrialRecord | None:
+def choose(tune_for: TuneFor, trials: Collection[TrialRecord]) -> TrialRecord | None:
     """The trial whose setting a study chooses; None if all of them failed.
 
     For ``retrieval`` it is the trial with the highest value, for ``confidence`` the one with the highest AUROC of the

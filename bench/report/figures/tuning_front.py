@@ -75,10 +75,9 @@ def on_front(points: np.ndarray) -> np.ndarray:
         >>> on_front(np.array([[0.1, 0.9], [0.5, 0.5], [0.4, 0.5], [0.5, 0.5]])).tolist()
         [True, True, False, True]
     """
-    others, own = points[None, :, :], points[:, None, :]
-    dominated = ((others >= own).all(-1) & (others > own).any(-1)).any(1)
-    marked: np.ndarray = ~dominated
-    return marked
+    (x, y), (own_x, own_y) = points.T, points.T[:, :, None]
+    dominates = (x >= own_x) & (y >= own_y) & ((x > own_x) | (y > own_y))
+    return np.array([not row.any() for row in dominates])
 
 
 def _front_rows(studies: Sequence[Study]) -> pd.DataFrame:
