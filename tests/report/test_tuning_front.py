@@ -58,8 +58,8 @@ def test_the_front_figure_marks_the_choice_the_best_map_at_r_and_the_band(studie
     assert frame.index[frame["on_front"]].tolist() == [0, 1, 3]
     (axis,) = [axis for axis in drawing.figure.axes if axis.get_visible()]
     lines = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
-    assert lines["chosen (trial 3)"] == [[0.545, 0.58]]
-    assert lines["best MAP@R (trial 1)"] == [[0.55, 0.5]]
+    assert lines["chosen"] == [[0.545, 0.58]]
+    assert lines["best MAP@R"] == [[0.55, 0.5]]
     assert lines["Pareto front"] == [[0.5, 0.6], [0.545, 0.58], [0.55, 0.5]]
     (band,) = [patch for patch in axis.patches if patch.get_label() == "one point of MAP@R"]
     assert band.get_extents().transformed(axis.transData.inverted()).intervalx == pytest.approx([0.54, 0.55])
@@ -81,7 +81,7 @@ def test_the_history_shows_what_each_study_tunes_for(studies):
     map_at_r, auroc = [0.5, 0.55, 0.545, 0.4], [0.6, 0.5, 0.58, 0.55]
     assert points == [[map_at_r], [auroc], [map_at_r, auroc]]
     assert [axis.get_ylabel() for axis in shown.values()] == [
-        "validation MAP@R", "validation AUROC of the confidence", "validation MAP@R, AUROC of the confidence",
+        "validation MAP@R", "validation confidence AUROC", "validation MAP@R, confidence AUROC",
     ]  # fmt: skip
     assert set(drawing.frame["tune_for"]) == set(studies)
 

@@ -13,6 +13,7 @@ from ...engine.choice import objectives
 from ...protocols.metrics import title_of
 from ...store.records import StudyRecord, TrialRecord
 from .source import Drawing, Note, Source
+from .style import colour
 
 Study = tuple[StudyRecord, list[TrialRecord]]
 
@@ -43,7 +44,7 @@ def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
     return figure
 
 
-_AUROC = "AUROC of the confidence"
+_AUROC = "confidence AUROC"
 _NAMES = {
     "retrieval": (title_of("map_at_r"),),
     "confidence": (_AUROC,),
@@ -59,11 +60,14 @@ def _draw_study(axis: Axes, study: StudyRecord, trials: Sequence[TrialRecord]) -
     finished = {trial.number: values for trial in trials if (values := objectives(tune_for, trial)) is not None}
     x, found = list(finished), sign * np.array(list(finished.values()))
     names = _NAMES[tune_for] if not by_loss else ("loss",)
-    for name, y in zip(names, found.T if finished else [[]] * len(names)):
-        axis.plot(x, y, "o", ms=3, alpha=0.6, label="trial" if len(names) == 1 else name)
+    for index, (name, y) in enumerate(zip(names, found.T if finished else [[]] * len(names))):
+        one, once = len(names) == 1, "_" if index else ""  # a label that begins with _ is not in the legend
+        own = None if one else colour(index)
+        axis.plot(x, y, "o", ms=3, alpha=0.6, color=own, label="trial" if one else name)
         if len(y):
-            axis.step(x, (np.minimum if by_loss else np.maximum).accumulate(y), where="post", label="best so far")
-            axis.plot(x[:1], y[:1], "s", ms=5, mfc="none", color="k", label="recipe default")
+            best = (np.minimum if by_loss else np.maximum).accumulate(y)
+            axis.step(x, best, where="post", color=own, label=f"{once}best so far")
+            axis.plot(x[:1], y[:1], "s", ms=5, mfc="none", color="k", label=f"{once}recipe default")
     for trial in trials:
         if trial.value is None:
             axis.axvline(trial.number, color="tab:red", lw=0.8, alpha=0.6)

@@ -53,8 +53,8 @@ def _draw_front(axis: Axes, trials: Sequence[TrialRecord]) -> None:
     axis.step(*front.T, where="pre", color=BLUE, lw=1.0, label="Pareto front")
     axis.plot(*front.T, "o", ms=4, color=BLUE)
     for trial, marker, colour, label in (
-        (retrieval, "s", "k", f"best MAP@R (trial {retrieval.number})"),
-        (chosen, "D", ORANGE, f"chosen (trial {chosen.number})"),
+        (retrieval, "s", "k", "best MAP@R"),
+        (chosen, "D", ORANGE, "chosen"),
     ):
         values = objectives("both", trial)
         assert values is not None
