@@ -1,4 +1,4 @@
-"""Images of a set under one corruption, each at a severity of its own."""
+"""Images under a corruption, each with a severity of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..seeds import seed_for
 
 @dataclass(frozen=True)
 class CorruptedImages:
-    """Images of a set under one corruption, each at a severity that its identity decides.
+    """Images under a corruption, each with a severity of its own.
 
     Attributes:
         images: The clean images.
         kind: Name of the corruption, such as ``crop``.
         severity: Smallest and largest severity.
-        seed: Seed of the draws of severities, and of the corruption's random numbers.
-        quality: 1 - severity of each image (for the crop, the fraction of the side that is kept), float64 ``[N]``.
+        seed: Seed of the severities and of the corruption's random numbers.
+        quality: 1 - severity of each image (for the crop, the fraction of the side that is kept), ``[N]``.
     """
 
     images: ImageSet
@@ -32,16 +32,13 @@ class CorruptedImages:
 
     @classmethod
     def of(cls, images: ImageSet, dataset: str, kind: str, severity: tuple[float, float]) -> CorruptedImages:
-        """Draw the severity of each image of a set.
+        """Draw the severity of each image; it depends on the data set, the corruption and the image's identity alone.
 
         Args:
             images: The clean images.
-            dataset: Name of the data set; with the corruption, it determines the seed.
+            dataset: Name of their data set.
             kind: Name of the corruption.
             severity: Smallest and largest severity.
-
-        Raises:
-            ValueError: If the range of severities is not within [0, 1], or a crop may be empty.
         """
         seed = seed_for("crops" if kind == "crop" else kind, dataset)
         return cls(images, kind, severity, seed, draw_quality(kind, images.ids, seed, *severity))
@@ -50,9 +47,9 @@ class CorruptedImages:
         return len(self.images)
 
     def evaluation(self, index: Tensor) -> Tensor:
-        """Corrupted images at some rows ``[B]``, converted to the input of a network, float32 ``[B, C, H, W]``."""
+        """Corrupted images at some rows, converted to the input of a network, float32 ``[B, C, H, W]``."""
         return corrupted(self.images, self.kind, index, self.quality[index], self.seed)
 
     def manifest_sha256(self) -> str:
-        """SHA-256 of the severities that were drawn, with the identities of the images."""
+        """SHA-256 (hexadecimal) of the severities and the seed."""
         return manifest_sha256(self.images.ids, self.quality, self.seed)
