@@ -39,8 +39,10 @@ def print_plan(plan: Plan) -> None:
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
     role = f"  ({plan.stage})" if plan.stage else role
+    goal = "retrieval and confidence" if plan.tune_for == "both" else plan.tune_for
+    source = plan.hparams if plan.tune_for == "retrieval" else f"{plan.hparams} for {goal}"
     print(
-        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({plan.hparams}) + {plan.seeds} seeds"
+        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({source}) + {plan.seeds} seeds"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{role}"
     )

@@ -37,6 +37,7 @@ class Estimate:
         training: Seconds of one training, validation included.
         features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
             each base.
+        measuring: Seconds to measure the confidence of one trial's model on crops; 0 if the study does not tune for it.
         test: Seconds of one test.
         decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
         cache_bytes: Disk space in bytes that those photographs take in the cache.
@@ -46,6 +47,7 @@ class Estimate:
     embed: float
     training: float
     features: float
+    measuring: float
     test: float
     decode: float
     cache_bytes: int
@@ -58,7 +60,7 @@ class Estimate:
         """
         bases = plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
-        return plan.models * each
+        return plan.models * (each + plan.trials * self.measuring)
 
 
 def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -124,7 +126,8 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
     test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
-    return Estimate(one_step, one_image, training, features_once, test, reading.decode, reading.cache_bytes)
+    measuring = 0.0 if plan.tune_for == "retrieval" else validating
+    return Estimate(one_step, one_image, training, features_once, measuring, test, reading.decode, reading.cache_bytes)
 
 
 @dataclass(frozen=True)

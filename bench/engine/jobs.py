@@ -33,6 +33,7 @@ class ProposeJob(_Message):
         numbers: Numbers of the trials.
         told: Finished trials of earlier batches, with their values.
         fixed: Parameters of trials that are known already, by number.
+        objectives: Number of values that the study maximises.
     """
 
     job: Literal["propose"] = "propose"
@@ -42,6 +43,7 @@ class ProposeJob(_Message):
     numbers: tuple[int, ...]
     told: tuple[Told, ...]
     fixed: dict[int, Point]
+    objectives: int = 1
 
 
 class TrainJob(_Message):

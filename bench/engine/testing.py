@@ -29,6 +29,7 @@ from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
+from .default_confidence import default_confidence
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
 from .running import Running
@@ -315,13 +316,9 @@ def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Co
 def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
     first, method = members[0], members[0].method
     bases = [member.trained.spec.base.unit if member.trained.spec.base else "" for member in members]
-    # A plug-in's objective need not be a classifier; the norm is what every embedding has.
-    default = method.default_confidence
-    if not method.probabilistic and spec.tests.deterministic_confidence in first.confidence["test"]:
-        default = spec.tests.deterministic_confidence
     return Role(
         primary_scorer=method.scorer,
-        default_confidence=default if default in first.confidence["test"] else "norm",
+        default_confidence=default_confidence(method, first.confidence["test"], spec.tests.deterministic_confidence),
         probabilistic=method.probabilistic,
         trainings=spec.tuning_trainings,
         train=" ".join(filter(None, [spec.ensemble, *spec.train])),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -329,9 +330,15 @@ class Trainer:
             setattr(self.running, name, size)
 
     def finish(self) -> TrainRecord:
-        """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
+        """Write the weights of the best epoch and the record of the training, and delete the checkpoint.
+
+        Raises:
+            UnitFailed: If the confidence on crops is to be measured and has no value.
+            OutOfMemory: If memory runs out in that measurement and smaller parts of the work do not help.
+        """
         progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
         assert progress.best_value is not None
+        confidence = self._crop_confidence()
         weights = save({key: value.contiguous() for key, value in progress.best_state.items()})
         write_atomic(self.folder / WEIGHTS, weights)
         record = TrainRecord(
@@ -346,12 +353,24 @@ class Trainer:
             best_epoch=progress.best_epoch,
             selection_value=progress.best_value,
             val_map_at_r=best["val_map_at_r"],
+            val_confidence_auroc=confidence,
             note=progress.note,
             environment=environment(self.site, self._started, self.running),
         )
         self.site.store.write(record)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         return record
+
+    def _crop_confidence(self) -> float | None:
+        """Worth of the confidence of the best epoch's model on crops of the validation images, if it is asked for."""
+        asked = self.spec.crop_confidence
+        if asked is None:
+            return None
+        self.model.load_state_dict(self.progress.best_state)
+        # By name: only the specifications that ask for it have its code in their ids.
+        measure: Callable[..., float] = import_module(f"{__package__}.crop_confidence").crop_auroc
+        dataset, scorer = self.spec.dataset, self.spec.selection.scorer
+        return measure(self.model, self.data.val, dataset, asked.severity, scorer, self.site.device, self.running)
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:

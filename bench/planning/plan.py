@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, get_args
 
 from ..code_id import code_id
+from ..datasets.corruptions import CROP
 from ..datasets.corruptions.registry import corruption_module
 from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
@@ -19,12 +20,14 @@ from ..store.specs import (
     BaseReference,
     Batches,
     Cell,
+    CropConfidence,
     Ensemble,
     Point,
     StageSelection,
     StudySpec,
     TestSpec,
     TrainSpec,
+    TuneFor,
 )
 from .cell import CellSetting
 from .request import Experiment
@@ -67,7 +70,8 @@ class Plan:
 
     Attributes:
         template: Specification of a training at the default setting, from which those of all trials and seeds are made.
-            It validates on the first of ``validate_folds`` and has no base.
+            It validates on the first of ``validate_folds`` and has no base. What it says of the confidence on crops
+            concerns trials only.
         validate_folds: Indices of the blocks of development classes (all but the test classes) that validate; a
             replicate (one seed) is one model for each.
         space: Ranges of the tuned values, by name.
@@ -75,6 +79,7 @@ class Plan:
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
+        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` or ``both``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
         base: Plan of the base (first stage), for two-stage methods.
         testing: The tests.
@@ -94,6 +99,7 @@ class Plan:
     seeds: int
     hparams: str
     sampler: str
+    tune_for: TuneFor
     trial_batch: int
     base: Plan | None
     testing: TestPlan
@@ -164,10 +170,13 @@ class Plan:
         for name, value in point.items():
             group, _, key = name.partition(".")
             {"method": params, "optim": optim}[group][key] = value
+        # Seeds of equal settings are the same trainings, whatever chose the setting.
+        measured = self.template.crop_confidence if replicate == TUNING else None
+        template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
         specs = {}
         for fold in self.validate_folds:
             base: BaseReference | None = bases[fold].as_base() if bases else None
-            specs[fold] = self.template.replaced(params=params, optim=optim, replicate=replicate, fold=fold, base=base)
+            specs[fold] = template.replaced(fold=fold, base=base)
         return specs
 
     def study_spec(self, bases: Specs | None) -> StudySpec:
@@ -183,6 +192,7 @@ class Plan:
             sampler=self.sampler,
             trial_batch=self.trial_batch,
             bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
+            tune_for=self.tune_for,
         )
 
     def test_specs(self, trained: Specs) -> list[TestSpec]:
@@ -235,6 +245,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         seeds=experiment.seeds,
         hparams=experiment.hparams,
         sampler=experiment.sampler,
+        tune_for=cell.tune_for,
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
@@ -277,8 +288,16 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         partial=cell.checked.partial,
         files=cell.checked.files,
         base=None,
+        crop_confidence=None if cell.tune_for == "retrieval" else _crop_confidence(experiment),
     )
     return spec.replaced(code=training_code(spec, site))
+
+
+def _crop_confidence(experiment: Experiment) -> CropConfidence:
+    """How trials measure confidence: on the crops of the preset, whatever corruptions the tests were asked to have."""
+    usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
+    code = code_id("bench.engine.crop_confidence", corruption_module(CROP))
+    return CropConfidence(severity=usual.get(CROP, Tests().corruptions[CROP]), code=code)
 
 
 def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
@@ -339,6 +358,8 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> s
         parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
     if experiment.sampler != "gp" and experiment.hparams == "tuned":
         parts.append(f"sampler={experiment.sampler}")
+    if cell.tune_for != "retrieval":
+        parts.append(f"tune_for={cell.tune_for}")
     if cell.stage:
         parts.append(cell.stage)
     if cell.differences:

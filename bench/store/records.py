@@ -217,6 +217,8 @@ class TrainRecord(_Unit):
         best_epoch: Number of the epoch whose weights were kept, from 1.
         selection_value: Value by which that epoch was chosen, higher = better.
         val_map_at_r: Validation MAP@R of that epoch.
+        val_confidence_auroc: AUROC of the default confidence on crops of the validation images at that epoch, if the
+            specification asks for it; else None.
         note: Incident during the training, such as a damaged checkpoint; empty if there was none.
         environment: Machine, software and run time.
     """
@@ -232,6 +234,7 @@ class TrainRecord(_Unit):
     best_epoch: int
     selection_value: float
     val_map_at_r: float
+    val_confidence_auroc: float | None = None
     note: str = ""
     environment: Environment
 
@@ -387,9 +390,11 @@ class TrialRecord(_Record):
         params: Tried values by name of the parameter, such as ``method.margin``.
         units: Ids of its trainings.
         state: ``complete`` or ``failed``.
-        value: Value that the study maximises; None if the trial failed.
+        value: Value that the study maximises; of the two of a study for both, the MAP@R; None if the trial failed.
         reason: Reason for the failure; empty if the trial did not fail.
         val_map_at_r: Mean validation MAP@R of the trained models; None if the trial failed.
+        val_confidence_auroc: Mean AUROC of their default confidence on crops of the validation images; None if the
+            trial failed, or if its study does not tune for it.
         best_epochs: Epoch whose weights were kept, from 1, for each model.
     """
 
@@ -403,6 +408,7 @@ class TrialRecord(_Record):
     value: float | None
     reason: str = ""
     val_map_at_r: float | None = None
+    val_confidence_auroc: float | None = None
     best_epochs: tuple[int, ...] = Field(default=())
 
     @property
