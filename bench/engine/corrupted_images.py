@@ -1,0 +1,58 @@
+"""Images of a set under one corruption, each at a severity of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..datasets.corruptions.apply import corrupted
+from ..datasets.corruptions.severity import draw_quality, manifest_sha256
+from ..datasets.image_set import ImageSet
+from ..seeds import seed_for
+
+
+@dataclass(frozen=True)
+class CorruptedImages:
+    """Images of a set under one corruption, each at a severity that its identity decides.
+
+    Attributes:
+        images: The clean images.
+        kind: Name of the corruption, such as ``crop``.
+        severity: Smallest and largest severity.
+        seed: Seed of the draws of severities, and of the corruption's random numbers.
+        quality: 1 - severity of each image (for the crop, the fraction of the side that is kept), float64 ``[N]``.
+    """
+
+    images: ImageSet
+    kind: str
+    severity: tuple[float, float]
+    seed: int
+    quality: Tensor
+
+    @classmethod
+    def of(cls, images: ImageSet, dataset: str, kind: str, severity: tuple[float, float]) -> CorruptedImages:
+        """Draw the severity of each image of a set.
+
+        Args:
+            images: The clean images.
+            dataset: Name of the data set; with the corruption, it determines the seed.
+            kind: Name of the corruption.
+            severity: Smallest and largest severity.
+
+        Raises:
+            ValueError: If the range of severities is not within [0, 1], or a crop may be empty.
+        """
+        seed = seed_for("crops" if kind == "crop" else kind, dataset)
+        return cls(images, kind, severity, seed, draw_quality(kind, images.ids, seed, *severity))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def evaluation(self, index: Tensor) -> Tensor:
+        """Corrupted images at some rows ``[B]``, converted to the input of a network, float32 ``[B, C, H, W]``."""
+        return corrupted(self.images, self.kind, index, self.quality[index], self.seed)
+
+    def manifest_sha256(self) -> str:
+        """SHA-256 of the severities that were drawn, with the identities of the images."""
+        return manifest_sha256(self.images.ids, self.quality, self.seed)
