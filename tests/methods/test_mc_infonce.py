@@ -43,8 +43,8 @@ def test_the_losses_of_all_pairs_are_those_of_a_plain_loop():
 
 
 def test_gradients_of_the_draws_are_those_of_finite_differences():
-    loss, draws = MonteCarloInfoNCE(KAPPA, 3), _unit(3, 6, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: loss.pair_losses(z, LABELS), draws)
+    loss, draws = MonteCarloInfoNCE(KAPPA, 3), _unit(2, 4, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: loss.pair_losses(z, LABELS[:4]), draws)
 
 
 def test_concentrated_embeddings_give_infonce_of_their_modes():
@@ -53,7 +53,7 @@ def test_concentrated_embeddings_give_infonce_of_their_modes():
     cross_entropies = []
     for i, j in (LABELS[:, None] == LABELS).nonzero().tolist():
         if i != j:
-            others = torch.cat([modes[j : j + 1], modes[LABELS != LABELS[i]]])
+            others = torch.cat([modes[j : j + 1], modes[LABELS[i] != LABELS]])
             cross_entropies.append(F.cross_entropy(KAPPA * others @ modes[i], torch.tensor(0)))
     assert found.item() == pytest.approx(torch.stack(cross_entropies).mean().item(), abs=1e-6)
 
@@ -96,14 +96,14 @@ def test_one_draw_gives_the_integral_of_the_logarithm_which_is_larger():
 
 
 def test_the_gradient_in_the_concentrations_is_that_of_the_integral():
-    count = 40_000
+    count = 10_000
     torch.manual_seed(0)
     k = torch.tensor(CONCENTRATIONS, dtype=F64, requires_grad=True)
     draws = VonMisesFisher(MODES, k).rsample((count,))
     (found,) = torch.autograd.grad(MonteCarloInfoNCE(KAPPA, count).pair_losses(draws, THREE)[0], k)
     exact = torch.tensor(CONCENTRATIONS, dtype=F64, requires_grad=True)
     (wanted,) = torch.autograd.grad(-_circle(ANGLES, exact.unbind(), 1).log(), exact)
-    torch.testing.assert_close(found, wanted, rtol=0.05, atol=2e-3)
+    torch.testing.assert_close(found, wanted, rtol=0.1, atol=2e-3)
 
 
 def test_a_batch_without_negatives_costs_nothing_and_one_without_positives_is_refused():
