@@ -182,7 +182,7 @@ class Method:
 
     @property
     def probabilistic(self) -> bool:
-        """True if the embedding is a distribution rather than a point."""
+        """True if the embedding is a distribution rather than a plain point; a point with a confidence counts as one."""
         return type(self).distribution is not Method.distribution
 
     @property

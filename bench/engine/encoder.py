@@ -124,7 +124,8 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
         if "variance" in arrays and not torch.allclose(arrays["embeddings"].norm(dim=-1), torch.ones(()), atol=1e-3):
             # The variance belongs to these embeddings; with unit ones it would be another distribution.
             arrays["normalize"] = torch.tensor(False)
-        if default != "method":  # that one follows from variance or concentration
+        # The method's own follows from a variance or a concentration.
+        if default != "method" or not {"variance", "concentration"} & arrays.keys():
             arrays["confidence"] = confidences[default]
         return {key: value.numpy() for key, value in arrays.items()}
 
