@@ -201,6 +201,20 @@ class Method:
         """
         return None
 
+    def heads(self, model: EmbeddingModel, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Apply the two heads to pooled features.
+
+        In evaluation mode, the outputs for an image must not depend on the other images of the batch.
+
+        Args:
+            model: The network; its attribute ``training`` tells training from evaluation.
+            features: Pooled features ``[B, F]``.
+
+        Returns:
+            Raw embeddings ``[B, D]``, and spread parameters ``[B, S]`` or None, both for :meth:`distribution`.
+        """
+        return model.mean(features), None if model.spread is None else model.spread(features)
+
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
         """Make the embedding distributions of a batch from the outputs of the two heads.
 

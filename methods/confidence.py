@@ -39,3 +39,8 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
 def norm_confidence(raw: Tensor) -> Tensor:
     """Confidence from the norm: the Euclidean norm ``[B]`` of raw embeddings ``[B, D]`` before any normalisation."""
     return raw.square().sum(-1).sqrt()
+
+
+def variance_confidence(variance: Tensor) -> Tensor:
+    """Confidence from variances per dimension ``[B, D]``: the negative log of their mean, ``[B]``."""
+    return -variance.mean(-1).log()

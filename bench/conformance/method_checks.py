@@ -265,6 +265,26 @@ def deterministic(cls: Any) -> None:
     require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
 
 
+def independent(cls: Any) -> None:
+    """Require that the embedding of an image depends neither on the other images of its batch nor on random numbers.
+
+    This holds in evaluation mode, up to rounding.
+    """
+    from ..methods.distributions.arrays import to_arrays
+
+    model = build(cls).eval()
+    images, _ = _batch()
+    rows = torch.arange(len(images)).flip(0)[::3]
+    with torch.no_grad():
+        torch.manual_seed(1)
+        _, whole = to_arrays(model(images).distribution)
+        torch.manual_seed(2)
+        _, part = to_arrays(model(images[rows]).distribution)
+    for name, values in part.items():
+        same = torch.allclose(values, whole[name][rows], rtol=1e-4, atol=1e-5)
+        require(same, f"{name} of an embedding differs in another batch or under other random numbers")
+
+
 def frozen(cls: Any) -> None:
     """Require that training steps leave the frozen parts of a method as they are, batch-norm statistics included."""
     model = build(cls)
@@ -285,7 +305,8 @@ def frozen(cls: Any) -> None:
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {
-    f.__name__: f for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, frozen)
+    f.__name__: f
+    for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, independent, frozen)
 }
 """Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
 
