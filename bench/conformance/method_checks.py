@@ -29,7 +29,8 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     """Build a small :class:`.EmbeddingModel` of a method, on which the conformance checks of the method run.
 
-    The model is in training mode, and has been initialised on a batch of synthetic images if the method needs that. A
+    The model is in training mode, and has been initialised or fitted on a batch of synthetic images if the method does
+    that. A
     two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its base.
 
     Args:
@@ -51,7 +52,17 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
         images, labels = _batch()
         with torch.no_grad():
             method.initialise(model, model(images).raw, labels)
+    if method.fitted:
+        _fit(model)
     return model
+
+
+@torch.no_grad()
+def _fit(model: Any) -> None:
+    images, labels = _batch()
+    model.eval()
+    model.method.fit(model, model.features(images), labels)
+    model.train()
 
 
 def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
@@ -108,7 +119,8 @@ def finite(cls: Any) -> None:
         model = build(cls, fidelity)
         images, labels = _batch()
         loss = _loss(model, images, labels)
-        loss.backward()
+        if not model.method.fitted:
+            loss.backward()
         require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
         for name, p in model.named_parameters():
             if p.requires_grad:
@@ -173,9 +185,15 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
 
 
 def learns(cls: Any) -> None:
-    """Require that 25 training steps of a method on one fixed batch lower its loss."""
+    """Require that 25 training steps of a method on one fixed batch lower its loss, or that a fit changes the network.
+
+    The fit must leave the same network however often it is repeated.
+    """
     model = build(cls)
     images, labels = _batch()
+    if model.method.fitted:
+        _require_fit(model)
+        return
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=3e-3)
 
@@ -194,6 +212,21 @@ def learns(cls: Any) -> None:
         optimizer.step()
     after = measure()
     require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+
+
+def _require_fit(model: Any) -> None:
+    fitted = {name: value.clone() for name, value in model.state_dict().items()}
+    parts = [getattr(model, name) for name in model.method.trained_parts]
+    values = [value for part in parts if part is not None for value in part.state_dict().values()]
+    with torch.no_grad():
+        for value in values:
+            value.zero_()
+    changed = any(not torch.equal(value, fitted[name]) for name, value in model.state_dict().items())
+    require(changed, "the fit leaves every trained part at zero")
+    for time in ("again", "once more"):
+        _fit(model)
+        same = all(torch.equal(value, fitted[name]) for name, value in model.state_dict().items())
+        require(same, f"fitted {time}, the network differs")
 
 
 def confidence(cls: Any) -> None:
@@ -259,7 +292,8 @@ def deterministic(cls: Any) -> None:
     for _ in range(2):
         model = build(cls)
         loss = _loss(model, images, labels)
-        loss.backward()
+        if not model.method.fitted:
+            loss.backward()
         found.append((loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
     same = all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1]))
     require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
@@ -286,12 +320,22 @@ def independent(cls: Any) -> None:
 
 
 def frozen(cls: Any) -> None:
-    """Require that training steps leave the frozen parts of a method as they are, batch-norm statistics included."""
+    """Require that training leaves the frozen parts of a method as they are, batch-norm statistics included."""
     model = build(cls)
     method = model.method
     parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
     held = {n: p for n, p in parts.items() if p is not None and n not in method.trained_parts}
     before = {n: {k: v.clone() for k, v in p.state_dict().items()} for n, p in held.items()}
+    if method.fitted:
+        _fit(model)
+    else:
+        _two_steps(model)
+    for name, part in held.items():
+        for key, value in part.state_dict().items():
+            require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
+
+
+def _two_steps(model: Any) -> None:
     images, labels = _batch()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
     model.train()
@@ -299,9 +343,6 @@ def frozen(cls: Any) -> None:
         optimizer.zero_grad()
         _loss(model, images, labels).backward()
         optimizer.step()
-    for name, part in held.items():
-        for key, value in part.state_dict().items():
-            require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {
