@@ -147,7 +147,7 @@ class Laplace(Method):
     )
     deviations = (
         "all pairs of the training images, each image with weight 1 (LAM's code: some mined triplets of every batch)",
-        "the variance of the unnormalised embedding is exact, that on the sphere of first order (LAM's code: 100 draws)",
+        "the variance of raw embeddings is exact, that of their directions of first order (LAM's code: 100 draws)",
         "the embedding's mean is the base's (LAM's code: the mean over the draws)",
         "the prior precision is tuned by the mutual likelihood of validation pairs (LAM's code: one step of Adam on the"
         " marginal likelihood)",

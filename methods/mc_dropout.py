@@ -76,7 +76,7 @@ class MCDropout(Method):
     )
     deviations = (
         "dropout before the last linear layer only, as in LAM (Warburg et al. 2023; the paper: before every layer)",
-        "the loss is the normalised softmax, so that norm_softmax is the same method without dropout (LAM: contrastive)",
+        "the loss is the normalised softmax, so that without dropout it is norm_softmax (LAM: the contrastive loss)",
         "all images share the masks at test time, as if embedded by the same S networks (LAM's code: masks per image)",
         "no noise variance is added (the paper's 1/tau): it is the same for all images",
         "the rate is tuned from 0.1 (LAM's code: 0.05)",
