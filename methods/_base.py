@@ -104,6 +104,7 @@ class Method:
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
         fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
             its base.
+        ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
     """
 
     name: ClassVar[str]
@@ -120,6 +121,7 @@ class Method:
     fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
     fitted: ClassVar[bool] = False
+    ensemble: ClassVar[bool] = False
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
     class Params(MethodParams):
@@ -277,8 +279,8 @@ def register(cls: M) -> M:
     the class itself defines it.
 
     Raises:
-        TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, or
-            is fitted although it trains the backbone.
+        TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, is
+            fitted although it trains the backbone, or is an ensemble although it trains something.
     """
     if not issubclass(cls, Method):
         raise TypeError(f"{cls.__name__} must subclass Method")
@@ -289,6 +291,8 @@ def register(cls: M) -> M:
     unknown = set(cls.trains) - set(PARTS)
     if unknown:
         raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
+    if cls.ensemble and (cls.trains or not cls.on_base):
+        raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
     if cls.fitted and ("backbone" in cls.trains or not cls.on_base):
         raise TypeError(f"{cls.__name__}: a fitted method needs on_base = True and trains without the backbone")
     if "published" not in cls.__dict__:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from .failure import require
 if TYPE_CHECKING:
     pass
 
-CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
+CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
 
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -30,8 +31,8 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     """Build a small :class:`.EmbeddingModel` of a method, on which the conformance checks of the method run.
 
     The model is in training mode, and has been initialised or fitted on a batch of synthetic images if the method does
-    that. A
-    two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its base.
+    that. A two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its
+    base. An ensemble is an :class:`.EnsembleModel` of untrained CosFace models.
 
     Args:
         cls: Class of the method.
@@ -43,6 +44,8 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     from ..methods.cosface import CosFace
 
     method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
+    if method.ensemble:
+        return _ensemble(method)
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None
@@ -55,6 +58,19 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     if method.fitted:
         _fit(model)
     return model
+
+
+def _ensemble(method: Any) -> Any:
+    from ..methods._ensemble import EnsembleModel
+    from ..methods._model import EmbeddingModel
+    from ..methods.backbones.registry import build_backbone
+    from ..methods.cosface import CosFace
+
+    members = []
+    for seed in range(MEMBERS):
+        torch.manual_seed(seed)
+        members.append(EmbeddingModel(CosFace(), build_backbone("convnet", 1, None), CLASSES, DIM))
+    return EnsembleModel(method, members)
 
 
 @torch.no_grad()
@@ -98,17 +114,35 @@ def metadata(cls: Any) -> None:
 
 
 def shapes(cls: Any) -> None:
-    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
+    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss.
+
+    An ensemble of M models has the event shape ``[M D]`` and no loss.
+    """
     model = build(cls)
     images, labels = _batch()
     embedding = model(images)
-    require(embedding.raw.shape == (len(labels), DIM), "raw embeddings must be [B, D]")
+    dim = DIM * (MEMBERS if cls.ensemble else 1)
+    require(embedding.raw.shape == (len(labels), dim), "raw embeddings must be [B, D]")
     distribution = embedding.distribution
     shape = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
-    require(shape == ((len(labels),), (DIM,)), f"batch and event shape are {shape}")
+    require(shape == ((len(labels),), (dim,)), f"batch and event shape are {shape}")
+    if cls.ensemble:
+        return
     require(_loss(model, images, labels).shape == (), "the objective must return a scalar")
 
 
+def _of_training(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Check that an ensemble passes as it is: its members are trained, and checked, as models of their own method."""
+
+    @wraps(check)
+    def checked(cls: Any) -> None:
+        if not cls.ensemble:
+            check(cls)
+
+    return checked
+
+
+@_of_training
 def finite(cls: Any) -> None:
     """Require that the loss and the gradients of a method are finite, in each of its forms.
 
@@ -184,6 +218,7 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
         require(finite, f"{what}: the gradient of the {head} is not finite")
 
 
+@_of_training
 def learns(cls: Any) -> None:
     """Require that 25 training steps of a method on one fixed batch lower its loss, or that a fit changes the network.
 
@@ -258,6 +293,7 @@ def scores(cls: Any) -> None:
     require(bool(torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4)), "scores are not symmetric")
 
 
+@_of_training
 def round_trip(cls: Any) -> None:
     """Require that a state dict restores a method's embeddings and loss exactly.
 
@@ -285,6 +321,7 @@ def round_trip(cls: Any) -> None:
     require(same, "arrays do not restore the distribution")
 
 
+@_of_training
 def deterministic(cls: Any) -> None:
     """Require that the same seeds give the same loss and gradients of a method."""
     images, labels = _batch()
@@ -319,6 +356,7 @@ def independent(cls: Any) -> None:
         require(same, f"{name} of an embedding differs in another batch or under other random numbers")
 
 
+@_of_training
 def frozen(cls: Any) -> None:
     """Require that training leaves the frozen parts of a method as they are, batch-norm statistics included."""
     model = build(cls)

@@ -89,6 +89,8 @@ def estimate(plan: Plan, site: Site) -> Estimate:
 
 
 def _estimate(plan: Plan, site: Site) -> Estimate:
+    if plan.ensemble and plan.base:
+        return replace(_estimate(plan.base, site), step=0.0, training=0.0, features=0.0)
     bases = plan.base.train_specs(plan.base.defaults(), 0, None) if plan.base else None
     spec = next(iter(plan.train_specs(plan.defaults(), 0, bases).values()))
     dataset = site.dataset(spec.dataset, spec.view)
