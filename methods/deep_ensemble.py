@@ -2,11 +2,10 @@
 
 Members have different coordinate systems: a rotation of one member's space changes none of its cosines, but it changes
 the variance of an image's vectors over the members. So the members are compared by what they say about the training
-classes, which they have in common: with class probabilities p_m of member m and their mean p,
+classes, which they have in common. With class probabilities p_m of member m and their mean p, confidences are
 
-    confidence = -[H(p) - mean_m H(p_m)]
-
-the negative mutual information of class and member, 0 if all agree.
+    neg_entropy = -H(p)                              the paper's, reported by default
+    method      = -[H(p) - mean_m H(p_m)]            agreement: the negative mutual information of class and member
 """
 
 from __future__ import annotations
@@ -48,11 +47,13 @@ class DeepEnsemble(EnsembleMethod):
     )
     deviations = (
         "embeddings are the members' unit vectors side by side: cosines are averaged (the paper: class probabilities)",
-        "the confidence is the negative mutual information of class and member; neg_entropy is that of the mean, as in"
-        " the paper",
+        "as in the paper, the default confidence is the entropy of the mean probabilities, over classes that test images"
+        " are not of; the members' agreement is the confidence method",
         "LAM's code averages the members' embeddings and takes their variance, although members differ by rotations",
         "no adversarial training (the paper: optional)",
     )
+
+    default_confidence = "neg_entropy"
 
     def agreement(self, log_probabilities: Tensor) -> Tensor:
         """Confidence ``[B]``: the negative mutual information of class and member, at most 0.

@@ -21,8 +21,9 @@ from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .confidence import variance_confidence
-from .distributions.normal import DiagonalNormal
-from .pfe import MutualLikelihood
+from .distributions.arrays import rows_of
+from .distributions.normal import LOG_2PI, DiagonalNormal
+from .pfe import genuine_pairs
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -128,6 +129,35 @@ class WeightPosterior(nn.Module):
         return F.linear(features.square(), variance[:, :-1], variance[:, -1])
 
 
+class RelativeLikelihood(nn.Module):
+    """Negative mean mutual likelihood score of genuine pairs, at the factor of all variances that makes it smallest.
+
+    Settings are compared by it. The variances of weights leave out what differs between the images of a class. Without
+    the factor, the prior would be chosen to make up for that, so wide that the Hessian no longer matters.
+    """
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of N diagonal normals with class labels ``[N]``.
+
+        Raises:
+            ValueError: If no two images are of one class.
+        """
+        dim = distribution.event_shape[0]
+        ratio = log_variance = distribution.mean.new_zeros((), dtype=torch.float64)
+        count = 0
+        for left, right in genuine_pairs(labels, _BLOCK_ELEMENTS // dim):
+            a, b = rows_of(distribution, left), rows_of(distribution, right)
+            variance = a.variance.double() + b.variance.double()
+            ratio = ratio + ((a.mean - b.mean).double().square() / variance).sum()
+            log_variance = log_variance + variance.log().sum()
+            count += variance.numel()
+        if not count:
+            raise ValueError("a Laplace approximation is judged by classes with at least two images")
+        factor = (ratio / count).clamp_min(torch.finfo(torch.float64).tiny)
+        loss = 0.5 * dim * (log_variance / count + factor.log() + 1.0 + LOG_2PI)
+        return loss.to(distribution.mean.dtype)
+
+
 @register
 class Laplace(Method):
     """LAM (Laplacian metric learner), post-hoc: a normal posterior of the mean head's weights at a trained base model.
@@ -149,8 +179,8 @@ class Laplace(Method):
         "all pairs of the training images, each image with weight 1 (LAM's code: some mined triplets of every batch)",
         "the variance of raw embeddings is exact, that of their directions of first order (LAM's code: 100 draws)",
         "the embedding's mean is the base's (LAM's code: the mean over the draws)",
-        "the prior precision is tuned by the mutual likelihood of validation pairs (LAM's code: one step of Adam on the"
-        " marginal likelihood)",
+        "the prior precision is tuned by the mutual likelihood of validation pairs, up to a common factor"
+        " (LAM's code: one step of Adam on the marginal likelihood)",
         "the base is the recipe's, any trained mean head (LAM: trained by the contrastive loss)",
         "the confidence is the negative log of the mean variance (LAM ranks by the sum of standard deviations)",
     )
@@ -202,11 +232,11 @@ class Laplace(Method):
         return DiagonalNormal(F.normalize(raw, dim=-1), variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the module by which settings are compared: negative mutual likelihood score of the genuine pairs.
+        """Build the module by which settings are compared: the mutual likelihood of genuine pairs, up to a factor.
 
         None of the arguments is used.
         """
-        return MutualLikelihood()
+        return RelativeLikelihood()
 
     def confidence(self, distribution: Distribution) -> Tensor:
         """Confidence ``[B]`` of the embeddings: negative log of the mean variance over the dimensions."""
