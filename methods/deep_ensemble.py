@@ -47,8 +47,7 @@ class DeepEnsemble(EnsembleMethod):
     )
     deviations = (
         "embeddings are the members' unit vectors side by side: cosines are averaged (the paper: class probabilities)",
-        "as in the paper, the default confidence is the entropy of the mean probabilities, over classes that test images"
-        " are not of; the members' agreement is the confidence method",
+        "the default confidence is the paper's, the entropy of the mean probabilities; classes are those of the training",
         "LAM's code averages the members' embeddings and takes their variance, although members differ by rotations",
         "no adversarial training (the paper: optional)",
     )

@@ -23,7 +23,7 @@ from ._base import Method, MethodParams, Paper, register, tuned
 from .confidence import variance_confidence
 from .distributions.arrays import rows_of
 from .distributions.normal import LOG_2PI, DiagonalNormal
-from .pfe import genuine_pairs
+from .genuine_pairs import genuine_pairs
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
