@@ -99,7 +99,8 @@ def variance_on_sphere(raw: Tensor, variance: Tensor) -> Tensor:
 
 
 def _squared_norm(raw: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(raw, dim=-1, keepdim=True).clamp_min(1e-12).square()
+    norm: Tensor = torch.linalg.vector_norm(raw, dim=-1, keepdim=True)
+    return norm.clamp_min(1e-12).square()
 
 
 class WeightPosterior(nn.Module):
