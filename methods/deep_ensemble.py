@@ -47,7 +47,7 @@ class DeepEnsemble(EnsembleMethod):
     )
     deviations = (
         "embeddings are the members' unit vectors side by side: cosines are averaged (the paper: class probabilities)",
-        "default confidence: the entropy of the mean probabilities, as in the paper, but test images are of other classes",
+        "the default confidence is the entropy of the mean probabilities, as in the paper; test classes are others",
         "LAM's code averages the members' embeddings and takes their variance, although members differ by rotations",
         "no adversarial training (the paper: optional)",
     )
