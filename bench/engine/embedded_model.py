@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from ..datasets.image_set import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
+from ..methods._ensemble import EnsembleModel
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
@@ -21,7 +22,7 @@ from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell
 from .corrupted_images import CorruptedImages
-from .networks import check_finite, embed, load_model
+from .networks import check_finite, embed, load_ensemble, load_model
 from .running import PatientScorer, Running
 
 
@@ -74,7 +75,42 @@ class EmbeddedModel:
         Raises:
             UnitFailed: If an embedding is not finite or a confidence is not a number.
         """
-        model, trained = load_model(cell, unit, site)
+        return cls._of(*load_model(cell, unit, site), site, corrupted, running)
+
+    @classmethod
+    def of_ensemble(
+        cls,
+        method: str,
+        units: Sequence[str],
+        members: Cell,
+        site: Site,
+        corrupted: Mapping[str, CorruptedImages],
+        running: Running,
+    ) -> EmbeddedModel:
+        """Embed the same images with several trained models side by side, as one.
+
+        Args:
+            method: Name of the ensemble's method.
+            units: Ids of the trainings; ``trained`` is the record of the first.
+            members: Protocol, data set and method of the trainings.
+            site: Paths and device.
+            corrupted: Test images under each corruption, by its name.
+            running: Progress of the test.
+
+        Raises:
+            UnitFailed: If an embedding is not finite or a confidence is not a number.
+        """
+        return cls._of(*load_ensemble(method, members, units, site), site, corrupted, running)
+
+    @classmethod
+    def _of(
+        cls,
+        model: EmbeddingModel | EnsembleModel,
+        trained: TrainRecord,
+        site: Site,
+        corrupted: Mapping[str, CorruptedImages],
+        running: Running,
+    ) -> EmbeddedModel:
         spec = trained.spec
         dataset = site.dataset(spec.dataset, spec.view)
         tests, validation = dataset.test(), dataset.train_val(spec.fold, spec.folds).val
@@ -128,7 +164,7 @@ class EmbeddedModel:
 
 def _embedded(
     split: str,
-    model: EmbeddingModel,
+    model: EmbeddingModel | EnsembleModel,
     load: Callable[[Tensor], Tensor],
     count: int,
     device: str,

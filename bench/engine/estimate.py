@@ -91,6 +91,8 @@ def estimate(plan: Plan, site: Site) -> Estimate:
 
 
 def _estimate(plan: Plan, site: Site) -> Estimate:
+    if plan.ensemble and plan.base:
+        return replace(_estimate(plan.base, site), step=0.0, training=0.0, features=0.0)
     bases = plan.base.train_specs(plan.base.defaults(), 0, None) if plan.base else None
     spec = next(iter(plan.train_specs(plan.defaults(), 0, bases).values()))
     dataset = site.dataset(spec.dataset, spec.view)
@@ -158,7 +160,9 @@ def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: Ima
 def _step_seconds(
     model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
 ) -> float:
-    """Seconds of one training step on some images, repeated to the size of a batch."""
+    """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
+    if model.method.fitted:
+        return 0.0  # one pass over cached features: less than a step of any other method
     optimisation = Optimisation(model, spec.optim, device)
     batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
     with torch.no_grad():

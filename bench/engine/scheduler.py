@@ -210,7 +210,7 @@ class Scheduler:
             self._claims.close()
 
     async def _execute(self) -> Outcome:
-        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.seeds)]
+        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.tests)]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
         for (plan, seed, _), result in zip(jobs, results):
@@ -538,17 +538,25 @@ class Scheduler:
             base = Cell(spec.protocol, spec.dataset, spec.base.method)
             await asyncio.to_thread(self.store.check_caches, base, spec.base.unit)
 
+    async def _replicates(self, plan: Plan, seed: int) -> list[Specs]:
+        """Specifications of the trained models of one seed; of an ensemble, those of all seeds of its base."""
+        if not plan.ensemble:
+            return [await self._seed(plan, seed)]
+        assert plan.base is not None
+        return list(await asyncio.gather(*(self._seed(plan.base, member) for member in range(plan.seeds))))
+
     async def _test(self, plan: Plan, seed: int) -> list[Path]:
         """Test one seed; returns the folders of its tests."""
-        specs = plan.test_specs(await self._seed(plan, seed))
+        specs = plan.test_specs(*await self._replicates(plan, seed))
         if plan.cell in self.rerun:
             for spec in specs:
                 self.store.remove(plan.cell, "test", spec.id)
         cell = plan.cell
+        trained = plan.base.cell if plan.ensemble and plan.base else None
 
         def missing() -> TestJob | None:
             lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
-            return TestJob(specs=lacking, cell=cell, site=self.site) if lacking else None
+            return TestJob(specs=lacking, cell=cell, trained=trained, site=self.site) if lacking else None
 
         # Tests go first: a seed's numbers appear as soon as it is trained.
         await self._run((cell, "test", specs[0].id), missing, 0)

@@ -109,7 +109,9 @@ def draw_seed(dataset: str, purpose: str) -> int:
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
-def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None) -> None:
+def run_tests(
+    specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None, trained: Cell | None = None
+) -> None:
     """Test the trained models of a replicate (one seed, all folds) on clean and corrupted images; write the records.
 
     Args:
@@ -117,6 +119,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
         cell: Protocol, data set and method.
         site: Paths and device.
         running: Progress of the training or test, for the watchdog and its record.
+        trained: Protocol, data set and method of the trained models, if they are those of the base of an ensemble.
 
     Raises:
         UnitFailed: If an embedding is not finite or a confidence is not a number.
@@ -125,11 +128,15 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
     started = time.perf_counter()
     running = running or Running()
     units = specs[0].train
-    first = site.store.trained(cell, units[0])
+    trained = trained or cell
+    first = site.store.trained(trained, units[0])
     if first is None:
         raise FileNotFoundError(f"training unit {units[0]} has no record")
     images = TestImages.of(first.spec, specs[0].tests, site)
-    members = [EmbeddedModel.of(unit, cell, site, images.corrupted, running) for unit in units]
+    if specs[0].ensemble == "seeds":
+        members = [EmbeddedModel.of_ensemble(cell.method, units, trained, site, images.corrupted, running)]
+    else:
+        members = [EmbeddedModel.of(unit, trained, site, images.corrupted, running) for unit in units]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
@@ -174,7 +181,8 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
     validation = None
     if isinstance(model, EmbeddedModel):
         validation = _validation_view(model, images, spec)
-        rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
+        if spec.ensemble != "seeds":  # nothing was selected by an ensemble
+            rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
         rows += _confidences_on_validation(model, images, validation, tests)
     for kind in ("", *images.corrupted):
         split = f"test_{kind}" if kind else "test"
@@ -295,19 +303,19 @@ def _without_nan(item: SplitRow) -> SplitRow:
 
 
 def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Columns:
-    train = members[0].trained.spec
+    train, joint = members[0].trained.spec, spec.ensemble == "seeds"
     return Columns(
         protocol=cell.protocol,
         preset=spec.preset,
         dataset=train.dataset,
-        method=train.method,
-        base=train.base.method if train.base else "",
-        fidelity=train.fidelity,
+        method=cell.method,
+        base=train.method if joint else train.base.method if train.base else "",
+        fidelity=members[0].method.fidelity,
         hparams=spec.hparams,
         trials=spec.trials,
         pinned=spec.pinned,
         backbone=train.backbone,
-        dim=train.dim * (len(members) if spec.ensemble == "concatenated" else 1),
+        dim=train.dim * (len(spec.train) if joint or spec.ensemble == "concatenated" else 1),
         ensemble=spec.ensemble,
         seed=int(train.replicate),
     )

@@ -31,7 +31,7 @@ from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .environment import environment
-from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
+from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn, loss_of_any_classes
 from .micro_batches import MicroBatches
 from .networks import build_model, check_finite, load_base
 from .optim import Optimisation
@@ -56,6 +56,10 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
     """
     trainer = Trainer(spec, site, running)
     trainer.resume_or_start()
+    if trainer.model.method.fitted:
+        trainer.book(trainer.validate(0, trainer.fit()))
+        done(spec.optim.epochs)
+        return trainer.finish()
     for epoch in trainer.remaining_epochs():
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
         trainer.save_checkpoint()
@@ -131,11 +135,9 @@ class Trainer:
         self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset.augmentation_type(**spec.augmentation))
-        self.optimisation = Optimisation(self.model, spec.optim, site.device)
         self.model.precision = getattr(torch, spec.optim.precision)
         if spec.optim.compile:
             self.model.backbone.compile()
-        self.micro_batches = MicroBatches(self.model, self.inputs, self.optimisation, self.running)
         self.progress = Progress()
 
     def _inputs(self, augmentation: object) -> Inputs:
@@ -149,6 +151,16 @@ class Trainer:
             return AugmentedImages(self.data, augmentation, self.site.device, self.running)
         folder = self.site.store.unit_dir(base, "train", spec.base.unit)
         return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder, self.running)
+
+    @cached_property
+    def optimisation(self) -> Optimisation:
+        """Optimiser of the trained parts; a method that is fitted has none."""
+        return Optimisation(self.model, self.spec.optim, self.site.device)
+
+    @cached_property
+    def micro_batches(self) -> MicroBatches:
+        """Training steps by that optimiser."""
+        return MicroBatches(self.model, self.inputs, self.optimisation, self.running)
 
     @cached_property
     def steps(self) -> int:
@@ -225,6 +237,24 @@ class Trainer:
             self.optimisation.update(heads_only=heads_only)
             total += loss.double().cpu()
         return float(total) / self.steps
+
+    @torch.no_grad()
+    def fit(self) -> float:
+        """Let the method fit its parts in one pass over the training images; returns the loss afterwards.
+
+        Raises:
+            UnitFailed: If the loss is not finite.
+        """
+        self.running.alive("fit")
+        labels = self.data.train.labels
+        self.model.eval()
+        gen = generator("augment", self.spec.dataset, self.spec.replicate)
+        features, labels = self.inputs.batch(torch.arange(len(labels)), gen), labels.to(self.site.device)
+        self.model.method.fit(self.model, features, labels)
+        loss = float(loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))
+        if not math.isfinite(loss):
+            raise UnitFailed(f"loss became {loss} after the fit")
+        return loss
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:
         """Raise a failure of the unit if an error comes from numbers that are not finite.

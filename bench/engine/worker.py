@@ -73,7 +73,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     else:
         from .testing import run_tests
 
-        run_tests(job.specs, job.cell, site, running)
+        run_tests(job.specs, job.cell, site, running, job.trained)
     return Done()
 
 

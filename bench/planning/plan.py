@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from ..code_id import code_id
 from ..datasets.corruptions import CROP
@@ -41,7 +41,7 @@ PlanKey = tuple[str, ...]
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
-ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if name)
+OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,7 @@ class Plan:
         space: Ranges of the tuned values, by name.
         trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
+        ensemble: Whether nothing is trained: the base's models of all these replicates are tested together, once.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
         tune_for: What trials are chosen for: ``retrieval``, ``confidence`` or ``both``.
@@ -97,6 +98,7 @@ class Plan:
     space: Mapping[str, Range]
     trials: int
     seeds: int
+    ensemble: bool
     hparams: str
     sampler: str
     tune_for: TuneFor
@@ -148,12 +150,21 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        return (self.trials + self.seeds) * self.models
+        return 0 if self.ensemble else (self.trials + self.seeds) * self.models
+
+    @property
+    def tests(self) -> int:
+        """Number of replicates that are tested: every seed, or one ensemble of them."""
+        return 1 if self.ensemble else self.seeds
 
     @property
     def tuning_trainings(self) -> int:
-        """Number of trainings spent on tuning the setting, including those spent on tuning the base."""
-        return (self.trials + (self.base.trials if self.base else 0)) * self.models
+        """Number of trainings spent on tuning the setting, including those spent on tuning the base.
+
+        Of an ensemble, it includes those of its members, too: any other method has one model per seed.
+        """
+        tuning = (self.trials + (self.base.trials if self.base else 0)) * self.models
+        return tuning + (self.seeds if self.ensemble else 0)
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
         """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
@@ -195,22 +206,25 @@ class Plan:
             tune_for=self.tune_for,
         )
 
-    def test_specs(self, trained: Specs) -> list[TestSpec]:
-        """Specifications of the tests of one replicate (one seed, all folds).
+    def test_specs(self, *trained: Specs) -> list[TestSpec]:
+        """Specifications of the tests of one replicate (one seed, all folds), or of an ensemble of all seeds.
 
         A replicate of one model has one test. One of several models has two: the mean of their results, and the result
-        of their concatenated embeddings.
+        of their concatenated embeddings. An ensemble has one. Its members are the models that validate on the first
+        fold, so that its validation classes are new to all of them.
 
         Args:
-            trained: Specifications of the replicate's trainings, by fold.
+            trained: Specifications of the replicate's trainings, by fold; of an ensemble, those of each seed.
         """
+        folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
+        ensembles: tuple[Ensemble, ...] = OF_FOLDS if self.models > 1 else ("",)
         return [
             TestSpec(
                 code=self.testing.code,
                 protocol=self.cell.protocol,
                 version=self.template.version,
                 preset=self.preset,
-                train=tuple(trained[fold].id for fold in self.validate_folds),
+                train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
                 hparams=self.hparams,
                 trials=self.trials,
@@ -220,7 +234,7 @@ class Plan:
                 scorers=self.testing.scorers,
                 soft_labels=self.testing.soft_labels,
             )
-            for ensemble in (ENSEMBLES if self.models > 1 else ("",))
+            for ensemble in (("seeds",) if self.ensemble else ensembles)
         ]
 
 
@@ -235,21 +249,29 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
     """
     preset = experiment.preset
     template = _template(experiment, cell, site)
-    # With nothing to tune, one trial is the study.
+    # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
     single = experiment.hparams == "tuned" and not cell.space
+    trials = 1 if single else experiment.trials
+    joint = cell.method.ensemble
     return Plan(
         template=template,
         validate_folds=preset.validate,
         space=cell.space,
-        trials=1 if single else experiment.trials,
+        trials=0 if joint else trials,
         seeds=experiment.seeds,
+        ensemble=joint,
         hparams=experiment.hparams,
         sampler=experiment.sampler,
         tune_for=cell.tune_for,
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
-            code=testing_code(preset.tests, (cell.method.scorer, *cell.checked.scorers)),
+            code=testing_code(
+                preset.tests,
+                (cell.method.scorer, *cell.checked.scorers),
+                cell.request.cell.method,
+                site,
+            ),
             tests=preset.tests,
             scorers=cell.checked.scorers,
             soft_labels=cell.checked.soft_labels,
@@ -329,15 +351,19 @@ def training_code(spec: TrainSpec, site: Site) -> str:
     )
 
 
-def testing_code(tests: Tests, scorers: Iterable[str]) -> str:
+def testing_code(tests: Tests, scorers: Iterable[str], method: str, site: Site) -> str:
     """Id of the code that a test runs; the ids of the trained models cover the rest.
 
     Args:
         tests: Settings of the tests.
         scorers: Scorers to rank with, in addition to the cosine.
+        method: Name of the method; the code of an ensemble is not that of its trained models.
+        site: Its plug-ins are searched, too.
     """
+    entry = site.methods.get(method)
     return code_id(
         "bench.engine.testing",
+        *((entry.code,) if site.methods.method(method).ensemble else ()),
         *modules_of(tests.groups),
         *map(scorer_module, sorted({"cosine", *scorers})),
         *map(corruption_module, sorted(tests.corruptions)),

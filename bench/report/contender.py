@@ -24,7 +24,7 @@ class Contender(NamedTuple):
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); empty for one model.
+            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
     """
 
     protocol: str
@@ -57,8 +57,8 @@ class Contender(NamedTuple):
 
     @property
     def network(self) -> str:
-        """Text ``BACKBONE/DIM``, followed by ``sep.`` or ``conc.`` if several models are separated or concatenated."""
-        suffix = {"separated": " sep.", "concatenated": " conc."}.get(self.ensemble, "")
+        """Text ``BACKBONE/DIM``, followed by ``sep.``, ``conc.`` or ``ens.`` if several models are tested together."""
+        suffix = {"separated": " sep.", "concatenated": " conc.", "seeds": " ens."}.get(self.ensemble, "")
         return f"{self.backbone}/{self.dim}{suffix}"
 
     @property

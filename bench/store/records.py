@@ -255,7 +255,7 @@ class Columns(_Value):
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); empty for one model.
+            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
         seed: Number of the seed.
     """
 
@@ -289,7 +289,8 @@ class Role(_Value):
         primary_scorer: Name of the method's own scorer, the similarity that it ranks by.
         default_confidence: Name of the confidence that tables show for the method.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
+        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method; of an
+            ensemble, those of its members, too.
         train: Ids of the trainings of the tested models, as one text.
         base_train: Ids of the trainings of their bases (models that heads are trained on), as one text; empty if there
             are none.
@@ -364,6 +365,11 @@ class TestRecord(_Unit):
     curves: dict[str, Curve]
     environment: Environment
     finished: float
+
+    @property
+    def trained_cell(self) -> Cell:
+        """Protocol, data set and method of the trained models: its own, or those of the base of an ensemble."""
+        return self.cell._replace(method=self.columns.base) if self.columns.ensemble == "seeds" else self.cell
 
 
 class StudyRecord(_Unit):

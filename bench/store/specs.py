@@ -15,7 +15,7 @@ from ..protocols.recipes._base import Optim, Range
 from ..seeds import content_id
 
 Kind = Literal["train", "test", "study"]
-Ensemble = Literal["", "separated", "concatenated"]
+Ensemble = Literal["", "separated", "concatenated", "seeds"]
 TuneFor = Literal["retrieval", "confidence", "both"]
 Parameters = dict[str, Any]
 """Values by name; their types are those of a method's ``Params``, a ``View`` or an augmentation."""
@@ -229,10 +229,12 @@ class TestSpec(_Spec):
         preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
-            embeddings side by side (``concatenated``); empty for one model.
+            embeddings side by side (``concatenated``); ``seeds`` for one ensemble of all seeds of a base; empty for one
+            model.
         hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
         trials: Number of trials of the study; 0 if nothing was tuned.
-        tuning_trainings: Number of trainings spent on tuning the setting, including those of the base.
+        tuning_trainings: Number of trainings spent on tuning the setting, including those of the base; of an ensemble,
+            those of its members, too.
         pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
         tests: Settings of the tests: groups of metrics, corruptions and so on.
         scorers: Scorers (similarities) to test with in addition to the method's own and the cosine.
