@@ -13,6 +13,7 @@ from rich.text import Text
 from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
+from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import Contender, by_contender, split_pinned
 from .pairing import COMMON, SIDES
@@ -49,6 +50,7 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
     """
     print_comparison(comparison(frame, roles), console)
     print_confidences(frame, roles, console)
+    print_regrets(regrets(frame, roles), console)
     print_scorers(frame, roles, console)
 
 
@@ -129,6 +131,24 @@ def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console
             means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
             texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
             table.add_row(plain(group.contender.label), *texts)
+        console.print(table)
+
+
+def print_regrets(by_dataset: Regrets, console: Console) -> None:
+    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
+
+    Args:
+        by_dataset: Rows by data set, as :func:`~bench.report.ambiguity.regrets` makes them.
+        console: Where to print.
+    """
+    for dataset, rows in by_dataset.items():
+        title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
+        table = new_table(Text(f"{title}\n(the observer knows P(answer is right): expected regrets are 0 or more)"))
+        table.add_column("method", no_wrap=True)
+        for heading in REGRET_COLUMNS:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
         console.print(table)
 
 
