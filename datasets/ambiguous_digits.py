@@ -71,7 +71,7 @@ SHOWN = 7
 REPEAT = 2
 """Copies of a pixel on either axis in the images that a network sees."""
 
-MEAN, STD = 0.2535, 0.3268
+MEAN, STD = 0.2627, 0.3337
 """Mean and standard deviation of the training images of fold 0, in [0, 1]."""
 
 _QUERIES_AT_ONCE = 64
@@ -119,7 +119,7 @@ class Channel:
         raw = raw_numbers(ids, 2 + PIXELS)
         action = self.actions[uniform_integers(raw[:, 0], len(self.actions))]
         sd = np.array(self.noise_sds)[uniform_integers(raw[:, 1], len(self.noise_sds))]
-        seen = np.take_along_axis(_with_dark(scans), action, axis=1) * _STEP
+        seen = _GREYS[np.take_along_axis(_with_dark(scans), action, axis=1)]
         noisy = seen + sd[:, None] * standard_normal(raw[:, 2:])
         pixels: NDArray[np.uint8] = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
         return pixels
@@ -140,10 +140,12 @@ class Channel:
         row, column = shown.nonzero()
         places = (shown[row, column] - 1) * PIXELS + column
         bright = csr_array((np.ones(len(row)), (row, places)), shape=(len(shown), (LEVELS - 1) * PIXELS))
-        tables = [bin_log_probabilities(np.arange(LEVELS) * _STEP, sd) for sd in self.noise_sds]
+        tables = [bin_log_probabilities(_GREYS, sd) for sd in self.noise_sds]
         parts = np.array_split(pixels, max(1, -(-len(pixels) // _QUERIES_AT_ONCE)))
         found = [logsumexp([_summed(table, bright, part, times) for table in tables], axis=0) for part in parts]
-        return np.concatenate(found).reshape(len(pixels), len(scans)) - np.log(len(self.actions) * len(tables))
+        count = len(self.actions) * len(tables)
+        mean: NDArray[np.float64] = np.concatenate(found).reshape(len(pixels), len(scans)) - np.log(count)
+        return mean
 
     def posterior(self, pixels: NDArray[np.uint8], scans: NDArray[np.int64]) -> NDArray[np.float64]:
         """Probability of each of C equally likely scans given each of N observed images, float64 ``[N, C]``.
@@ -156,8 +158,8 @@ class Channel:
         return probabilities
 
 
-_STEP = 255 / (LEVELS - 1)
-"""Grey levels of 255 per level of a scan, a binary fraction."""
+_GREYS: NDArray[np.float64] = np.arange(LEVELS, dtype=np.float64) * (255 / (LEVELS - 1))
+"""Grey levels of 255 for the levels of a scan, binary fractions."""
 
 
 def _seen(view: View, image: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,7 +169,7 @@ def _seen(view: View, image: NDArray[np.int64]) -> NDArray[np.int64]:
     if view == "centre":
         at = (SIDE - CENTRE) // 2 + np.arange(SIDE) * CENTRE // SIDE
         return image[np.ix_(at, at)]
-    dark = {"left": np.s_[:, SHOWN:], "right": np.s_[:, :-SHOWN], "top": np.s_[SHOWN:], "bottom": np.s_[:-SHOWN]}
+    dark = {"left": np.s_[:, SHOWN:], "right": np.s_[:, :-SHOWN], "top": np.s_[SHOWN:, :], "bottom": np.s_[:-SHOWN, :]}
     seen = image.copy()
     seen[dark[view]] = SCAN * SCAN
     return seen
@@ -215,7 +217,7 @@ def bin_log_probabilities(levels: NDArray[np.float64], sd: float) -> NDArray[np.
     return inside
 
 
-CHANNEL = Channel(views=("whole",) * 5 + ("centre", "left", "right", "top", "bottom"), noise_sds=(30.0, 80.0))
+CHANNEL = Channel(views=("whole",) * 5 + ("centre", "left", "right", "top", "bottom"), noise_sds=(30.0, 100.0))
 """Channel of the training images, the validation images and the queries."""
 
 GALLERY_CHANNEL = Channel(views=("whole",), noise_sds=(30.0,))

@@ -19,9 +19,9 @@ from bench.datasets.ambiguous_digits import (
 from sklearn.datasets import load_digits
 
 PIXELS = [
-    "a155c98d6f6128a72c555bf006a49c96666a3b4b82c5b6e364bb98a5d508d2f6",
-    "02b1798f3aa34e3b3c3399ce42003ad8221796aecf721394f232ea58ae4b051c",
-    "d3a6c957f1888b98041fc1a3c5d2dde0539bc63833276d9e8c296afd4e0dee65",
+    "5551ef0f67f62a0284d7fe5ef563389b5b9a952b0cd8b8d69de08ba40aac9918",
+    "65d4b2ef65092bc2c1c1066b2cc394390d9a642b6ade89545d10e60a2802349c",
+    "b2789c63ba386c5b7437e9825f05788b783b2dabb5f6d01c30d562499bde7404",
 ]
 """SHA-256 of the pixels of the training images, the validation images (fold 0) and the test images."""
 
