@@ -75,6 +75,7 @@ class TestImages:
             queries=images.queries,
             gallery=images.gallery,
             soft_labels=images.soft_labels,
+            posterior=images.posterior,
             seed=partial(draw_seed, name),
             options=Options(
                 recall_ks=tuple(tests.recall_ks),

@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
+from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
+from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import Contender, by_contender, distinct_labels, split_pinned
 from .pairing import COMMON, SIDES
-from .seeds import COMPARED, ComparedColumn, SeedStatistics
+from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
 from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict, verdicts
 
 NARROW = 100
@@ -49,7 +51,9 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
         console: Where to print.
     """
     print_comparison(comparison(frame, roles), console)
+    print_confidences(frame, roles, console)
     print_verdicts(verdicts(frame, roles), console)
+    print_regrets(regrets(frame, roles), console)
     print_scorers(frame, roles, console)
 
 
@@ -99,6 +103,40 @@ def _marked_values(row: ComparisonRow, columns: Sequence[ComparedColumn]) -> Ite
             yield Text(value.text(column.percent, brief=True), style=style)
 
 
+def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+    """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
+
+    The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
+    crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
+
+    Args:
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+        console: Where to print.
+    """
+    judged = frame[frame["metric"] == "confidence_auroc"].merge(roles, on="unit")
+    for dataset, rows in judged.groupby("dataset", sort=True):
+        split = "test_crop" if "test_crop" in set(rows["split"]) else "test"
+        rows = rows[rows["split"] == split]
+        if not rows["confidence"].isin(RETRIEVAL_CONFIDENCES).any():
+            continue
+        images = "centre crops" if split == "test_crop" else "clean images"
+        title = f"{printable(str(dataset))}: AUROC of Recall@1 being right, {images}, mean over seeds"
+        table = new_table(Text(f"{title}\n(image: known before any gallery; retrieval: needs ranking and labels)"))
+        table.add_column("method", no_wrap=True)
+        for kind, names in (("image", ("own",)), ("retrieval", RETRIEVAL_CONFIDENCES), ("combined", ("own+margin",))):
+            for name in names:
+                table.add_column(f"{kind}\n{name.replace('_', ' ')}", justify="right", no_wrap=True)
+        for group in seed_groups(rows):
+            shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
+            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
+            texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
+            table.add_row(plain(group.contender.label), *texts)
+        console.print(table)
+
+
 def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
     """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops.
 
@@ -142,6 +180,24 @@ def _verdict_cells(row: Verdict, name: str, width: int) -> Iterable[Text]:
     # A method without a confidence has "-" for it, which says enough.
     verdict = textwrap.fill(texts.verdict, width) if row.challenger else "-"
     yield Text(verdict, style="bold" if row.verdict == "worth it" else "")
+
+
+def print_regrets(by_dataset: Regrets, console: Console) -> None:
+    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
+
+    Args:
+        by_dataset: Rows by data set, as :func:`~bench.report.ambiguity.regrets` makes them.
+        console: Where to print.
+    """
+    for dataset, rows in by_dataset.items():
+        title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
+        table = new_table(Text(f"{title}\n(the observer knows P(answer is right): expected regrets are 0 or more)"))
+        table.add_column("method", no_wrap=True)
+        for heading in REGRET_COLUMNS:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
