@@ -187,7 +187,7 @@ class Method:
 
     @property
     def probabilistic(self) -> bool:
-        """True if the embedding is a distribution rather than a plain point; a point with a confidence counts as one."""
+        """True if the embedding is a distribution, or a point with a confidence of its own, rather than a point."""
         return type(self).distribution is not Method.distribution
 
     @property

@@ -88,12 +88,12 @@ class McInfoNCE(Method):
         "K = 16 draws, the default of URL's code (the authors' scripts: 128 and 512), by an exact sampler",
         "kappa is fixed, as in the authors' scripts (URL's code trains it), at 16, which their README recommends; the"
         " range contains their 16 to 64 and URL's 50 and 52",
-        "a head gives the concentration, trained along with the means, as in URL (the authors' scripts: a network of its"
-        " own or the norm of the embedding; first the means, then the concentrations)",
+        "a head gives the concentration, trained along with the means, as in URL (the authors' scripts: a network of"
+        " its own or the norm of the embedding; first the means, then the concentrations)",
         "the head has the hidden layers F/2 and F/4 of every method here (URL: three of width 1024), and its last layer"
         " starts small",
-        "concentrations start at image_concentration * D, mean resultant length 0.62, at any D (the authors' scripts: 16"
-        " to 64 at D = 8 and 10; URL: 1000)",
+        "concentrations start at image_concentration * D, mean resultant length 0.62, at any D (the authors' scripts:"
+        " 16 to 64 at D = 8 and 10; URL: 1000)",
         "as everywhere here, from D = 64 on the gradient in a concentration follows the accepted proposal only, 1.2 %"
         " too small or less",
     )
