@@ -7,10 +7,15 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ..errors import printable
-from ..protocols.confidence_kinds import OBSERVER, OBSERVER_IMAGE, kind_of
+from ..protocols.confidence_kinds import OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
 from .seeds import SeedGroup, SeedStatistics, seed_groups
 
-REGRET_COLUMNS = ("observer\nAUGRC", "own", "best other\nimage", "observer\nimage", "margin", "agreement")
+REGRET_COLUMNS = (
+    "observer\nAUGRC",
+    "own",
+    "best other\nimage",
+    *(name.replace("_", "\n") for name in RETRIEVAL_CONFIDENCES),
+)
 """Headings of the texts of a row."""
 
 Regrets = Mapping[str, list[tuple[str, ...]]]
@@ -40,12 +45,11 @@ def _texts(group: SeedGroup) -> list[str]:
     names = sorted(set(group.rows["confidence"]) - {OBSERVER})
     found = {name: _mean(group, "augrc_regret", name) for name in names}
     others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
-    shown = (OBSERVER_IMAGE, "margin", "agreement")
     return [
         _percent(_mean(group, "observer_augrc", OBSERVER)),
         _percent(found.get(group.confidence)),
         _lowest(others),
-        *(_percent(found.get(name)) for name in shown),
+        *(_percent(found.get(name)) for name in RETRIEVAL_CONFIDENCES),
     ]
 
 

@@ -208,7 +208,7 @@ def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
 
 def _regrets():
     """Regrets of a method of points and a two-stage one over two seeds."""
-    values = {"norm": 0.05, "max_cosine": 0.04, "margin": 0.02, "agreement": 0.03, "observer_image": 0.01}
+    values = {"norm": 0.05, "max_cosine": 0.04, "margin": 0.02, "agreement": 0.03}
     regret = {"metric": "augrc_regret", "split": "test", "scorer": "cosine", "variant": "recall_at_1"}
     lines = []
     for (method, base), seed in itertools.product((("point", ""), ("normal", "point")), (0, 1)):
@@ -225,9 +225,9 @@ def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
     assert max(map(len, lines)) <= 80
     assert lines[0] == "d: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
     body = {line.split()[0]: line.split() for line in lines if line.startswith((" point", " normal"))}
-    # observer, own, best other image confidence, observer of images, margin, agreement
-    assert body["point"] == ["point", "12.00", "5.10", "4.10", "1.10", "2.10", "3.10"]
-    assert body["normal"] == ["normal", "(point)", "12.00", "6.10", "4.10", "1.10", "2.10", "3.10"]
+    # observer, own, best other image confidence, top-1 score, margin, agreement, spread
+    assert body["point"] == ["point", "12.00", "5.10", "4.10", "-", "2.10", "3.10", "-"]
+    assert body["normal"] == ["normal", "(point)", "12.00", "6.10", "4.10", "-", "2.10", "3.10", "-"]
     assert sum(line.strip() == "max_cosine" for line in lines) == 2
 
 
