@@ -67,11 +67,12 @@ def test_each_question_has_its_rows_and_rivals():
 
 
 @pytest.mark.parametrize("seeds", [2, 5])
-@pytest.mark.parametrize("shift", [0.2, 0.0, -0.2])
+@pytest.mark.parametrize("shift", [0.2, 0.001, -0.001, -0.2])
 def test_the_interval_is_scipys_and_decides(seeds, shift):
     rng = np.random.default_rng(seeds)
     rival = 0.7 + 0.05 * rng.random(seeds)
-    own = rival + shift + 0.01 * rng.random(seeds) - 0.005
+    noise = 0.01 * rng.random(seeds)
+    own = rival + shift + noise - noise.mean()
     values = _levels(seeds) | {("test", OWN): own, ("test", "norm"): rival, ("val", "norm"): [0.9] * seeds}
     row = _table(*_results(values)).loc["test", "before_gallery", OWN]
     paired = stats.ttest_rel(own, rival)
@@ -82,7 +83,7 @@ def test_the_interval_is_scipys_and_decides(seeds, shift):
     # The interval excludes 0 exactly if the test rejects at 5 %.
     decided = "worth it" if shift > 0 else "not worth it"
     assert row["verdict"] == (decided if paired.pvalue < 0.05 else "undecided")
-    assert (paired.pvalue < 0.05) == (shift != 0)
+    assert (paired.pvalue < 0.05) == (abs(shift) > 0.1)
 
 
 def test_the_rival_is_chosen_on_validation_images_of_the_same_corruption():
@@ -218,6 +219,15 @@ def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart(
     assert "best on test" in text
     assert "method.x=1" in text
     assert "method.x=2" in text
+
+
+def test_names_of_users_are_no_markup():
+    found = verdicts(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
+    assert found[0].rivals.chosen == "[bold]|x"
+    text = "\n".join(_printed(found, width=140))
+    assert "[bold]|x 90.0" in text
+    assert "[red]" in text
+    assert r"[bold]\|x 90.0" in verdicts_markdown(found)
 
 
 def test_markdown_has_a_line_for_each_verdict():
