@@ -242,8 +242,8 @@ def _cells(
             raise UserError(f"--base {base_name}: {base_name!r} needs a base itself; name a one-stage method")
         if site.methods.method(name).ensemble and not _classifies(site.methods.method(base_name)):
             raise UserError(
-                f"--base {base_name}: {name!r} needs a base with a classifier of the training classes; leave --base out for"
-                f" the recipe's, {recipe.base!r}"
+                f"--base {base_name}: {name!r} needs a base with a classifier of the training classes;"
+                f" leave --base out for the recipe's, {recipe.base!r}"
             )
         base = Place(Cell(request.protocol, dataset, base_name), name if request.hparams == "published" else "")
         for place in [base, own] if on_base else [own]:

@@ -63,5 +63,5 @@ def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
 
 def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
     request = RunRequest(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
-    with pytest.raises(UserError, match="--base hib: .* leave --base out"):
+    with pytest.raises(UserError, match=r"--base hib: .* leave --base out"):
         build_plans(request, Site(results=str(tmp_path)))
