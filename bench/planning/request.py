@@ -246,6 +246,11 @@ def _cells(
         on_base = site.methods.method(name).on_base
         if on_base and site.methods.method(base_name).on_base:
             raise UserError(f"--base {base_name}: {base_name!r} needs a base itself; name a one-stage method")
+        if site.methods.method(name).ensemble and not _classifies(site.methods.method(base_name)):
+            raise UserError(
+                f"--base {base_name}: {name!r} needs a base with a classifier of the training classes;"
+                f" leave --base out for the recipe's, {recipe.base!r}"
+            )
         base = Place(Cell(request.protocol, dataset, base_name), name if request.hparams == "published" else "")
         for place in [base, own] if on_base else [own]:
             if place not in done:
@@ -258,6 +263,11 @@ def _cells(
                     requested=named and not place.head,
                     pins=pins if named else shared,
                 )
+
+
+def _classifies(method: type[Method]) -> bool:
+    """Check if the objective of a one-stage method has class probabilities."""
+    return hasattr(method().objective(2, 8), "class_cosines")
 
 
 def _check_names(request: RunRequest) -> None:

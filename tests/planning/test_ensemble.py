@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from bench.engine.jobs import TestJob
 from bench.engine.needs import needs_of
+from bench.errors import UserError
 from bench.planning.plan import testing_code as code_of_tests  # a name that pytest does not collect
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
@@ -58,3 +59,9 @@ def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
     found = set(plans[method].space)
     assert space <= found
     assert any(name.startswith("optim.") for name in found) == (method == "pfe")
+
+
+def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
+    request = RunRequest(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
+    with pytest.raises(UserError, match=r"--base hib: .* leave --base out"):
+        build_plans(request, Site(results=str(tmp_path)))
