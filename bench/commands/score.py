@@ -162,7 +162,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         if name not in set(frame["method"]):
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(frame, roles, methods)
-    if lines.empty:
+    if lines.empty or not lines["seeds"].any():
         raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
     if as_json:
         print_json(plain_rows(lines))

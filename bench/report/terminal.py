@@ -14,8 +14,9 @@ from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
-from .contender import Contender, by_contender, split_pinned
-from .pairing import COMMON, SIDES
+from .contender import COMMON, Contender, by_contender, split_pinned
+from .pairing import SIDES
+from .ranks import unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
 
 NARROW = 100
@@ -61,15 +62,21 @@ def print_comparison(rows: Comparison, console: Console) -> None:
     """
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
     for dataset, group in rows.items():
-        console.print(_comparison_table(dataset, group, columns))
+        table = _comparison_table(dataset, group, columns)
+        if console.measure(table).maximum > console.width:
+            table = _comparison_table(dataset, group, columns, with_rank=False)
+        console.print(table)
 
 
-def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn]) -> Table:
+def _comparison_table(
+    dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn], with_rank: bool = True
+) -> Table:
     # What all rows share is said once, in the title: the table has to fit 80 columns.
     common = {name: texts[0] for name, *texts in zip(HEAD, *(row.labels for row in rows)) if len(set(texts)) == 1}
     shared, own = split_pinned([row.contender.pinned for row in rows])
     optional = ("network", "tuning", "pinned", "seeds", "confidence")
-    shown = ["method", *(name for name in optional if name not in common)]
+    ranked = ["rank"] * (with_rank and any(row.rank.interval is not None for row in rows))
+    shown = ["method", *(name for name in optional if name not in common), *ranked]
     table = new_table(_comparison_title(dataset, common, shared))
     for name in shown:
         table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
@@ -80,6 +87,10 @@ def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequ
         labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
         # Rich would take "[released]" for markup.
         table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
+    unranked = unranked_text((row.label, row.rank) for row in rows) if with_rank and len(rows) > 1 else ""
+    notes = ["rank: by MAP@R, 95 % interval over paired seeds"] * len(ranked)
+    notes += [f"no rank: {printable(unranked)}"] * bool(unranked)
+    table.caption, table.caption_justify = Text("\n".join(notes)), "left"
     return table
 
 
@@ -173,7 +184,9 @@ def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
-    """Print paired differences between methods over seeds, other minus first, with 95 % t-intervals, by data set.
+    """Print paired differences between methods over seeds, other minus first, by data set.
+
+    Each has its 95 % t-interval and a verdict on the other method.
 
     Args:
         differences: Rows of :func:`~bench.report.pairing.paired_methods`.
@@ -191,7 +204,14 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
             names = [_side(pair, rows, side) for side in ("other", "first")]
             values = [_difference(pair, column) for column in columns]
             table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
+        table.caption, table.caption_justify = Text(_paired_notes(rows)), "left"
         console.print(table)
+
+
+def _paired_notes(rows: pd.DataFrame) -> str:
+    notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
+    left_out = "; ".join(text for text in rows["left_out"].unique() if text)
+    return "\n".join([*notes, *([f"left out: {printable(left_out)}"] if left_out else [])])
 
 
 def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
@@ -210,4 +230,12 @@ def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
     line = chosen.iloc[0]
     mean, low, high = (float(line[key]) * factor for key in ("difference_mean", "ci95_low", "ci95_high"))
     interval = f"\n[{low:+.{digits}f}, {high:+.{digits}f}]" if low == low else ""
-    return f"{mean:+.{digits}f}{interval}"
+    mean_text = f"{mean:+.{digits}f}" if mean == mean else "-"
+    return f"{mean_text}{interval}\n{_verdict(str(line['verdict']), float(line['p_holm']))}"
+
+
+def _verdict(text: str, p: float) -> str:
+    """The verdict, with its p-value if one method is better."""
+    if text not in ("better", "worse"):
+        return text
+    return f"{text} {'<.001' if p < 0.001 else f'{p:.3f}'[1:]}"

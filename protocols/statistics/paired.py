@@ -57,7 +57,8 @@ def p_different(differences: np.ndarray) -> np.ndarray:
         >>> round(float(p_different(np.array([0.01, 0.02, 0.03]))), 4)
         0.0742
     """
-    return 2 * np.minimum(p_greater(differences), p_greater(-differences))
+    p: np.ndarray = 2 * np.minimum(p_greater(differences), p_greater(-differences))
+    return p
 
 
 def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
@@ -81,7 +82,8 @@ def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
     """
     if not region > 0:
         raise ValueError(f"a region of equivalence is positive, got {region}")
-    return np.maximum(p_greater(differences, -region), p_greater(-differences, -region))
+    p: np.ndarray = np.maximum(p_greater(differences, -region), p_greater(-differences, -region))
+    return p
 
 
 def holm(p: np.ndarray) -> np.ndarray:

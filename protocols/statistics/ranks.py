@@ -179,4 +179,5 @@ def performance_profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) ->
     if not all(np.isfinite(runs).all() for runs in scores):
         raise ValueError("scores must be finite; leave out seeds without a value")
     shares = [(runs[None] > thresholds[:, None, None]).mean(1) for runs in scores]
-    return np.mean(shares, axis=0)
+    profile: np.ndarray = np.mean(shares, axis=0)
+    return profile
