@@ -65,8 +65,8 @@ def to_latex(rows: Comparison) -> str:
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{latex_text(dataset)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
-            " than every deterministic method; rank: 95 \\% interval by MAP@R over paired seeds; ties: methods that share"
-            " a letter are not told apart.}",
+            " than every deterministic method; rank: 95 \\% interval by MAP@R over paired seeds; ties: methods that"
+            " share a letter are not told apart.}",
             "\\begin{tabular}{" + "l" * len(HEAD) + "r" * len(COMPARED) + "}",
             "\\toprule",
             " & ".join(titles) + " \\\\",

@@ -63,9 +63,13 @@ def print_comparison(rows: Comparison, console: Console) -> None:
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
     for dataset, group in rows.items():
         table = _comparison_table(dataset, group, columns)
-        if console.measure(table).maximum > console.width:
-            table = _comparison_table(dataset, group, columns, with_rank=False)
-        console.print(table)
+        if not _fits(table, console):
+            table.padding = 0
+        console.print(table if _fits(table, console) else _comparison_table(dataset, group, columns, with_rank=False))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    return console.measure(table, options=console.options.update(max_width=1000)).maximum <= console.width
 
 
 def _comparison_table(
@@ -75,8 +79,8 @@ def _comparison_table(
     common = {name: texts[0] for name, *texts in zip(HEAD, *(row.labels for row in rows)) if len(set(texts)) == 1}
     shared, own = split_pinned([row.contender.pinned for row in rows])
     optional = ("network", "tuning", "pinned", "seeds", "confidence")
-    ranked = ["rank"] * (with_rank and any(row.rank.interval is not None for row in rows))
-    shown = ["method", *(name for name in optional if name not in common), *ranked]
+    ranked = any(row.rank.interval is not None for row in rows)
+    shown = ["method", *(name for name in optional if name not in common), *["rank"] * (ranked and with_rank)]
     table = new_table(_comparison_title(dataset, common, shared))
     for name in shown:
         table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
@@ -87,11 +91,17 @@ def _comparison_table(
         labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
         # Rich would take "[released]" for markup.
         table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
-    unranked = unranked_text((row.label, row.rank) for row in rows) if with_rank and len(rows) > 1 else ""
-    notes = ["rank: by MAP@R, 95 % interval over paired seeds"] * len(ranked)
-    notes += [f"no rank: {printable(unranked)}"] * bool(unranked)
-    table.caption, table.caption_justify = Text("\n".join(notes)), "left"
+    table.caption, table.caption_justify = Text(_rank_notes(rows, ranked, with_rank)), "left"
     return table
+
+
+def _rank_notes(rows: Sequence[ComparisonRow], ranked: bool, shown: bool) -> str:
+    if len(rows) < 2:
+        return ""
+    meaning = "by MAP@R, 95 % interval over paired seeds" if shown else "in comparison.md, this terminal is too narrow"
+    unranked = unranked_text((row.label, row.rank) for row in rows)
+    notes = ([f"rank: {meaning}"] if ranked else []) + ([f"no rank: {printable(unranked)}"] if unranked else [])
+    return "\n".join(notes)
 
 
 def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
