@@ -21,7 +21,7 @@ from ..protocols.statistics import (
     seeds_needed,
     verdict,
 )
-from .contender import COMMON, by_contender
+from .contender import COMMON, CONTENDER_KEYS, by_contender
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 
 SIDES = ("first", "first_tuning", "other", "other_tuning")
@@ -207,6 +207,10 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         base = merged[merged["train"].isin(set(rows["base_train"]))]
         if base.empty:
             continue
+        # Its networks at seeds that have no head, so that these are named.
+        keys = list(CONTENDER_KEYS)
+        alike = merged[(merged[keys] == base.iloc[0][keys]).all(axis=1)]
+        base = pd.concat([base, alike[~alike["seed"].isin(rows["seed"])]])
         head = SeedGroup.of(rows)
         lines += [{**head.contender._asdict(), **line} for line in _differences(head, SeedGroup.of(base))]
     return _judged(lines)
