@@ -3,7 +3,7 @@
     uv run python benchmarks/coverage.py [--experiments 20000] [--seed 0]
 
 Prints a line per interval and setting. A nominal 95 % interval is called that only if it covers at least 93 %. Slow
-ones get fewer experiments: ranks and verdicts a tenth, bootstraps a fortieth.
+ones get fewer experiments: ranks, verdicts and bootstraps of two models a tenth, bootstraps over seeds a fortieth.
 """
 
 from __future__ import annotations
@@ -122,6 +122,24 @@ def bootstraps(rng: np.random.Generator, experiments: int) -> Iterator[tuple[str
                 yield f"bootstrap, {kind}, {SEEDS} seeds, {count} classes, {name}", share
 
 
+def fixed_models(rng: np.random.Generator, experiments: int) -> Iterator[tuple[str, float]]:
+    """Coverage of the bootstraps of one pair of models, which `bench score` prints, for what each of them draws."""
+    for queries in (50, 200):
+        hits = 0
+        for i in range(experiments):
+            values = rng.normal(size=(queries, 1))
+            found = paired_bootstrap(values, np.zeros_like(values), resamples=300, seed=i)[0]
+            hits += found.ci_low <= 0 <= found.ci_high
+        yield f"bootstrap of two models, queries, {queries} of them", hits / experiments
+    for count in (10, 20, 30, 100):
+        classes, hits = np.repeat(np.arange(count), 4), 0
+        for i in range(experiments):
+            values = rng.normal(size=count)[classes] + rng.normal(size=len(classes))
+            found = paired_bootstrap(values[:, None], np.zeros((len(classes), 1)), classes, resamples=300, seed=i)[0]
+            hits += found.ci_low <= 0 <= found.ci_high
+        yield f"bootstrap of two models, classes, {count} of them", hits / experiments
+
+
 def planning(rng: np.random.Generator, experiments: int) -> Iterator[tuple[str, float]]:
     """Shares of variance, and the power at the number of seeds that is said to be needed (nominal 80 %)."""
     hits = 0
@@ -145,7 +163,7 @@ def main() -> None:
     a = parser.parse_args()
     fewer = max(1, a.experiments // 10)
     parts = ((t_intervals, a.experiments), (ranks, fewer), (verdicts, fewer), (superiority, a.experiments),
-             (bootstraps, max(1, a.experiments // 40)), (planning, a.experiments))  # fmt: skip
+             (bootstraps, max(1, a.experiments // 40)), (fixed_models, fewer), (planning, a.experiments))  # fmt: skip
     start = time.perf_counter()
     for part, experiments in parts:
         for name, share in part(np.random.default_rng(a.seed), experiments):

@@ -65,7 +65,17 @@ def print_comparison(rows: Comparison, console: Console) -> None:
         table = _comparison_table(dataset, group, columns)
         if not _fits(table, console):
             table.padding = 0
-        console.print(table if _fits(table, console) else _comparison_table(dataset, group, columns, with_rank=False))
+        fits = _fits(table, console)
+        if not fits:
+            table = _comparison_table(dataset, group, columns, with_rank=False)
+        _print_with_notes(table, _rank_notes(group, fits), console)
+
+
+def _print_with_notes(table: Table, notes: Sequence[str], console: Console) -> None:
+    console.print(table)
+    if notes:
+        console.print(Text("\n".join(notes)))
+        console.print()
 
 
 def _fits(table: Table, console: Console) -> bool:
@@ -91,17 +101,16 @@ def _comparison_table(
         labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
         # Rich would take "[released]" for markup.
         table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
-    table.caption, table.caption_justify = Text(_rank_notes(rows, ranked, with_rank)), "left"
     return table
 
 
-def _rank_notes(rows: Sequence[ComparisonRow], ranked: bool, shown: bool) -> str:
+def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
     if len(rows) < 2:
-        return ""
+        return []
     meaning = "by MAP@R, 95 % interval over paired seeds" if shown else "in comparison.md, this terminal is too narrow"
+    ranked = any(row.rank.interval is not None for row in rows)
     unranked = unranked_text((row.label, row.rank) for row in rows)
-    notes = ([f"rank: {meaning}"] if ranked else []) + ([f"no rank: {printable(unranked)}"] if unranked else [])
-    return "\n".join(notes)
+    return [*([f"rank: {meaning}"] if ranked else []), *([f"no rank: {printable(unranked)}"] if unranked else [])]
 
 
 def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
@@ -214,14 +223,13 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
             names = [_side(pair, rows, side) for side in ("other", "first")]
             values = [_difference(pair, column) for column in columns]
             table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
-        table.caption, table.caption_justify = Text(_paired_notes(rows)), "left"
-        console.print(table)
+        _print_with_notes(table, _paired_notes(rows), console)
 
 
-def _paired_notes(rows: pd.DataFrame) -> str:
+def _paired_notes(rows: pd.DataFrame) -> list[str]:
     notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
     left_out = "; ".join(text for text in rows["left_out"].unique() if text)
-    return "\n".join([*notes, *([f"left out: {printable(left_out)}"] if left_out else [])])
+    return [*notes, *([f"left out: {printable(left_out)}"] if left_out else [])]
 
 
 def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:

@@ -6,7 +6,7 @@ the truth.
 
 from __future__ import annotations
 
-from .bootstrap import Interval, NestedInterval, nested_bootstrap, paired_bootstrap
+from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
 from .equivalence import Superiority, Verdict, probability_of_superiority, verdict
 from .paired import holm, p_different, p_equivalent, p_greater
 from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
@@ -14,6 +14,7 @@ from .ranks import RankInterval, mean_ranks, performance_profile, rank_intervals
 from .seeds import Summary, paired_difference, summarise
 
 __all__ = [
+    "FEW",
     "Interval",
     "NestedInterval",
     "RankInterval",

@@ -40,7 +40,7 @@ def _ranks(values, **change):
 def _printed(show, width=80):
     out = io.StringIO()
     show(Console(file=out, width=width))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
 
 
 def test_rows_have_the_rank_intervals_of_their_paired_seeds():

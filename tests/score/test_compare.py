@@ -110,6 +110,16 @@ def test_compare_prints_the_same_for_files(two, bench):
     assert "paired bootstrap over 40 queries" in bench("compare", "a.npz", "b.safetensors")[1]
 
 
+def test_an_interval_of_few_units_is_not_called_one_of_95_percent(two, bench):
+    """The 40 queries are of 8 classes."""
+    queries = bench("compare", "a.npz", "b.safetensors")[1]
+    classes = bench("compare", "a.npz", "b.safetensors", "--bootstrap", "classes")[1]
+    assert "[95 %]" in queries
+    assert "nominally" not in queries
+    assert "[95 %]" not in classes
+    assert "the interval, nominally of 95 %, covers less with so few" in classes.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
