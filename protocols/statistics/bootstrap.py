@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 FEW = 100
-"""Number of resampled units below which a percentile interval is not called one of 95 %; from there on, it was measured to
-cover at least 93 %."""
+"""Number of resampled units below which a percentile interval is not called one of 95 %; from there on, it was
+measured to cover at least 93 %."""
 
 
 @dataclass(frozen=True)
