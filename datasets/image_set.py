@@ -44,12 +44,16 @@ class ImageSet(ABC):
         gallery: Positions of the images that are searched, int64; None if every image is.
         soft_labels: Label distributions over K classes given by people, float64 ``[N, K]``: rows sum to 1, and are nan
             for images without a distribution. None if there are none.
+        posterior: Function that returns the exact probability of each of the C classes given each image, float64
+            ``[N, C]``: what an observer knows who knows how the images were made. Rows sum to 1, and are nan for images
+            for which it is not known. None if that cannot be computed, as for every data set that was collected.
     """
 
     labels: Tensor
     queries: Tensor | None = None
     gallery: Tensor | None = None
     soft_labels: Tensor | None = None
+    posterior: Callable[[], Tensor] | None = None
     ids: tuple[str, ...]
     class_names: tuple[str, ...]
 

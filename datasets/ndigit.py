@@ -10,8 +10,7 @@ handwriting is shared between training, validation and test, in any fold. A clas
 validates in another therefore has different images in the two; the part is in the identity,
 ``<name>/<part>/<number>/<index>``.
 
-**Reproducibility.** An image is a function of its identity alone. Bit generators have stable streams (NEP
-19), the distributions of ``numpy.random.Generator`` have not: only raw bits are drawn.
+**Reproducibility.** An image is a function of its identity alone (:mod:`~bench.datasets.identity_draws`).
 
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), its test part as in
 ``sklearn.datasets.load_digits``.
@@ -21,17 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from sklearn.datasets import load_digits
 
 from .array_images import ArrayImages
 from .dataset import Dataset, TrainVal, register_dataset
+from .identity_draws import raw_numbers, standard_normal, uniform_integers
 from .splits import development_and_test_classes, train_and_validation_classes
 
 Part = Literal["train", "val", "test"]
@@ -64,7 +62,7 @@ def source_digits(ids: Iterable[str]) -> NDArray[np.int64]:
         int64 ``[N, 3]``, positions in ``sklearn.datasets.load_digits``, for the digits from left to right.
     """
     identities = list(ids)
-    return _sources(identities, _raw_numbers(identities, _DRAWS))
+    return _sources(identities, raw_numbers(identities, _DRAWS))
 
 
 def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
@@ -80,9 +78,9 @@ def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
     identities = list(ids)
     cell = SIDE * (2 if upsample else 1)
     height, width = cell + 2 * PAD, DIGITS * cell + 2 * PAD
-    raw = _raw_numbers(identities, _DRAWS + height * width)
+    raw = raw_numbers(identities, _DRAWS + height * width)
     cells = _cells(upsample)[_sources(identities, raw)]
-    moves = _uniform_integers(raw[:, DIGITS:_DRAWS], 2 * PAD + 1).reshape(-1, DIGITS, 2)
+    moves = uniform_integers(raw[:, DIGITS:_DRAWS], 2 * PAD + 1).reshape(-1, DIGITS, 2)
 
     canvas = np.zeros((len(identities), height, width))
     for place in range(DIGITS):
@@ -94,33 +92,16 @@ def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
                 # Neighbours that were moved towards each other overlap by up to two pixels.
                 canvas[rows, top : top + cell, x : x + cell] = np.maximum(window, cells[rows, place])
 
-    # Centres of 2^52 intervals: never 0 or 1, for which the normal quantile is infinite.
-    quantiles = ((raw[:, _DRAWS:] >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    noise = NOISE_SD * ndtri(quantiles).reshape(canvas.shape)
+    noise = NOISE_SD * standard_normal(raw[:, _DRAWS:]).reshape(canvas.shape)
     pixels: NDArray[np.uint8] = np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
     return pixels
-
-
-def _raw_numbers(ids: Sequence[str], count: int) -> NDArray[np.uint64]:
-    """Uniform 64-bit numbers ``[N, count]``; a row depends on its identity, ``count`` only cuts it off."""
-    raw = np.empty((len(ids), count), dtype=np.uint64)
-    for row, identity in zip(raw, ids):
-        seed = int.from_bytes(blake2b(identity.encode(), digest_size=16).digest(), "little")
-        row[:] = np.random.PCG64(seed).random_raw(count)
-    return raw
-
-
-def _uniform_integers(raw: NDArray[np.uint64], bound: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Integers in [0, bound) from raw numbers; the bias is below bound / 2^53."""
-    unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return (unit * bound).astype(np.int64)
 
 
 def _sources(ids: Sequence[str], raw: NDArray[np.uint64]) -> NDArray[np.int64]:
     pools = _pools()
     chosen = [[pools[part, int(d)] for d in number] for _, part, number, _ in (i.split("/") for i in ids)]
     sizes = np.array([[len(pool) for pool in row] for row in chosen], dtype=np.int64).reshape(-1, DIGITS)
-    picks = _uniform_integers(raw[:, :DIGITS], sizes)
+    picks = uniform_integers(raw[:, :DIGITS], sizes)
     sources = [[pool[pick] for pool, pick in zip(row, line)] for row, line in zip(chosen, picks)]
     return np.array(sources, dtype=np.int64).reshape(-1, DIGITS)
 

@@ -102,6 +102,9 @@ class Method:
         fidelity_defaults: Parameters that have another default in a released form, ``{fidelity: {name: default}}``.
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
+        fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
+            its base.
+        ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
     """
 
     name: ClassVar[str]
@@ -117,6 +120,8 @@ class Method:
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
+    fitted: ClassVar[bool] = False
+    ensemble: ClassVar[bool] = False
     published: ClassVar[tuple[PublishedSource, ...]] = ()
 
     class Params(MethodParams):
@@ -182,7 +187,7 @@ class Method:
 
     @property
     def probabilistic(self) -> bool:
-        """True if the embedding is a distribution rather than a point."""
+        """True if the embedding is a distribution, or a point with a confidence of its own, rather than a point."""
         return type(self).distribution is not Method.distribution
 
     @property
@@ -200,6 +205,20 @@ class Method:
             dim: Embedding size D.
         """
         return None
+
+    def heads(self, model: EmbeddingModel, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Apply the two heads to pooled features.
+
+        In evaluation mode, the outputs for an image must not depend on the other images of the batch.
+
+        Args:
+            model: The network; its attribute ``training`` tells training from evaluation.
+            features: Pooled features ``[B, F]``.
+
+        Returns:
+            Raw embeddings ``[B, D]``, and spread parameters ``[B, S]`` or None, both for :meth:`distribution`.
+        """
+        return model.mean(features), None if model.spread is None else model.spread(features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
         """Make the embedding distributions of a batch from the outputs of the two heads.
@@ -232,6 +251,19 @@ class Method:
             labels: Classes ``[N]`` of these images.
         """
 
+    def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
+        """Fit the trained parts in one pass, without gradients; called instead of training if :attr:`fitted` is true.
+
+        Args:
+            model: The network with the weights of its base, whose trained parts are changed in place.
+            features: Pooled features ``[N, F]`` of the training images, one augmented view of each.
+            labels: Classes ``[N]`` of these images.
+
+        Raises:
+            TypeError: If the method does not define this.
+        """
+        raise TypeError(f"method {self.name!r} defines no fit")
+
     def confidence(self, distribution: Distribution) -> Tensor | None:
         """Confidence ``[B]`` of a probabilistic embedding, higher = more confident; None for a point."""
         return None
@@ -247,7 +279,8 @@ def register(cls: M) -> M:
     the class itself defines it.
 
     Raises:
-        TypeError: If the class is not a :class:`Method`, has no name or summary of its own, or trains an unknown part.
+        TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, is
+            fitted although it trains the backbone, or is an ensemble although it trains something.
     """
     if not issubclass(cls, Method):
         raise TypeError(f"{cls.__name__} must subclass Method")
@@ -258,6 +291,10 @@ def register(cls: M) -> M:
     unknown = set(cls.trains) - set(PARTS)
     if unknown:
         raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
+    if cls.ensemble and (cls.trains or not cls.on_base):
+        raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
+    if cls.fitted and ("backbone" in cls.trains or not cls.on_base):
+        raise TypeError(f"{cls.__name__}: a fitted method needs on_base = True and trains without the backbone")
     if "published" not in cls.__dict__:
         cls.published = ()
     return cls

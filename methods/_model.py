@@ -112,9 +112,7 @@ class EmbeddingModel(nn.Module):
             NonFiniteEmbeddings: If the distribution cannot be made because outputs of the heads are infinite or nan.
         """
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
-        features = features.float()
-        raw = self.mean(features)
-        spread = None if self.spread is None else self.spread(features)
+        raw, spread = self.method.heads(self, features.float())
         try:
             return Embedding(raw, self.method.distribution(raw, spread))
         except ValueError as error:

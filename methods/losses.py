@@ -78,12 +78,19 @@ class CosineClassifier(nn.Module):
         """
         return self.cosines(distribution.mean), self.scale
 
-    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss: mean cross-entropy of a batch of B embeddings, one draw each, with class labels ``[B]``."""
+    def training_logits(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Logits ``[B, C]`` of the cross-entropy, from one draw of each of B embeddings with class labels ``[B]``.
+
+        They are the scaled cosines to the class weights, with the margin in that of an embedding's own class.
+        """
         cosine = self.cosines(distribution.rsample())
         target = cosine.gather(1, labels[:, None])
         logits = cosine.scatter(1, labels[:, None], self.with_margin(target).to(cosine.dtype))
-        return F.cross_entropy(self.scale * logits, labels)
+        return self.scale * logits
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss: mean cross-entropy of a batch of B embeddings, one draw each, with class labels ``[B]``."""
+        return F.cross_entropy(self.training_logits(distribution, labels), labels)
 
 
 class CosFaceLoss(CosineClassifier):

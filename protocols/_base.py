@@ -34,7 +34,7 @@ class Selection:
     reranked: bool = False
 
 
-GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "quality", "soft_labels")
+GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "quality", "soft_labels", "ambiguity")
 """Groups of tests that every protocol runs; those that need what the embeddings do not have are left out."""
 
 

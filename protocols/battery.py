@@ -26,7 +26,7 @@ def applies(test: EmbeddingTest, view: Embeddings) -> bool:
     return all(value is not None and not (isinstance(value, Mapping) and not value) for value in values)
 
 
-def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
+def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest], scorers: Iterable[str] | None = None) -> list[Row]:
     """Run every test that applies to some embeddings.
 
     Tests that rank or compare images run first, scorer by scorer (a scorer is a similarity of embeddings); then come
@@ -35,6 +35,7 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
     Args:
         view: The embedded images.
         tests: Tests to run (:func:`~bench.protocols.known_tests.load_tests`).
+        scorers: Names of the scorers that rank or compare; all that the embeddings have if None.
 
     Returns:
         A row (:class:`~bench.protocols.rows.Row`) per value, with ``metric`` (its name), ``value``, and the names of
@@ -46,7 +47,7 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
     """
     chosen = [test for test in tests if applies(test, view)]
     rows: list[Row] = []
-    for name in view.scorers:
+    for name in view.scorers if scorers is None else scorers:
         for test in chosen:
             if test.per == "scorer" or (test.per == "own scorer" and name in view.own_scorers):
                 rows += _in_range(test, test.run(view, name))

@@ -268,17 +268,34 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     if of_images:
         yield from risk_rows(values, of_images, scorer=scorer)
     of_ranking = view.retrieval_confidences(scorer)
+    combined, gaps = combined_confidences(view, scorer) if of_images else ({}, set())
+    # Gaps keep their place: rows of several models are averaged one by one.
+    for line in risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False):
+        yield {**line, "value": math.nan} if line["confidence"] in gaps else line
+
+
+def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tensor], set[str]]:
+    """Image confidences of the queries, each combined with the margin, by name, each ``[Q]``.
+
+    Args:
+        view: The embedded images, with their confidences.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Returns:
+        The combined confidences, and the names of those without a meaning: fits on validation classes all of whose
+        answers are right, or all wrong.
+    """
+    margin = view.retrieval_confidences(scorer)["margin"]
     combined: dict[str, Tensor] = {}
-    gaps: dict[str, Tensor] = {}
-    for name, confidence in of_images.items():
+    gaps: set[str] = set()
+    for name, confidence in view.confidences_of_queries().items():
         if kind_of(name) == "image":
-            combined[f"{name}{COMBINED}"] = mean_rank(confidence, of_ranking["margin"])
+            combined[f"{name}{COMBINED}"] = mean_rank(confidence, margin)
             fit = _fit_on_validation(view, scorer, name)
             if fit is not None:
-                (combined if fit.found else gaps)[f"{name}{FITTED}"] = fit(confidence, of_ranking["margin"])
-    yield from risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False)
-    for line in risk_rows(values, gaps, scorer=scorer, oracle=False):
-        yield {**line, "value": math.nan}
+                combined[f"{name}{FITTED}"] = fit(confidence, margin)
+                gaps |= set() if fit.found else {f"{name}{FITTED}"}
+    return combined, gaps
 
 
 def _fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:

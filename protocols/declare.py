@@ -19,7 +19,17 @@ from .rows import Row
 
 Per = Literal["scorer", "own scorer", "embeddings"]
 
-NEEDED = ("candidates", "confidences", "directions", "gallery", "quality", "queries", "soft_labels", "validation")
+NEEDED = (
+    "candidates",
+    "confidences",
+    "directions",
+    "gallery",
+    "posterior",
+    "quality",
+    "queries",
+    "soft_labels",
+    "validation",
+)
 """Optional attributes of embeddings that a test may need."""
 
 

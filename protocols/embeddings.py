@@ -100,6 +100,8 @@ class Embeddings:
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
         quality: A known quality of the images, such as the size of a crop, with which confidences are correlated.
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
+        posterior: Function that makes the exact probabilities of the classes 0 to C - 1 given each image, ``[N, C]``,
+            rows of nan if they are not known. It exists for images that were made through a known channel.
         validation: Embedded images of other classes, on which thresholds are chosen and combined confidences fitted.
         validation_split: Name of the split that ``validation`` is: ``val``, or ``train`` if a model was trained on it.
         candidates: Function that makes a scorer by the distance of the embedding distributions' modes. The public code
@@ -125,6 +127,7 @@ class Embeddings:
     directions: Callable[[], Tensor] | None = None
     quality: Quality | None = None
     soft_labels: Tensor | None = None
+    posterior: Callable[[], Tensor] | None = None
     validation: Embeddings | None = None
     validation_split: Literal["val", "train"] = "val"
     candidates: Callable[[], Scorer] | None = None

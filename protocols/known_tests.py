@@ -22,6 +22,7 @@ BUILT_IN = {
     "structure": "structure",
     "quality": "quality",
     "soft_labels": "soft_labels",
+    "ambiguity": "ambiguity",
 }
 """Module of every built-in group; tests run in this order."""
 

@@ -68,6 +68,7 @@ def ask(line):
         ("bench run --scorers cosine,ml", ["cosine,mls"]),
         ("bench run --corruptions crop,j", ["crop,jpeg"]),
         ("bench run --sampler t", ["tpe"]),
+        ("bench run --tune-for b", ["both"]),
         ("bench run --plugin no_such_file.py --method arcf", []),
         ("bench test --test clus", ["clustering"]),
         ("bench show standard", ["standardized"]),

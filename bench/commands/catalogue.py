@@ -274,7 +274,7 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
     lines += [
         f"scorer      {cls.scorer}",
         f"confidence  {cls.default_confidence}",
-        f"trains      {', '.join(cls.trains)}" + (" on a trained base (--base)" if cls.on_base else ""),
+        f"trains      {_trained(cls)}",
         f"fidelity    {', '.join(cls.fidelities)}",
         "parameters" + ("" if parameters else "  none"),
         *(_parameter_line(cls, key, default, search) for key, (default, search) in parameters.items()),
@@ -286,6 +286,14 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
     if published:
         lines += ["published settings", *(_setting_line(name, values) for name, values in published.items())]
     return value, "\n".join(lines)
+
+
+def _trained(cls: type[Method]) -> str:
+    """The parts that a method trains, how, and on what."""
+    if cls.ensemble:
+        return "nothing; takes the trained bases (--base) of all seeds together"
+    how = " in one pass" if cls.fitted else ""
+    return ", ".join(cls.trains) + how + (" on a trained base (--base)" if cls.on_base else "")
 
 
 def _paper_lines(cls: type[Method]) -> list[str]:

@@ -28,7 +28,7 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
     print(f"tested on clean images and under {', '.join(named)}")
-    tests = sum(plan.seeds for plan in plans)
+    tests = sum(plan.tests for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
     print_estimate(plans, site, launch)
 
@@ -39,8 +39,13 @@ def print_plan(plan: Plan) -> None:
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
     role = f"  ({plan.stage})" if plan.stage else role
+    if plan.ensemble:
+        print(f"{plan.cell.method}{base} on {plan.cell.dataset}: one ensemble of {plan.seeds} models, nothing to train")
+        return
+    goal = "retrieval and confidence" if plan.tune_for == "both" else plan.tune_for
+    source = plan.hparams if plan.tune_for == "retrieval" else f"{plan.hparams} for {goal}"
     print(
-        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({plan.hparams}) + {plan.seeds} seeds"
+        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({source}) + {plan.seeds} seeds"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{role}"
     )

@@ -32,9 +32,10 @@ def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
     x = nn.functional.normalize(centres[labels] + (0.6 if clean else 1.2) * noise, dim=1)
     values = {name: torch.rand(len(labels), generator=g) for name in ("norm", "method", "random", "quality")}
     people = torch.rand(len(labels), 4, generator=g).softmax(1)
+    known = torch.rand(len(labels), 6, generator=g).double().softmax(1)
     if order is None:
         order = torch.arange(len(labels))
-    labels, x, people = labels[order], x[order], people[order]
+    labels, x, people, known = labels[order], x[order], people[order], known[order]
     values = {name: value[order] for name, value in values.items()}
     quality = values.pop("quality")
     ids = tuple(f"image {i:02d}" for i in order.tolist())
@@ -51,6 +52,7 @@ def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
         directions=lambda: x,
         quality=None if clean else Quality(values=quality, clean={"norm": values["method"]}),
         soft_labels=people,
+        posterior=lambda: known,
         validation=Embeddings(labels=labels, ids=ids, scorers=scorers),
         candidates=lambda: ScoreMatrix(-torch.cdist(x, x), "l2"),
         clean=clean,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from .failure import require
 if TYPE_CHECKING:
     pass
 
-CLASSES, PER_CLASS, DIM, SIDE = 6, 4, 16, 20
+CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
 
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -29,8 +30,9 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     """Build a small :class:`.EmbeddingModel` of a method, on which the conformance checks of the method run.
 
-    The model is in training mode, and has been initialised on a batch of synthetic images if the method needs that. A
-    two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its base.
+    The model is in training mode, and has been initialised or fitted on a batch of synthetic images if the method does
+    that. A two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its
+    base. An ensemble is an :class:`.EnsembleModel` of untrained CosFace models.
 
     Args:
         cls: Class of the method.
@@ -42,6 +44,8 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     from ..methods.cosface import CosFace
 
     method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
+    if method.ensemble:
+        return _ensemble(method)
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None
@@ -51,7 +55,30 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
         images, labels = _batch()
         with torch.no_grad():
             method.initialise(model, model(images).raw, labels)
+    if method.fitted:
+        _fit(model)
     return model
+
+
+def _ensemble(method: Any) -> Any:
+    from ..methods._ensemble import EnsembleModel
+    from ..methods._model import EmbeddingModel
+    from ..methods.backbones.registry import build_backbone
+    from ..methods.cosface import CosFace
+
+    members = []
+    for seed in range(MEMBERS):
+        torch.manual_seed(seed)
+        members.append(EmbeddingModel(CosFace(), build_backbone("convnet", 1, None), CLASSES, DIM))
+    return EnsembleModel(method, members)
+
+
+@torch.no_grad()
+def _fit(model: Any) -> None:
+    images, labels = _batch()
+    model.eval()
+    model.method.fit(model, model.features(images), labels)
+    model.train()
 
 
 def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
@@ -87,17 +114,35 @@ def metadata(cls: Any) -> None:
 
 
 def shapes(cls: Any) -> None:
-    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss."""
+    """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss.
+
+    An ensemble of M models has the event shape ``[M D]`` and no loss.
+    """
     model = build(cls)
     images, labels = _batch()
     embedding = model(images)
-    require(embedding.raw.shape == (len(labels), DIM), "raw embeddings must be [B, D]")
+    dim = DIM * (MEMBERS if cls.ensemble else 1)
+    require(embedding.raw.shape == (len(labels), dim), "raw embeddings must be [B, D]")
     distribution = embedding.distribution
     shape = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
-    require(shape == ((len(labels),), (DIM,)), f"batch and event shape are {shape}")
+    require(shape == ((len(labels),), (dim,)), f"batch and event shape are {shape}")
+    if cls.ensemble:
+        return
     require(_loss(model, images, labels).shape == (), "the objective must return a scalar")
 
 
+def _of_training(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Check that an ensemble passes as it is: its members are trained, and checked, as models of their own method."""
+
+    @wraps(check)
+    def checked(cls: Any) -> None:
+        if not cls.ensemble:
+            check(cls)
+
+    return checked
+
+
+@_of_training
 def finite(cls: Any) -> None:
     """Require that the loss and the gradients of a method are finite, in each of its forms.
 
@@ -108,7 +153,8 @@ def finite(cls: Any) -> None:
         model = build(cls, fidelity)
         images, labels = _batch()
         loss = _loss(model, images, labels)
-        loss.backward()
+        if not model.method.fitted:
+            loss.backward()
         require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
         for name, p in model.named_parameters():
             if p.requires_grad:
@@ -172,10 +218,17 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
         require(finite, f"{what}: the gradient of the {head} is not finite")
 
 
+@_of_training
 def learns(cls: Any) -> None:
-    """Require that 25 training steps of a method on one fixed batch lower its loss."""
+    """Require that 25 training steps of a method on one fixed batch lower its loss, or that a fit changes the network.
+
+    The fit must leave the same network however often it is repeated.
+    """
     model = build(cls)
     images, labels = _batch()
+    if model.method.fitted:
+        _require_fit(model)
+        return
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=3e-3)
 
@@ -194,6 +247,21 @@ def learns(cls: Any) -> None:
         optimizer.step()
     after = measure()
     require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+
+
+def _require_fit(model: Any) -> None:
+    fitted = {name: value.clone() for name, value in model.state_dict().items()}
+    parts = [getattr(model, name) for name in model.method.trained_parts]
+    values = [value for part in parts if part is not None for value in part.state_dict().values()]
+    with torch.no_grad():
+        for value in values:
+            value.zero_()
+    changed = any(not torch.equal(value, fitted[name]) for name, value in model.state_dict().items())
+    require(changed, "the fit leaves every trained part at zero")
+    for time in ("again", "once more"):
+        _fit(model)
+        same = all(torch.equal(value, fitted[name]) for name, value in model.state_dict().items())
+        require(same, f"fitted {time}, the network differs")
 
 
 def confidence(cls: Any) -> None:
@@ -225,6 +293,7 @@ def scores(cls: Any) -> None:
     require(bool(torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4)), "scores are not symmetric")
 
 
+@_of_training
 def round_trip(cls: Any) -> None:
     """Require that a state dict restores a method's embeddings and loss exactly.
 
@@ -252,6 +321,7 @@ def round_trip(cls: Any) -> None:
     require(same, "arrays do not restore the distribution")
 
 
+@_of_training
 def deterministic(cls: Any) -> None:
     """Require that the same seeds give the same loss and gradients of a method."""
     images, labels = _batch()
@@ -259,19 +329,51 @@ def deterministic(cls: Any) -> None:
     for _ in range(2):
         model = build(cls)
         loss = _loss(model, images, labels)
-        loss.backward()
+        if not model.method.fitted:
+            loss.backward()
         found.append((loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
     same = all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1]))
     require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
 
 
+def independent(cls: Any) -> None:
+    """Require that the embedding of an image depends neither on the other images of its batch nor on random numbers.
+
+    This holds in evaluation mode, up to rounding.
+    """
+    from ..methods.distributions.arrays import to_arrays
+
+    model = build(cls).eval()
+    images, _ = _batch()
+    rows = torch.arange(len(images)).flip(0)[::3]
+    with torch.no_grad():
+        torch.manual_seed(1)
+        _, whole = to_arrays(model(images).distribution)
+        torch.manual_seed(2)
+        _, part = to_arrays(model(images[rows]).distribution)
+    for name, values in part.items():
+        same = torch.allclose(values, whole[name][rows], rtol=1e-4, atol=1e-5)
+        require(same, f"{name} of an embedding differs in another batch or under other random numbers")
+
+
+@_of_training
 def frozen(cls: Any) -> None:
-    """Require that training steps leave the frozen parts of a method as they are, batch-norm statistics included."""
+    """Require that training leaves the frozen parts of a method as they are, batch-norm statistics included."""
     model = build(cls)
     method = model.method
     parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
     held = {n: p for n, p in parts.items() if p is not None and n not in method.trained_parts}
     before = {n: {k: v.clone() for k, v in p.state_dict().items()} for n, p in held.items()}
+    if method.fitted:
+        _fit(model)
+    else:
+        _two_steps(model)
+    for name, part in held.items():
+        for key, value in part.state_dict().items():
+            require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
+
+
+def _two_steps(model: Any) -> None:
     images, labels = _batch()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
     model.train()
@@ -279,13 +381,11 @@ def frozen(cls: Any) -> None:
         optimizer.zero_grad()
         _loss(model, images, labels).backward()
         optimizer.step()
-    for name, part in held.items():
-        for key, value in part.state_dict().items():
-            require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
 
 
 CHECKS: dict[str, Callable[[Any], None]] = {
-    f.__name__: f for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, frozen)
+    f.__name__: f
+    for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, independent, frozen)
 }
 """Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
 

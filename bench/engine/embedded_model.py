@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from ..datasets.image_set import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
+from ..methods._ensemble import EnsembleModel
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..protocols.scorers import MeanScorer, Scorer
@@ -21,7 +22,7 @@ from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell
 from .corrupted_images import CorruptedImages
-from .networks import check_finite, embed, load_model
+from .networks import check_finite, embed, load_ensemble, load_model
 from .running import PatientScorer, Running
 
 
@@ -29,8 +30,8 @@ from .running import PatientScorer, Running
 class EmbeddedModel:
     """Embeddings and confidences of one trained model on every split of the images that the tests need.
 
-    The splits are the clean test images (``test``), the test images under a corruption (``test_`` and its name) and the
-    validation images (``val``).
+    The splits are the clean test images (``test``), the clean validation images (``val``), and both under a corruption
+    (``test_`` or ``val_`` and its name).
 
     Attributes:
         method: The method, with its parameters.
@@ -39,7 +40,7 @@ class EmbeddedModel:
         options: Trained parameters of the method's scorer, by name, such as the scale and bias of hedged instance
             embeddings.
         trained: Record (specification and results) of the training.
-        validation: The images of the split ``val``.
+        validation: The clean validation images.
         device: Where matrices of scores are computed.
         running: Progress of the test.
     """
@@ -62,11 +63,36 @@ class EmbeddedModel:
         corrupted: Mapping[str, CorruptedImages],
         running: Running,
     ) -> EmbeddedModel:
-        """Embed the test images, clean and corrupted, and the validation images with a trained model.
+        """Embed the test images and the validation images with a trained model, clean and corrupted.
 
         Args:
             unit: Id of the training.
             cell: Protocol, data set and method of the training.
+            site: Paths and device.
+            corrupted: Test images under each corruption, by its name. Validation images get the same corruptions.
+            running: Progress of the test.
+
+        Raises:
+            UnitFailed: If an embedding is not finite or a confidence is not a number.
+        """
+        return cls._of(*load_model(cell, unit, site), site, corrupted, running)
+
+    @classmethod
+    def of_ensemble(
+        cls,
+        method: str,
+        units: Sequence[str],
+        members: Cell,
+        site: Site,
+        corrupted: Mapping[str, CorruptedImages],
+        running: Running,
+    ) -> EmbeddedModel:
+        """Embed the same images with several trained models side by side, as one.
+
+        Args:
+            method: Name of the ensemble's method.
+            units: Ids of the trainings; ``trained`` is the record of the first.
+            members: Protocol, data set and method of the trainings.
             site: Paths and device.
             corrupted: Test images under each corruption, by its name.
             running: Progress of the test.
@@ -74,7 +100,17 @@ class EmbeddedModel:
         Raises:
             UnitFailed: If an embedding is not finite or a confidence is not a number.
         """
-        model, trained = load_model(cell, unit, site)
+        return cls._of(*load_ensemble(method, members, units, site), site, corrupted, running)
+
+    @classmethod
+    def _of(
+        cls,
+        model: EmbeddingModel | EnsembleModel,
+        trained: TrainRecord,
+        site: Site,
+        corrupted: Mapping[str, CorruptedImages],
+        running: Running,
+    ) -> EmbeddedModel:
         spec = trained.spec
         dataset = site.dataset(spec.dataset, spec.view)
         tests, validation = dataset.test(), dataset.train_val(spec.fold, spec.folds).val
@@ -82,7 +118,10 @@ class EmbeddedModel:
             "test": (tests.evaluation, len(tests)),
             "val": (validation.evaluation, len(validation)),
         }
-        loaders |= {f"test_{kind}": (images.evaluation, len(images)) for kind, images in corrupted.items()}
+        for kind, images in corrupted.items():
+            held_out = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
+            loaders[f"test_{kind}"] = (images.evaluation, len(images))
+            loaders[f"val_{kind}"] = (held_out.evaluation, len(held_out))
         embedded = {
             split: _embedded(split, model, load, count, site.device, running)
             for split, (load, count) in loaders.items()
@@ -108,7 +147,7 @@ class EmbeddedModel:
 
         Args:
             name: Name of the scorer, such as ``cosine``.
-            split: Name of the split, such as ``test`` or ``val``.
+            split: Name of the split, such as ``test`` or ``val_crop``.
         """
         scorer = DistributionScorer(name, self.embeddings[split], self.options, self.device)
         return PatientScorer(scorer, self.running)
@@ -125,7 +164,7 @@ class EmbeddedModel:
 
 def _embedded(
     split: str,
-    model: EmbeddingModel,
+    model: EmbeddingModel | EnsembleModel,
     load: Callable[[Tensor], Tensor],
     count: int,
     device: str,
@@ -160,7 +199,7 @@ class ConcatenatedModels:
                 for name in members[0].confidence[split]
             }
             for split in members[0].confidence
-            if split != "val"
+            if split.startswith("test")
         }
 
     @property

@@ -23,6 +23,7 @@ from ..site import Site
 from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
+from .default_confidence import default_confidence
 from .networks import backbone_features, embed, restored
 
 Load = Callable[[Tensor], Tensor]
@@ -118,13 +119,13 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
         except NonFiniteEmbeddings as error:
             raise UserError(f"{folder}: {error}; embed with another unit") from error
         parameters = to_arrays(distribution)[1]
-        default = model.method.default_confidence
-        default = default if default in confidences else "norm"
+        default = default_confidence(model.method, confidences)
         arrays = {"embeddings": parameters.pop("loc"), **parameters}
         if "variance" in arrays and not torch.allclose(arrays["embeddings"].norm(dim=-1), torch.ones(()), atol=1e-3):
             # The variance belongs to these embeddings; with unit ones it would be another distribution.
             arrays["normalize"] = torch.tensor(False)
-        if default != "method":  # that one follows from variance or concentration
+        # The method's own follows from a variance or a concentration.
+        if default != "method" or not {"variance", "concentration"} & arrays.keys():
             arrays["confidence"] = confidences[default]
         return {key: value.numpy() for key, value in arrays.items()}
 

@@ -37,6 +37,7 @@ class Estimate:
         training: Seconds of one training, validation included.
         features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
             each base.
+        measuring: Seconds to measure the confidence of one trial's model on crops; 0 if the study does not tune for it.
         test: Seconds of one test.
         decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
         cache_bytes: Disk space in bytes that those photographs take in the cache.
@@ -46,6 +47,7 @@ class Estimate:
     embed: float
     training: float
     features: float
+    measuring: float
     test: float
     decode: float
     cache_bytes: int
@@ -58,7 +60,7 @@ class Estimate:
         """
         bases = plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
-        return plan.models * each
+        return plan.models * (each + plan.trials * self.measuring)
 
 
 def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -89,6 +91,8 @@ def estimate(plan: Plan, site: Site) -> Estimate:
 
 
 def _estimate(plan: Plan, site: Site) -> Estimate:
+    if plan.ensemble and plan.base:
+        return replace(_estimate(plan.base, site), step=0.0, training=0.0, features=0.0)
     bases = plan.base.train_specs(plan.base.defaults(), 0, None) if plan.base else None
     spec = next(iter(plan.train_specs(plan.defaults(), 0, bases).values()))
     dataset = site.dataset(spec.dataset, spec.view)
@@ -123,8 +127,9 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         loading = reading.image * len(rows)
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
-    test = ((1 + len(plan.testing.tests.corruptions)) * len(tests) + len(data.val)) * one_image
-    return Estimate(one_step, one_image, training, features_once, test, reading.decode, reading.cache_bytes)
+    test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
+    measuring = 0.0 if plan.tune_for == "retrieval" else validating
+    return Estimate(one_step, one_image, training, features_once, measuring, test, reading.decode, reading.cache_bytes)
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,9 @@ def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: Ima
 def _step_seconds(
     model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
 ) -> float:
-    """Seconds of one training step on some images, repeated to the size of a batch."""
+    """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
+    if model.method.fitted:
+        return 0.0  # one pass over cached features: less than a step of any other method
     optimisation = Optimisation(model, spec.optim, device)
     batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
     with torch.no_grad():

@@ -187,10 +187,23 @@ class CachedFeatures:
             labels: Classes of the validation images, ``[N]``.
         """
         model.eval()
-        # An objective with weights of the training classes says itself what its loss on other classes is.
-        loss = getattr(model.objective, "validation_loss", model.objective)
-        losses = [loss(model.embed_features(view).distribution, labels) for view in self.features["val"]]
+        views = self.features["val"]
+        losses = [loss_of_any_classes(model, model.embed_features(view).distribution, labels) for view in views]
         return float(torch.stack(losses).double().mean())
+
+
+def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, labels: Tensor) -> Tensor:
+    """Scalar loss of all N images of a set, whose classes need not be those of the training.
+
+    An objective with weights of the training classes, or one of all pairs of a batch, says itself what it is.
+
+    Args:
+        model: The network.
+        distribution: Embeddings of the images, batch shape ``[N]``.
+        labels: Classes ``[N]``.
+    """
+    loss: Tensor = getattr(model.objective, "validation_loss", model.objective)(distribution, labels)
+    return loss
 
 
 def _features(

@@ -33,6 +33,7 @@ class ProposeJob(_Message):
         numbers: Numbers of the trials.
         told: Finished trials of earlier batches, with their values.
         fixed: Parameters of trials that are known already, by number.
+        objectives: Number of values that the study maximises.
     """
 
     job: Literal["propose"] = "propose"
@@ -42,6 +43,7 @@ class ProposeJob(_Message):
     numbers: tuple[int, ...]
     told: tuple[Told, ...]
     fixed: dict[int, Point]
+    objectives: int = 1
 
 
 class TrainJob(_Message):
@@ -71,7 +73,14 @@ class TrainJob(_Message):
 
 
 class TestJob(_Message):
-    """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results."""
+    """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results.
+
+    Attributes:
+        specs: Specifications of tests of the same models.
+        cell: Protocol, data set and method of the tests.
+        site: Paths and device, which mean the same on every machine.
+        trained: Protocol, data set and method of the trained models of an ensemble; None if they are ``cell``.
+    """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -79,6 +88,7 @@ class TestJob(_Message):
     specs: tuple[TestSpec, ...]
     cell: Cell
     site: Site
+    trained: Cell | None = None
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
@@ -89,7 +99,7 @@ class TestJob(_Message):
     def inputs(self) -> tuple[Path, ...]:
         """Files of other units that it reads: the weights and the records of the trained models."""
         units = dict.fromkeys(unit for spec in self.specs for unit in spec.train)
-        return tuple(path for unit in units for path in _files(self.site, self.cell, unit))
+        return tuple(path for unit in units for path in _files(self.site, self.trained or self.cell, unit))
 
     @property
     def outputs(self) -> tuple[Path, ...]:

@@ -160,7 +160,8 @@ def visible(paths: Iterable[Path], seconds: float) -> bool:
 def _check_plan(plan: PlanNeeds, site: Site) -> None:
     spec = plan.template
     what = f"{spec.method} on {spec.dataset}"
-    if training_code(spec, site) != spec.code or testing_code(plan.tests, plan.scorers) != plan.tests_code:
+    tests_code = testing_code(plan.tests, plan.scorers, spec.method, site)
+    if training_code(spec, site) != spec.code or tests_code != plan.tests_code:
         raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..methods._ensemble import EnsembleMethod, EnsembleModel
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
@@ -110,6 +112,25 @@ def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, Train
     return restored(record, site.store.whole_weights(cell, unit), site), record
 
 
+def load_ensemble(method: str, members: Cell, units: Sequence[str], site: Site) -> tuple[EnsembleModel, TrainRecord]:
+    """Network of an ensemble in evaluation mode, and the record of its first member's training.
+
+    Args:
+        method: Name of the ensemble's method.
+        members: Protocol, data set and method of the trainings.
+        units: Ids of the trainings.
+        site: The results folder, the device and plug-ins.
+
+    Raises:
+        FileNotFoundError: If a training has no record.
+        DamagedFile: If weights are missing or damaged.
+    """
+    loaded = [load_model(members, unit, site) for unit in units]
+    own = site.method(method, {}, "corrected")
+    assert isinstance(own, EnsembleMethod)
+    return EnsembleModel(own, [model for model, _ in loaded]).eval(), loaded[0][1]
+
+
 def _padded(inputs: Tensor, chunk: int) -> Tensor:
     """Inputs ``[B, ..]`` with zeros up to ``chunk``; images channels last in memory."""
     if len(inputs) < chunk:
@@ -151,7 +172,7 @@ def backbone_features(
 
 @torch.no_grad()
 def embed(
-    model: EmbeddingModel,
+    model: EmbeddingModel | EnsembleModel,
     load: Callable[[Tensor], Tensor],
     count: int,
     device: str,
@@ -179,13 +200,13 @@ def embed(
     Raises:
         OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
     """
-    model.eval()
+    network: Any = model.eval()  # each kind takes its own kind of embedding
 
     def work(rows: Tensor, size: int) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
         inputs = _padded(load(rows).to(device), size)
-        embedding = model.embed_features(inputs) if features else model(inputs)
+        embedding = network.embed_features(inputs) if features else network(inputs)
         kind, arrays = to_arrays(embedding.distribution)
-        confidences = model.confidences(embedding)
+        confidences = network.confidences(embedding)
         return (
             kind,
             {name: value[: len(rows)].cpu() for name, value in arrays.items()},

@@ -25,7 +25,8 @@ from ..site import Site
 from ..store.claims import CLAIM, Claims, holder
 from ..store.folder import RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
-from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec
+from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec, TuneFor
+from .choice import choose, objectives
 from .failures import JobFailed, SettingFailed
 from .jobs import LOG, Done, Job, ProposeJob, TestJob, TrainJob
 from .needs import visible
@@ -125,15 +126,14 @@ class Best:
     """Result of a tuning study.
 
     Attributes:
-        point: Tuned values of the best trial, by name; empty if nothing was tuned.
-        value: Value by which this trial was selected, such as validation MAP@R, higher = better: the mean over its
-            models, one per fold; 0 if nothing was tuned.
+        point: Tuned values of the chosen trial, by name; empty if nothing was tuned.
         specs: Specifications of the trial's trainings, by the fold that validates; empty if nothing was tuned.
+        trial: Record of the trial; None if nothing was tuned.
     """
 
     point: Point
-    value: float = 0.0
     specs: Specs = field(default_factory=dict)
+    trial: TrialRecord | None = None
 
 
 class _Trained(NamedTuple):
@@ -141,6 +141,7 @@ class _Trained(NamedTuple):
 
     selection_value: float
     val_map_at_r: float
+    val_confidence_auroc: float | None
     best_epoch: int
 
 
@@ -209,7 +210,7 @@ class Scheduler:
             self._claims.close()
 
     async def _execute(self) -> Outcome:
-        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.seeds)]
+        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.tests)]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
         for (plan, seed, _), result in zip(jobs, results):
@@ -337,7 +338,7 @@ class Scheduler:
             batch = await self._batch(plan, spec.id, numbers, trials, bases)
             trials += batch
             best = _best(plan, trials, bases)
-            self.display.note(plan.cell, _tuning_note(plan, trials, best))
+            self.display.note(plan.cell, _tuning_note(plan, trials, best.trial if best else None))
             with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
@@ -369,8 +370,9 @@ class Scheduler:
             space=dict(plan.space),
             sampler=plan.sampler,
             numbers=tuple(known),
-            told=tuple(Told(params=trial.params, value=trial.value) for trial in earlier),
+            told=tuple(Told(params=trial.params, values=objectives(plan.tune_for, trial)) for trial in earlier),
             fixed=fixed,
+            objectives=2 if plan.tune_for == "both" else 1,
         )
         proposed = await self.workers.run(job, priority=(0, self._order[plan.cell]))
         assert proposed is not None
@@ -411,14 +413,7 @@ class Scheduler:
         self._trial_of |= dict.fromkeys(record.units, place)
         try:
             trained = await self._all_trained(plan, specs, weights=False)
-            record = record.model_copy(
-                update={
-                    "state": "complete",
-                    "value": fmean(model.selection_value for model in trained),
-                    "val_map_at_r": fmean(model.val_map_at_r for model in trained),
-                    "best_epochs": tuple(model.best_epoch for model in trained),
-                }
-            )
+            record = record.model_copy(update=_measured(plan.tune_for, trained))
         except _TrialSettled:
             settled = self.store.trial(*place)
             assert settled is not None
@@ -521,7 +516,7 @@ class Scheduler:
         else:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
-        return _Trained(record.selection_value, record.val_map_at_r, record.best_epoch)
+        return _Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
 
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""
@@ -543,17 +538,25 @@ class Scheduler:
             base = Cell(spec.protocol, spec.dataset, spec.base.method)
             await asyncio.to_thread(self.store.check_caches, base, spec.base.unit)
 
+    async def _replicates(self, plan: Plan, seed: int) -> list[Specs]:
+        """Specifications of the trained models of one seed; of an ensemble, those of all seeds of its base."""
+        if not plan.ensemble:
+            return [await self._seed(plan, seed)]
+        assert plan.base is not None
+        return list(await asyncio.gather(*(self._seed(plan.base, member) for member in range(plan.seeds))))
+
     async def _test(self, plan: Plan, seed: int) -> list[Path]:
         """Test one seed; returns the folders of its tests."""
-        specs = plan.test_specs(await self._seed(plan, seed))
+        specs = plan.test_specs(*await self._replicates(plan, seed))
         if plan.cell in self.rerun:
             for spec in specs:
                 self.store.remove(plan.cell, "test", spec.id)
         cell = plan.cell
+        trained = plan.base.cell if plan.ensemble and plan.base else None
 
         def missing() -> TestJob | None:
             lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
-            return TestJob(specs=lacking, cell=cell, site=self.site) if lacking else None
+            return TestJob(specs=lacking, cell=cell, trained=trained, site=self.site) if lacking else None
 
         # Tests go first: a seed's numbers appear as soon as it is trained.
         await self._run((cell, "test", specs[0].id), missing, 0)
@@ -593,18 +596,33 @@ def _of_setting(record: TestRecord) -> tuple[Columns, float]:
     return record.columns, record.finished
 
 
+def _measured(tune_for: TuneFor, trained: list[_Trained]) -> dict[str, object]:
+    """What the record of a finished trial holds of its trainings: means over its models, one per fold."""
+    map_at_r = fmean(model.val_map_at_r for model in trained)
+    aurocs = [model.val_confidence_auroc for model in trained if model.val_confidence_auroc is not None]
+    auroc = fmean(aurocs) if aurocs else None
+    value = fmean(model.selection_value for model in trained)
+    return {
+        "state": "complete",
+        "value": {"retrieval": value, "confidence": auroc, "both": map_at_r}[tune_for],
+        "val_map_at_r": map_at_r,
+        "val_confidence_auroc": auroc,
+        "best_epochs": tuple(model.best_epoch for model in trained),
+    }
+
+
 def _best(plan: Plan, trials: list[TrialRecord], bases: Specs | None) -> Best | None:
-    values = {trial.number: (trial.value, -trial.number, trial) for trial in trials if trial.value is not None}
-    if not values:
-        return None
-    value, _, top = max(values.values(), key=lambda item: item[:2])
-    return Best(top.params, value, plan.train_specs(top.params, TUNING, bases))
+    chosen = choose(plan.tune_for, trials)
+    return None if chosen is None else Best(chosen.params, plan.train_specs(chosen.params, TUNING, bases), chosen)
 
 
-def _tuning_note(plan: Plan, trials: list[TrialRecord], best: Best | None) -> str:
+def _tuning_note(plan: Plan, trials: list[TrialRecord], chosen: TrialRecord | None) -> str:
     failed = sum(trial.value is None for trial in trials)
     text = f"{len(trials)}/{plan.trials} trials"
-    if best:
+    if chosen is not None and chosen.value is not None:
         by_loss = plan.template.selection.metric == "stage_loss"
-        text += f", best val loss {-best.value:.4f}" if by_loss else f", best val MAP@R {best.value:.4f}"
+        shown = f"best val loss {-chosen.value:.4f}" if by_loss else f"best val MAP@R {chosen.value:.4f}"
+        if plan.tune_for != "retrieval":
+            shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
+        text += f", {shown}"
     return text + (f", {failed} failed" if failed else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..methods.distributions.arrays import to_arrays
 from ..protocols._base import Tests
 from ..protocols.battery import run_battery
 from ..protocols.controls import random_confidence
+from ..protocols.declare import EmbeddingTest
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
@@ -28,6 +29,7 @@ from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
+from .default_confidence import default_confidence
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
 from .running import Running
@@ -73,6 +75,7 @@ class TestImages:
             queries=images.queries,
             gallery=images.gallery,
             soft_labels=images.soft_labels,
+            posterior=images.posterior,
             seed=partial(draw_seed, name),
             options=Options(
                 recall_ks=tuple(tests.recall_ks),
@@ -81,8 +84,7 @@ class TestImages:
                 nearest_roc_point=tests.nearest_roc_point,
             ),
         )
-        noise = random_confidence(images.ids, seed_for("random confidence", name, train.replicate))
-        return cls(images, corrupted, noise, view)
+        return cls(images, corrupted, _noise(images, train), view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
         """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``.
@@ -92,6 +94,10 @@ class TestImages:
             split: ``test`` for clean images, ``test_`` and the name of a corruption for others.
         """
         return {**model.confidence[split], "random": self.noise}
+
+
+def _noise(images: ImageSet, train: TrainSpec) -> Tensor:
+    return random_confidence(images.ids, seed_for("random confidence", train.dataset, train.replicate))
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
@@ -104,7 +110,9 @@ def draw_seed(dataset: str, purpose: str) -> int:
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
-def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None) -> None:
+def run_tests(
+    specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None, trained: Cell | None = None
+) -> None:
     """Test the trained models of a replicate (one seed, all folds) on clean and corrupted images; write the records.
 
     Args:
@@ -112,6 +120,7 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
         cell: Protocol, data set and method.
         site: Paths and device.
         running: Progress of the training or test, for the watchdog and its record.
+        trained: Protocol, data set and method of the trained models, if they are those of the base of an ensemble.
 
     Raises:
         UnitFailed: If an embedding is not finite or a confidence is not a number.
@@ -120,11 +129,15 @@ def run_tests(specs: Sequence[TestSpec], cell: Cell, site: Site, running: Runnin
     started = time.perf_counter()
     running = running or Running()
     units = specs[0].train
-    first = site.store.trained(cell, units[0])
+    trained = trained or cell
+    first = site.store.trained(trained, units[0])
     if first is None:
         raise FileNotFoundError(f"training unit {units[0]} has no record")
     images = TestImages.of(first.spec, specs[0].tests, site)
-    members = [EmbeddedModel.of(unit, cell, site, images.corrupted, running) for unit in units]
+    if specs[0].ensemble == "seeds":
+        members = [EmbeddedModel.of_ensemble(cell.method, units, trained, site, images.corrupted, running)]
+    else:
+        members = [EmbeddedModel.of(unit, trained, site, images.corrupted, running) for unit in units]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
@@ -154,9 +167,10 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
 
     The columns are ``split``, ``metric``, ``value``, ``scorer``, ``confidence``, ``variant``, ``fraction``,
     ``n_queries`` and ``n_lone`` (:class:`bench.protocols.rows.SplitRow`). The rows are all tests on the clean test
-    images (split ``test``) and on those under each corruption (``test_`` and its name), and MAP@R on the validation
-    classes (split ``val``). Concatenated models have no validation classes. If every class but the test classes was
-    trained on, the validation images are some of the training images, and their split is ``train``.
+    images (split ``test``) and on those under each corruption (``test_`` and its name), MAP@R on the validation classes
+    (split ``val``), and the tests of confidences on them under the method's own scorer, clean (``val``) and corrupted
+    (``val_`` and the name). Concatenated models have no validation classes. If every class but the test classes was
+    trained on, the validation images are some of the training images, and the splits are ``train`` and so on.
 
     Args:
         model: The embedded images of the model.
@@ -168,7 +182,9 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
     validation = None
     if isinstance(model, EmbeddedModel):
         validation = _validation_view(model, images, spec)
-        rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
+        if spec.ensemble != "seeds":  # nothing was selected by an ensemble
+            rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
+        rows += _confidences_on_validation(model, images, validation, tests)
     for kind in ("", *images.corrupted):
         split = f"test_{kind}" if kind else "test"
         view = _view(model, kind, images, spec, validation)
@@ -188,19 +204,41 @@ def _validation_row(model: EmbeddedModel, images: int) -> Row:
     )
 
 
+def _confidences_on_validation(
+    model: EmbeddedModel, images: TestImages, clean: Embeddings, tests: Iterable[EmbeddingTest]
+) -> Iterator[SplitRow]:
+    """Rows of the tests of confidences on the validation images, clean and corrupted, by the method's own scorer."""
+    own, judging = model.method.scorer, [test for test in tests if test.group == "risk"]
+    for kind in ("", *images.corrupted):
+        ending = f"_{kind}" if kind else ""
+        view = clean
+        if kind:
+            split = f"val{ending}"
+            confidences = {**model.confidence[split], "random": clean.confidences["random"]}
+            scorers = {own: partial(model.scorer, own, split)}
+            view = replace(clean, scorers=scorers, confidences=confidences, clean=False)
+        for item in run_battery(view, judging, (own,)):
+            yield {"split": f"{model.validation_split}{ending}", **item}
+
+
 def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
     """The method's own scorer first."""
     return tuple(dict.fromkeys([model.method.scorer, "cosine", *spec.scorers]))
 
 
 def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
-    """Validation classes as the tests see them: they give thresholds, and the weights of combined confidences."""
+    """Clean images of validation classes as the tests see them: they give thresholds and weights of confidences.
+
+    The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
+    """
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
         scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
-        confidences=model.confidence["val"],
+        own_scorers=(model.method.scorer,),
+        confidences={**model.confidence["val"], "random": _noise(model.validation, model.trained.spec)},
         seed=images.view.seed,
+        options=Options(filter_fractions=()),
     )
 
 
@@ -266,19 +304,19 @@ def _without_nan(item: SplitRow) -> SplitRow:
 
 
 def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Columns:
-    train = members[0].trained.spec
+    train, joint = members[0].trained.spec, spec.ensemble == "seeds"
     return Columns(
         protocol=cell.protocol,
         preset=spec.preset,
         dataset=train.dataset,
-        method=train.method,
-        base=train.base.method if train.base else "",
-        fidelity=train.fidelity,
+        method=cell.method,
+        base=train.method if joint else train.base.method if train.base else "",
+        fidelity=members[0].method.fidelity,
         hparams=spec.hparams,
         trials=spec.trials,
         pinned=spec.pinned,
         backbone=train.backbone,
-        dim=train.dim * (len(members) if spec.ensemble == "concatenated" else 1),
+        dim=train.dim * (len(spec.train) if joint or spec.ensemble == "concatenated" else 1),
         ensemble=spec.ensemble,
         seed=int(train.replicate),
     )
@@ -287,13 +325,9 @@ def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Co
 def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
     first, method = members[0], members[0].method
     bases = [member.trained.spec.base.unit if member.trained.spec.base else "" for member in members]
-    # A plug-in's objective need not be a classifier; the norm is what every embedding has.
-    default = method.default_confidence
-    if not method.probabilistic and spec.tests.deterministic_confidence in first.confidence["test"]:
-        default = spec.tests.deterministic_confidence
     return Role(
         primary_scorer=method.scorer,
-        default_confidence=default if default in first.confidence["test"] else "norm",
+        default_confidence=default_confidence(method, first.confidence["test"], spec.tests.deterministic_confidence),
         probabilistic=method.probabilistic,
         trainings=spec.tuning_trainings,
         train=" ".join(filter(None, [spec.ensemble, *spec.train])),

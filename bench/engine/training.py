@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -30,7 +31,7 @@ from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .environment import environment
-from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn
+from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn, loss_of_any_classes
 from .micro_batches import MicroBatches
 from .networks import build_model, check_finite, load_base
 from .optim import Optimisation
@@ -55,6 +56,10 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
     """
     trainer = Trainer(spec, site, running)
     trainer.resume_or_start()
+    if trainer.model.method.fitted:
+        trainer.book(trainer.validate(0, trainer.fit()))
+        done(spec.optim.epochs)
+        return trainer.finish()
     for epoch in trainer.remaining_epochs():
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
         trainer.save_checkpoint()
@@ -130,11 +135,9 @@ class Trainer:
         self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset.augmentation_type(**spec.augmentation))
-        self.optimisation = Optimisation(self.model, spec.optim, site.device)
         self.model.precision = getattr(torch, spec.optim.precision)
         if spec.optim.compile:
             self.model.backbone.compile()
-        self.micro_batches = MicroBatches(self.model, self.inputs, self.optimisation, self.running)
         self.progress = Progress()
 
     def _inputs(self, augmentation: object) -> Inputs:
@@ -148,6 +151,16 @@ class Trainer:
             return AugmentedImages(self.data, augmentation, self.site.device, self.running)
         folder = self.site.store.unit_dir(base, "train", spec.base.unit)
         return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder, self.running)
+
+    @cached_property
+    def optimisation(self) -> Optimisation:
+        """Optimiser of the trained parts; a method that is fitted has none."""
+        return Optimisation(self.model, self.spec.optim, self.site.device)
+
+    @cached_property
+    def micro_batches(self) -> MicroBatches:
+        """Training steps by that optimiser."""
+        return MicroBatches(self.model, self.inputs, self.optimisation, self.running)
 
     @cached_property
     def steps(self) -> int:
@@ -224,6 +237,24 @@ class Trainer:
             self.optimisation.update(heads_only=heads_only)
             total += loss.double().cpu()
         return float(total) / self.steps
+
+    @torch.no_grad()
+    def fit(self) -> float:
+        """Let the method fit its parts in one pass over the training images; returns the loss afterwards.
+
+        Raises:
+            UnitFailed: If the loss is not finite.
+        """
+        self.running.alive("fit")
+        labels = self.data.train.labels
+        self.model.eval()
+        gen = generator("augment", self.spec.dataset, self.spec.replicate)
+        features, labels = self.inputs.batch(torch.arange(len(labels)), gen), labels.to(self.site.device)
+        self.model.method.fit(self.model, features, labels)
+        loss = float(loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))
+        if not math.isfinite(loss):
+            raise UnitFailed(f"loss became {loss} after the fit")
+        return loss
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:
         """Raise a failure of the unit if an error comes from numbers that are not finite.
@@ -329,9 +360,15 @@ class Trainer:
             setattr(self.running, name, size)
 
     def finish(self) -> TrainRecord:
-        """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
+        """Write the weights of the best epoch and the record of the training, and delete the checkpoint.
+
+        Raises:
+            UnitFailed: If the confidence on crops is to be measured and has no value.
+            OutOfMemory: If memory runs out in that measurement and smaller parts of the work do not help.
+        """
         progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
         assert progress.best_value is not None
+        confidence = self._crop_confidence()
         weights = save({key: value.contiguous() for key, value in progress.best_state.items()})
         write_atomic(self.folder / WEIGHTS, weights)
         record = TrainRecord(
@@ -346,12 +383,24 @@ class Trainer:
             best_epoch=progress.best_epoch,
             selection_value=progress.best_value,
             val_map_at_r=best["val_map_at_r"],
+            val_confidence_auroc=confidence,
             note=progress.note,
             environment=environment(self.site, self._started, self.running),
         )
         self.site.store.write(record)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         return record
+
+    def _crop_confidence(self) -> float | None:
+        """Worth of the confidence of the best epoch's model on crops of the validation images, if it is asked for."""
+        asked = self.spec.crop_confidence
+        if asked is None:
+            return None
+        self.model.load_state_dict(self.progress.best_state)
+        # By name: only the specifications that ask for it have its code in their ids.
+        measure: Callable[..., float] = import_module(f"{__package__}.crop_confidence").crop_auroc
+        dataset, scorer = self.spec.dataset, self.spec.selection.scorer
+        return measure(self.model, self.data.val, dataset, asked.severity, scorer, self.site.device, self.running)
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:

@@ -17,13 +17,13 @@ class Told(BaseModel):
 
     Attributes:
         params: Tuned values by name.
-        value: Value to be maximised; None if the trial failed.
+        values: Values to be maximised, one for each objective of the study; None if the trial failed.
     """
 
     model_config = ConfigDict(frozen=True)
 
     params: Point
-    value: float | None
+    values: tuple[float, ...] | None
 
 
 def propose(
@@ -33,14 +33,19 @@ def propose(
     number: int,
     told: Sequence[Told],
     asked: Sequence[Point],
+    objectives: int = 1,
 ) -> Point:
     """Parameters that the tuner proposes for one trial of a study.
 
     The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
     answer is the same after any kill, with any number of workers and after an edit of the code.
 
-    A failed trial counts as a finished one with the worst value of those that have one. Optuna's samplers ignore
-    trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite.
+    A failed trial counts as a finished one with the worst value of those that have one, of each objective. Optuna's
+    samplers ignore trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite.
+
+    If there are two objectives, the Gaussian process seeks the largest increase of the hypervolume below the Pareto
+    front (Daulton et al. 2020, arXiv:2006.05078), and the Parzen estimator splits the trials by their rank of dominance
+    (Ozaki et al. 2020).
 
     Args:
         axes: Protocol, data set, method and base (empty if none) of the study.
@@ -49,6 +54,7 @@ def propose(
         number: Number of the trial that is asked for.
         told: Finished trials of earlier batches.
         asked: Parameters of the trials of the same batch that were asked before this one.
+        objectives: Number of values that the study maximises.
     """
     import optuna
     from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
@@ -69,13 +75,14 @@ def propose(
             chosen = optuna.samplers.GPSampler(seed=seed)
         else:
             chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
-        rebuilt = optuna.create_study(direction="maximize", sampler=chosen)
-        worst = min((trial.value for trial in told if trial.value is not None), default=0.0)
+        rebuilt = optuna.create_study(directions=["maximize"] * objectives, sampler=chosen)
+        finished = [trial.values for trial in told if trial.values is not None]
+        worst = tuple(map(min, zip(*finished, strict=True))) or (0.0,) * objectives
         for trial in told:
             rebuilt.add_trial(
                 create_trial(
                     state=TrialState.COMPLETE,
-                    value=worst if trial.value is None else trial.value,
+                    values=worst if trial.values is None else trial.values,
                     params=dict(trial.params),
                     distributions=distributions,
                 )

@@ -73,7 +73,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     else:
         from .testing import run_tests
 
-        run_tests(job.specs, job.cell, site, running)
+        run_tests(job.specs, job.cell, site, running, job.trained)
     return Done()
 
 
@@ -96,7 +96,7 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
     asked: list[Point] = []
     for number in job.numbers:
         fixed = job.fixed.get(number)
-        asked.append(fixed or propose(job.axes, job.space, job.sampler, number, job.told, asked))
+        asked.append(fixed or propose(job.axes, job.space, job.sampler, number, job.told, asked, job.objectives))
     return tuple(asked)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..protocols.recipes._base import Range
 from ..site import Site
-from ..store.specs import Parameters
+from ..store.specs import Parameters, TuneFor
 from .checks import Checked, check_setting
 from .pins import COMMAND_LINE, Pinned, from_pins
 from .published import NothingPublished, Published, Wanted, find_published, stage_one
@@ -33,6 +33,7 @@ class CellSetting:
         pinned: Values fixed by the user, which are not tuned.
         select_by: Scorer whose validation MAP@R selects epochs and trials, if the user named one; None for the method's
             own. A base that was not asked for by name always has its own.
+        tune_for: What the study tunes for. A base that was not asked for by name is tuned for retrieval, its job.
         checked: Facts about data, weights and scorers that the checks found.
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
@@ -47,6 +48,7 @@ class CellSetting:
     space: dict[str, Range]
     pinned: Pinned
     select_by: str | None
+    tune_for: TuneFor
     checked: Checked
     differences: tuple[str, ...] = ()
     stage: str = ""
@@ -106,6 +108,7 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
         space=space,
         pinned=pinned,
         select_by=experiment.select_by if request.requested else None,
+        tune_for=experiment.tune_for if request.requested else "retrieval",
         checked=check_setting(experiment, request, setting, built, site),
     )
     if published is None:

@@ -40,4 +40,5 @@ def _same(plan: Plan, columns: Columns) -> bool:
         columns.fidelity,
         columns.backbone,
     )
-    return mine == theirs and columns.dim in (template.dim, template.dim * plan.models)
+    dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
+    return mine == theirs and columns.dim in dims

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from ..code_id import code_id
+from ..datasets.corruptions import CROP
 from ..datasets.corruptions.registry import corruption_module
 from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
@@ -19,12 +20,14 @@ from ..store.specs import (
     BaseReference,
     Batches,
     Cell,
+    CropConfidence,
     Ensemble,
     Point,
     StageSelection,
     StudySpec,
     TestSpec,
     TrainSpec,
+    TuneFor,
 )
 from .cell import CellSetting
 from .request import Experiment
@@ -38,7 +41,7 @@ PlanKey = tuple[str, ...]
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
-ENSEMBLES: tuple[Ensemble, ...] = tuple(name for name in get_args(Ensemble) if name)
+OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +70,17 @@ class Plan:
 
     Attributes:
         template: Specification of a training at the default setting, from which those of all trials and seeds are made.
-            It validates on the first of ``validate_folds`` and has no base.
+            It validates on the first of ``validate_folds`` and has no base. What it says of the confidence on crops
+            concerns trials only.
         validate_folds: Indices of the blocks of development classes (all but the test classes) that validate; a
             replicate (one seed) is one model for each.
         space: Ranges of the tuned values, by name.
         trials: Number of tuning trials; 0 if nothing is tuned.
         seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
+        ensemble: Whether nothing is trained: the base's models of all these replicates are tested together, once.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
+        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` or ``both``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
         base: Plan of the base (first stage), for two-stage methods.
         testing: The tests.
@@ -92,8 +98,10 @@ class Plan:
     space: Mapping[str, Range]
     trials: int
     seeds: int
+    ensemble: bool
     hparams: str
     sampler: str
+    tune_for: TuneFor
     trial_batch: int
     base: Plan | None
     testing: TestPlan
@@ -142,12 +150,21 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        return (self.trials + self.seeds) * self.models
+        return 0 if self.ensemble else (self.trials + self.seeds) * self.models
+
+    @property
+    def tests(self) -> int:
+        """Number of replicates that are tested: every seed, or one ensemble of them."""
+        return 1 if self.ensemble else self.seeds
 
     @property
     def tuning_trainings(self) -> int:
-        """Number of trainings spent on tuning the setting, including those spent on tuning the base."""
-        return (self.trials + (self.base.trials if self.base else 0)) * self.models
+        """Number of trainings spent on tuning the setting, including those spent on tuning the base.
+
+        Of an ensemble, it includes those of its members, too: any other method has one model per seed.
+        """
+        tuning = (self.trials + (self.base.trials if self.base else 0)) * self.models
+        return tuning + (self.seeds if self.ensemble else 0)
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
         """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
@@ -164,10 +181,13 @@ class Plan:
         for name, value in point.items():
             group, _, key = name.partition(".")
             {"method": params, "optim": optim}[group][key] = value
+        # Seeds of equal settings are the same trainings, whatever chose the setting.
+        measured = self.template.crop_confidence if replicate == TUNING else None
+        template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
         specs = {}
         for fold in self.validate_folds:
             base: BaseReference | None = bases[fold].as_base() if bases else None
-            specs[fold] = self.template.replaced(params=params, optim=optim, replicate=replicate, fold=fold, base=base)
+            specs[fold] = template.replaced(fold=fold, base=base)
         return specs
 
     def study_spec(self, bases: Specs | None) -> StudySpec:
@@ -183,24 +203,28 @@ class Plan:
             sampler=self.sampler,
             trial_batch=self.trial_batch,
             bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
+            tune_for=self.tune_for,
         )
 
-    def test_specs(self, trained: Specs) -> list[TestSpec]:
-        """Specifications of the tests of one replicate (one seed, all folds).
+    def test_specs(self, *trained: Specs) -> list[TestSpec]:
+        """Specifications of the tests of one replicate (one seed, all folds), or of an ensemble of all seeds.
 
         A replicate of one model has one test. One of several models has two: the mean of their results, and the result
-        of their concatenated embeddings.
+        of their concatenated embeddings. An ensemble has one. Its members are the models that validate on the first
+        fold, so that its validation classes are new to all of them.
 
         Args:
-            trained: Specifications of the replicate's trainings, by fold.
+            trained: Specifications of the replicate's trainings, by fold; of an ensemble, those of each seed.
         """
+        folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
+        ensembles: tuple[Ensemble, ...] = OF_FOLDS if self.models > 1 else ("",)
         return [
             TestSpec(
                 code=self.testing.code,
                 protocol=self.cell.protocol,
                 version=self.template.version,
                 preset=self.preset,
-                train=tuple(trained[fold].id for fold in self.validate_folds),
+                train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
                 hparams=self.hparams,
                 trials=self.trials,
@@ -210,7 +234,7 @@ class Plan:
                 scorers=self.testing.scorers,
                 soft_labels=self.testing.soft_labels,
             )
-            for ensemble in (ENSEMBLES if self.models > 1 else ("",))
+            for ensemble in (("seeds",) if self.ensemble else ensembles)
         ]
 
 
@@ -225,20 +249,29 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
     """
     preset = experiment.preset
     template = _template(experiment, cell, site)
-    # With nothing to tune, one trial is the study.
+    # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
     single = experiment.hparams == "tuned" and not cell.space
+    trials = 1 if single else experiment.trials
+    joint = cell.method.ensemble
     return Plan(
         template=template,
         validate_folds=preset.validate,
         space=cell.space,
-        trials=1 if single else experiment.trials,
+        trials=0 if joint else trials,
         seeds=experiment.seeds,
+        ensemble=joint,
         hparams=experiment.hparams,
         sampler=experiment.sampler,
+        tune_for=cell.tune_for,
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
-            code=testing_code(preset.tests, (cell.method.scorer, *cell.checked.scorers)),
+            code=testing_code(
+                preset.tests,
+                (cell.method.scorer, *cell.checked.scorers),
+                cell.request.cell.method,
+                site,
+            ),
             tests=preset.tests,
             scorers=cell.checked.scorers,
             soft_labels=cell.checked.soft_labels,
@@ -277,8 +310,16 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         partial=cell.checked.partial,
         files=cell.checked.files,
         base=None,
+        crop_confidence=None if cell.tune_for == "retrieval" else _crop_confidence(experiment),
     )
     return spec.replaced(code=training_code(spec, site))
+
+
+def _crop_confidence(experiment: Experiment) -> CropConfidence:
+    """How trials measure confidence: on the crops of the preset, whatever corruptions the tests were asked to have."""
+    usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
+    code = code_id("bench.engine.crop_confidence", corruption_module(CROP))
+    return CropConfidence(severity=usual.get(CROP, Tests().corruptions[CROP]), code=code)
 
 
 def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
@@ -310,15 +351,19 @@ def training_code(spec: TrainSpec, site: Site) -> str:
     )
 
 
-def testing_code(tests: Tests, scorers: Iterable[str]) -> str:
+def testing_code(tests: Tests, scorers: Iterable[str], method: str, site: Site) -> str:
     """Id of the code that a test runs; the ids of the trained models cover the rest.
 
     Args:
         tests: Settings of the tests.
         scorers: Scorers to rank with, in addition to the cosine.
+        method: Name of the method; the code of an ensemble is not that of its trained models.
+        site: Its plug-ins are searched, too.
     """
+    entry = site.methods.get(method)
     return code_id(
         "bench.engine.testing",
+        *((entry.code,) if site.methods.method(method).ensemble else ()),
         *modules_of(tests.groups),
         *map(scorer_module, sorted({"cosine", *scorers})),
         *map(corruption_module, sorted(tests.corruptions)),
@@ -339,6 +384,8 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> s
         parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
     if experiment.sampler != "gp" and experiment.hparams == "tuned":
         parts.append(f"sampler={experiment.sampler}")
+    if cell.tune_for != "retrieval":
+        parts.append(f"tune_for={cell.tune_for}")
     if cell.stage:
         parts.append(cell.stage)
     if cell.differences:

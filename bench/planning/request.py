@@ -15,7 +15,7 @@ from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
 from ..protocols.recipes._base import Recipe
 from ..site import Site
-from ..store.specs import Cell
+from ..store.specs import Cell, TuneFor
 from .corruptions import corruption_ranges
 from .pins import Pin, parse_pins
 from .settings_file import SettingsFile, read_settings_file
@@ -46,6 +46,7 @@ class RunRequest(BaseModel):
         seeds: Number of replicates (seeds) at the best setting.
         trials: Number of tuning trials.
         sampler: Optuna sampler.
+        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` (on crops of validation images) or ``both``.
         folds: Number of blocks of development classes (all but the test classes) that validate, with one model each.
         hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
         base: Method whose trained model two-stage methods start from.
@@ -68,6 +69,7 @@ class RunRequest(BaseModel):
     seeds: int | None = Field(None, ge=1, le=MOST)
     trials: int | None = Field(None, ge=1, le=MOST)
     sampler: Literal["gp", "tpe"] = "gp"
+    tune_for: TuneFor = "retrieval"
     folds: int | None = Field(None, ge=1)
     hparams: str = "tuned"
     base: str | None = None
@@ -134,6 +136,7 @@ class Experiment:
         seeds: Number of replicates (seeds).
         trials: Number of tuning trials; 0 if nothing is tuned.
         sampler: ``gp`` or ``tpe``.
+        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` or ``both``.
         hparams: ``tuned``, ``default``, ``published``, or the label of ``file``.
         file: Settings from a file.
         backbone: Backbone; None for that of the recipe (default training settings of a data set).
@@ -156,6 +159,7 @@ class Experiment:
     seeds: int
     trials: int
     sampler: Literal["gp", "tpe"]
+    tune_for: TuneFor
     hparams: str
     file: SettingsFile | None
     backbone: str | None
@@ -181,6 +185,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     _check_names(request)
     protocol = get_protocol(request.protocol)
     usual = protocol.presets[request.preset]
+    _check_tune_for(request, usual)
     if usual.trials == 0 and request.hparams == "tuned":
         raise UserError(
             f"protocol {request.protocol!r} holds out no classes, so there is nothing to tune on: use --hparams default"
@@ -212,6 +217,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         seeds=request.seeds or preset.seeds,
         trials=(request.trials or preset.trials) if request.hparams == "tuned" else 0,
         sampler=request.sampler,
+        tune_for=request.tune_for,
         hparams=request.hparams if file is None else file.label,
         file=file,
         backbone=request.backbone,
@@ -240,6 +246,11 @@ def _cells(
         on_base = site.methods.method(name).on_base
         if on_base and site.methods.method(base_name).on_base:
             raise UserError(f"--base {base_name}: {base_name!r} needs a base itself; name a one-stage method")
+        if site.methods.method(name).ensemble and not _classifies(site.methods.method(base_name)):
+            raise UserError(
+                f"--base {base_name}: {name!r} needs a base with a classifier of the training classes;"
+                f" leave --base out for the recipe's, {recipe.base!r}"
+            )
         base = Place(Cell(request.protocol, dataset, base_name), name if request.hparams == "published" else "")
         for place in [base, own] if on_base else [own]:
             if place not in done:
@@ -252,6 +263,11 @@ def _cells(
                     requested=named and not place.head,
                     pins=pins if named else shared,
                 )
+
+
+def _classifies(method: type[Method]) -> bool:
+    """Check if the objective of a one-stage method has class probabilities."""
+    return hasattr(method().objective(2, 8), "class_cosines")
 
 
 def _check_names(request: RunRequest) -> None:
@@ -327,6 +343,26 @@ def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
     if asked == f"released_{method.repository}" and asked not in method.fidelities:
         asked = "released"
     return asked if asked in method.fidelities else "corrected"
+
+
+def _check_tune_for(request: RunRequest, preset: Preset) -> None:
+    """Refuse to tune for a confidence if nothing is tuned, or by a protocol that selects by MAP@R alone.
+
+    Raises:
+        UserError: With the reason.
+    """
+    if request.tune_for == "retrieval":
+        return
+    reason = ""
+    if preset.trials == 0:
+        reason = f"protocol {request.protocol!r} holds out no classes and tunes nothing"
+    elif request.hparams != "tuned":
+        reason = f"--hparams {request.hparams} tunes nothing; leave out one of the two"
+    elif preset.selection.reranked:
+        # Its trials are chosen as in public code, by a re-ranked MAP@R: there is no such confidence.
+        reason = f"preset {request.preset!r} selects everything by MAP@R, as the public code does; use another preset"
+    if reason:
+        raise UserError(f"--tune-for {request.tune_for}: {reason}")
 
 
 def _check_fidelity(request: RunRequest, methods: tuple[str, ...], site: Site) -> None:

@@ -97,7 +97,8 @@ def search_ranges(
 ) -> dict[str, Range]:
     """Search ranges of a tuning study, by name such as ``method.margin`` or ``optim.lr``.
 
-    They cover the values of the method and of the optimiser that have a range, have an effect and are not pinned.
+    They cover the values of the method and of the optimiser that have a range, have an effect and are not pinned. A
+    method that is fitted, or an ensemble of trained models, has no optimiser.
 
     Args:
         preset: Variant of the protocol.
@@ -115,6 +116,8 @@ def search_ranges(
             continue
         if isinstance(extra, dict) and isinstance(extra.get("search"), dict):
             space[f"method.{key}"] = Range(**extra["search"])  # type: ignore[arg-type]
+    if method.fitted or method.ensemble:
+        return space
     end_to_end = stage is recipe.end_to_end
     ranges: Mapping[str, Range] = stage.search
     if end_to_end and recipe.view and preset.photographs:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
 from .contender import CONTENDER_KEYS
+from .frame import tested_splits
 from .seeds import SeedGroup, SeedStatistics, seed_groups
 
 
@@ -44,7 +45,8 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
         (:func:`~bench.protocols.confidence_kinds.kind_of`), the columns ``mean`` and ``sd`` over seeds, and ``seeds``
         (number of seeds that have a value).
     """
-    rows = frame[(frame["confidence"] != "") & frame["fraction"].isna()]
+    tested = frame["split"].isin(tested_splits(frame))
+    rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
     rows = rows.assign(kind=rows["confidence"].map(kind_of))
     return _over_seeds(rows, ("split", "scorer", "confidence", "kind", "variant", "metric"))
 
@@ -68,7 +70,7 @@ def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         images), ``paired`` (share of images that are less confident once corrupted; nan for clean images), ``aurc``
         (area under the risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
     """
-    names = sorted(split.removeprefix("test_") for split in set(frame["split"]) if split.startswith("test_"))
+    names = [split.removeprefix("test_") for split in tested_splits(frame) if split != "test"]
     if not set(names) - {"crop"}:
         return pd.DataFrame()
     lines = []

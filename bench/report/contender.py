@@ -24,7 +24,7 @@ class Contender(NamedTuple):
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); empty for one model.
+            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
     """
 
     protocol: str
@@ -57,8 +57,8 @@ class Contender(NamedTuple):
 
     @property
     def network(self) -> str:
-        """Text ``BACKBONE/DIM``, followed by ``sep.`` or ``conc.`` if several models are separated or concatenated."""
-        suffix = {"separated": " sep.", "concatenated": " conc."}.get(self.ensemble, "")
+        """Text ``BACKBONE/DIM``, followed by ``sep.``, ``conc.`` or ``ens.`` if several models are tested together."""
+        suffix = {"separated": " sep.", "concatenated": " conc.", "seeds": " ens."}.get(self.ensemble, "")
         return f"{self.backbone}/{self.dim}{suffix}"
 
     @property
@@ -89,6 +89,22 @@ def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -
     """
     for _, rows in frame.groupby(list(columns), sort=True, dropna=False):
         yield rows
+
+
+def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:
+    """Names of contenders that tell them apart: labels, with the setting if several have the same label.
+
+    Args:
+        contenders: Contenders of one table.
+    """
+    labels = [contender.label for contender in contenders]
+    _, own = split_pinned([contender.pinned for contender in contenders])
+    return {
+        each: ", ".join(filter(None, [each.label, each.network, each.tuning, pinned]))
+        if labels.count(each.label) > 1
+        else each.label
+        for each, pinned in zip(contenders, own)
+    }
 
 
 def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:

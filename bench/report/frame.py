@@ -80,6 +80,16 @@ def _roles(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
 
 
+def tested_splits(frame: pd.DataFrame) -> list[str]:
+    """Splits of test images in a tidy table, clean ones first, then corrupted ones by name; no validation images.
+
+    Example:
+        >>> tested_splits(pd.DataFrame({"split": ["val", "test_crop", "train", "test", "test_blur"]}))
+        ['test', 'test_blur', 'test_crop']
+    """
+    return sorted(split for split in set(frame["split"]) if split == "test" or split.startswith("test_"))
+
+
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Rows of a table as dictionaries for JSON, with None in place of nan."""
     return [

@@ -1,4 +1,4 @@
-"""The comparison as Markdown and LaTeX."""
+"""The comparison as Markdown and LaTeX, the verdicts as Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .comparison import HEAD, Comparison, ComparisonRow
 from .escape import latex_text, markdown_text
 from .ranks import unranked_text
 from .seeds import COMPARED
+from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict
 
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
@@ -48,6 +49,33 @@ def _markdown_values(row: ComparisonRow) -> list[str]:
         text = f"**{text}**" if mark.best else text
         texts.append(f"<u>{text}</u>" if mark.beats_deterministic else text)
     return texts
+
+
+def verdicts_markdown(answers: Sequence[Verdict]) -> str:
+    """Render the verdicts about learned confidences as Markdown, one table per data set and split of the test images.
+
+    Args:
+        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
+    """
+    out = ["# Verdicts", "", f"{ABOUT_VERDICTS} {ON_TEST}. Percent.".replace("\n", " "), ""]
+    titles = [*HEAD[:4], "confidence", "own", "best free", "own - free", "seeds", "verdict"]
+    tables = dict.fromkeys((each.contender.dataset, each.split, each.question) for each in answers)
+    for place in tables:
+        dataset, split, question = place
+        heading = f"{dataset}, {IMAGES.get(split, split.removeprefix('test_'))}, {QUESTIONS[question]}"
+        out += [f"## {markdown_text(heading)}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+        for each in answers:
+            if (each.contender.dataset, each.split, each.question) == place:
+                out.append("| " + " | ".join(map(markdown_text, _verdict_cells(each))) + " |")
+        out.append("")
+    return "\n".join(out)
+
+
+def _verdict_cells(each: Verdict) -> list[str]:
+    contender, texts = each.contender, each.texts
+    seeds = str(each.difference.n) if each.difference else "-"
+    head = [contender.label, contender.network, contender.tuning, contender.pinned, each.challenger or "-"]
+    return [*head, texts.own, texts.free, texts.difference or "-", seeds, texts.verdict]
 
 
 def to_latex(rows: Comparison) -> str:

@@ -1,7 +1,8 @@
-"""Tables on the terminal: the comparison, the scorers, paired differences."""
+"""Tables on the terminal: the comparison, the verdicts, the scorers, paired differences."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -13,11 +14,13 @@ from rich.text import Text
 from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
+from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
-from .contender import COMMON, Contender, by_contender, split_pinned
+from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
 from .pairing import SIDES
 from .ranks import unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
+from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict, verdicts
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
@@ -39,7 +42,7 @@ def new_table(title: str | Text) -> Table:
 
 
 def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the comparison of methods, the worth of their confidences, and MAP@R by scorer.
+    """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer.
 
     Args:
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
@@ -50,6 +53,8 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
     """
     print_comparison(comparison(frame, roles), console)
     print_confidences(frame, roles, console)
+    print_verdicts(verdicts(frame, roles), console)
+    print_regrets(regrets(frame, roles), console)
     print_scorers(frame, roles, console)
 
 
@@ -159,6 +164,69 @@ def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console
             means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
             texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
             table.add_row(plain(group.contender.label), *texts)
+        console.print(table)
+
+
+def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
+    """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops.
+
+    Args:
+        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
+        console: Where to print.
+    """
+    tables: dict[tuple[str, str], list[Verdict]] = {}
+    for each in answers:
+        if each.split in IMAGES:
+            tables.setdefault((each.contender.dataset, IMAGES[each.split]), []).append(each)
+    for (dataset, images), rows in tables.items():
+        console.print(_verdict_table(dataset, images, rows))
+
+
+def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
+    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
+    title = f"{printable(dataset)}, {images}: is the own confidence worth it?\n{ABOUT_VERDICTS}"
+    title += f"\n{ON_TEST}" if any(row.on_test for row in rows) else ""
+    table = new_table(Text(title))
+    table.padding = 0  # for 80 columns
+    # Only names are wrapped: the rest is made to fit.
+    table.add_column("method", overflow="fold")
+    for heading in ("own", "best free", "own - free"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    width = 12 if any(row.difference and row.difference.n > 1 for row in rows) else 24  # intervals take room
+    for question, heading in QUESTIONS.items():
+        table.add_section()
+        table.add_row(Text(heading, style="italic"))
+        for row in rows:
+            if row.question == question:
+                table.add_row(*_verdict_cells(row, names[row.contender], width))
+    return table
+
+
+def _verdict_cells(row: Verdict, name: str, width: int) -> Iterable[Text]:
+    texts = row.texts
+    yield plain(f"  {texts.ending}" if texts.ending else name)
+    yield from map(plain, (texts.own, texts.free, texts.difference))
+    # A method without a confidence has "-" for it, which says enough.
+    verdict = textwrap.fill(texts.verdict, width) if row.challenger else "-"
+    yield Text(verdict, style="bold" if row.verdict == "worth it" else "")
+
+
+def print_regrets(by_dataset: Regrets, console: Console) -> None:
+    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
+
+    Args:
+        by_dataset: Rows by data set, as :func:`~bench.report.ambiguity.regrets` makes them.
+        console: Where to print.
+    """
+    for dataset, rows in by_dataset.items():
+        title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
+        table = new_table(Text(f"{title}\n(the observer knows P(answer is right): expected regrets are 0 or more)"))
+        table.add_column("method", no_wrap=True)
+        for heading in REGRET_COLUMNS:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
         console.print(table)
 
 

@@ -13,8 +13,9 @@ from .escape import csv_text
 from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
-from .markup import to_latex, to_markdown
+from .markup import to_latex, to_markdown, verdicts_markdown
 from .pairing import paired_with_base
+from .verdicts import verdict_frame, verdicts
 
 
 def write_report(store: Store, results: Results, out: Path) -> list[Path]:
@@ -29,15 +30,17 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         The files written.
     """
     frame, roles = results.frame, results.roles
-    rows = comparison(frame, roles)
+    rows, answers = comparison(frame, roles), verdicts(frame, roles)
     tables = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
         "corruptions.csv": corruptions(frame, roles),
         "scorers.csv": scorers(frame),
         "paired_with_base.csv": paired_with_base(frame, roles),
+        "verdicts.csv": verdict_frame(answers),
     }
     texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
+    texts |= {"verdicts.md": verdicts_markdown(answers)} if answers else {}
     texts |= {name: csv_text(table) for name, table in tables.items() if not table.empty}
     written = []
     for name, text in sorted(texts.items()):

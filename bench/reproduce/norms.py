@@ -49,7 +49,7 @@ def proxy_norms(record: TestRecord, site: Site) -> Tensor:
     Returns:
         Empty if the proxies are not distributions.
     """
-    model, _ = load_model(record.cell, record.spec.train[0], site)
+    model, _ = load_model(record.trained_cell, record.spec.train[0], site)
     if not isinstance(model.objective, DistributionProxies):
         return torch.empty(0)
     return model.objective.concentration().detach()

@@ -63,7 +63,7 @@ def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
-        ['clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
+        ['ambiguity', 'clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
     """
     of_confidences = {metric.group for metric in known_metrics().values() if metric.of == "confidence"}
     return of_confidences | {metric.group for metric in wanted.values()}

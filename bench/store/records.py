@@ -217,6 +217,8 @@ class TrainRecord(_Unit):
         best_epoch: Number of the epoch whose weights were kept, from 1.
         selection_value: Value by which that epoch was chosen, higher = better.
         val_map_at_r: Validation MAP@R of that epoch.
+        val_confidence_auroc: AUROC of the default confidence on crops of the validation images at that epoch, if the
+            specification asks for it; else None.
         note: Incident during the training, such as a damaged checkpoint; empty if there was none.
         environment: Machine, software and run time.
     """
@@ -232,6 +234,7 @@ class TrainRecord(_Unit):
     best_epoch: int
     selection_value: float
     val_map_at_r: float
+    val_confidence_auroc: float | None = None
     note: str = ""
     environment: Environment
 
@@ -252,7 +255,7 @@ class Columns(_Value):
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); empty for one model.
+            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
         seed: Number of the seed.
     """
 
@@ -286,7 +289,8 @@ class Role(_Value):
         primary_scorer: Name of the method's own scorer, the similarity that it ranks by.
         default_confidence: Name of the confidence that tables show for the method.
         probabilistic: Whether the embedding is a distribution.
-        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
+        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method; of an
+            ensemble, those of its members, too.
         train: Ids of the trainings of the tested models, as one text.
         base_train: Ids of the trainings of their bases (models that heads are trained on), as one text; empty if there
             are none.
@@ -362,6 +366,11 @@ class TestRecord(_Unit):
     environment: Environment
     finished: float
 
+    @property
+    def trained_cell(self) -> Cell:
+        """Protocol, data set and method of the trained models: its own, or those of the base of an ensemble."""
+        return self.cell._replace(method=self.columns.base) if self.columns.ensemble == "seeds" else self.cell
+
 
 class StudyRecord(_Unit):
     """Record of a tuning study (hyper-parameter search) that was begun; each of its trials has a record of its own.
@@ -387,9 +396,11 @@ class TrialRecord(_Record):
         params: Tried values by name of the parameter, such as ``method.margin``.
         units: Ids of its trainings.
         state: ``complete`` or ``failed``.
-        value: Value that the study maximises; None if the trial failed.
+        value: Value that the study maximises; of the two of a study for both, the MAP@R; None if the trial failed.
         reason: Reason for the failure; empty if the trial did not fail.
         val_map_at_r: Mean validation MAP@R of the trained models; None if the trial failed.
+        val_confidence_auroc: Mean AUROC of their default confidence on crops of the validation images; None if the
+            trial failed, or if its study does not tune for it.
         best_epochs: Epoch whose weights were kept, from 1, for each model.
     """
 
@@ -403,6 +414,7 @@ class TrialRecord(_Record):
     value: float | None
     reason: str = ""
     val_map_at_r: float | None = None
+    val_confidence_auroc: float | None = None
     best_epochs: tuple[int, ...] = Field(default=())
 
     @property

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..protocols._base import SelectionMetric, Tests
 from ..protocols.recipes._base import Optim, Range
 from ..seeds import content_id
 
 Kind = Literal["train", "test", "study"]
-Ensemble = Literal["", "separated", "concatenated"]
+Ensemble = Literal["", "separated", "concatenated", "seeds"]
+TuneFor = Literal["retrieval", "confidence", "both"]
 Parameters = dict[str, Any]
 """Values by name; their types are those of a method's ``Params``, a ``View`` or an augmentation."""
 
@@ -98,6 +99,21 @@ class StageSelection(_Value):
     min_improvement: float
 
 
+class CropConfidence(_Value):
+    """Measurement, at the end of a tuning trial's training, that the trial's confidence is judged by.
+
+    It is the AUROC of telling right from wrong answers by the method's default confidence, on centre crops of the
+    validation images (:mod:`bench.engine.crop_confidence`).
+
+    Attributes:
+        severity: Smallest and largest severity of the crops.
+        code: Id (hash) of the code that measures it.
+    """
+
+    severity: tuple[float, float]
+    code: str
+
+
 class BaseReference(_Value):
     """Reference to the base of a two-stage training: the trained model that the head is trained on.
 
@@ -140,6 +156,8 @@ class TrainSpec(_Spec):
         partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
         files: Hash of the content of the image files; empty for data sets that come with the installation.
         base: The trained model that a two-stage method starts from; None for other methods.
+        crop_confidence: Measurement of the confidence on crops, if the training is a trial of a study that tunes for
+            it; else None. None counts for nothing in the id.
     """
 
     code: str
@@ -163,6 +181,7 @@ class TrainSpec(_Spec):
     partial: str
     files: str
     base: BaseReference | None
+    crop_confidence: CropConfidence | None = Field(None, exclude_if=lambda value: value is None)
 
     @property
     def cell(self) -> Cell:
@@ -187,6 +206,8 @@ class StudySpec(_Spec):
         sampler: Optuna sampler, ``gp`` or ``tpe``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
+        tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
+            or ``both`` (validation MAP@R and that AUROC). Records without the field mean ``retrieval``.
     """
 
     template: TrainSpec
@@ -195,6 +216,7 @@ class StudySpec(_Spec):
     sampler: str
     trial_batch: int
     bases: tuple[str, ...]
+    tune_for: TuneFor = Field("retrieval", exclude_if=lambda value: value == "retrieval")
 
 
 class TestSpec(_Spec):
@@ -207,10 +229,12 @@ class TestSpec(_Spec):
         preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
-            embeddings side by side (``concatenated``); empty for one model.
+            embeddings side by side (``concatenated``); ``seeds`` for one ensemble of all seeds of a base; empty for one
+            model.
         hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
         trials: Number of trials of the study; 0 if nothing was tuned.
-        tuning_trainings: Number of trainings spent on tuning the setting, including those of the base.
+        tuning_trainings: Number of trainings spent on tuning the setting, including those of the base; of an ensemble,
+            those of its members, too.
         pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
         tests: Settings of the tests: groups of metrics, corruptions and so on.
         scorers: Scorers (similarities) to test with in addition to the method's own and the cosine.

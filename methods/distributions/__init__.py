@@ -11,6 +11,7 @@ __all__ = [
     "IsotropicNormal",
     "NonIsotropicVonMisesFisher",
     "PointMass",
+    "RatedPoint",
     "VonMisesFisher",
     "array_form",
     "from_arrays",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .normal import DiagonalNormal as DiagonalNormal
     from .normal import IsotropicNormal as IsotropicNormal
     from .point import PointMass as PointMass
+    from .point import RatedPoint as RatedPoint
     from .von_mises_fisher import VonMisesFisher as VonMisesFisher
 else:
     _NAMES = {
@@ -48,7 +50,7 @@ else:
         ".bessel": ("vmf_log_normalizer", "vmf_log_normalizer_ratio", "vmf_log_uniform", "vmf_mean_resultant_length"),
         ".non_isotropic": ("NonIsotropicVonMisesFisher", "nivmf_log_prob"),
         ".normal": ("DiagonalNormal", "IsotropicNormal"),
-        ".point": ("PointMass",),
+        ".point": ("PointMass", "RatedPoint"),
         ".von_mises_fisher": ("VonMisesFisher",),
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""A point: the degenerate distribution of a deterministic embedding."""
+"""Points: degenerate distributions of embeddings without a spread."""
 
 from __future__ import annotations
 
@@ -55,3 +55,31 @@ class PointMass(Distribution):
     def entropy(self) -> Tensor:
         """Entropy of a point as a discrete distribution: zeros ``[*B]``."""
         return self.loc.new_zeros(self._batch_shape)
+
+
+@array_form("rated_point", "loc", "uncertainty")
+class RatedPoint(PointMass):
+    """Point mass with a number that says how uncertain it is but is no spread, such as a predicted loss.
+
+    Scorers compare it as a point.
+
+    Args:
+        loc: Points ``[*B, D]``, kept as given and not normalised.
+        uncertainty: Uncertainties ``[*B]``, any finite numbers; higher = less certain.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+
+    arg_constraints = {"loc": constraints.real_vector, "uncertainty": constraints.real}  # noqa: RUF012
+
+    def __init__(self, loc: Tensor, uncertainty: Tensor, validate_args: bool | None = None) -> None:
+        if uncertainty.shape != loc.shape[:-1]:
+            raise ValueError(f"uncertainty must have the shape {list(loc.shape[:-1])}, not {list(uncertainty.shape)}")
+        self.uncertainty = uncertainty
+        super().__init__(loc, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> RatedPoint:
+        """Same points with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
+        loc = self.loc.expand(*batch_shape, self.loc.shape[-1])
+        return RatedPoint(loc, self.uncertainty.expand(*batch_shape), validate_args=False)

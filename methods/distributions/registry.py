@@ -2,6 +2,7 @@
 
 MODULES = {
     "point": "point",
+    "rated_point": "point",
     "isotropic_normal": "normal",
     "diagonal_normal": "normal",
     "von_mises_fisher": "von_mises_fisher",

@@ -57,7 +57,9 @@ def _von_mises_fisher(a: VonMisesFisher, b: VonMisesFisher, layout: Layout) -> T
 
 def _diagonal(a: DiagonalNormal, b: DiagonalNormal, layout: Layout) -> Tensor:
     # v_i + v_j does not separate over dimensions, so this form needs blocks where the isotropic one is a matmul.
-    within = all(1e-37 < float(end) < 1e37 for d in (a, b) if d.variance.numel() for end in d.variance.aminmax())
+    within = all(
+        1e-37 < float(end) < 1e37 for d in (a, b) if d.variance.numel() for end in d.variance.detach().aminmax()
+    )
     # Eight sums of variances of such sizes multiply without overflow in float64: one logarithm for eight.
     folds = 3 if within and a.loc.dtype == torch.float64 else 0
     if layout is Matrix:

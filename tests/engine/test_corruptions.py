@@ -82,7 +82,9 @@ def _value(frame, metric, ensemble, confidence):
 
 def test_every_split_has_the_rows_that_the_crop_has(frame):
     by_split = {split: set(part["metric"]) for split, part in frame[frame["ensemble"] == "separated"].groupby("split")}
-    assert set(by_split) == {"test", "test_blur", "test_noise", "val"}
+    assert set(by_split) == {"test", "test_blur", "test_noise", "val", "val_blur", "val_noise"}
+    assert by_split["val_blur"] == by_split["val_noise"] == by_split["val"] - {"map_at_r"}
+    assert "confidence_auroc" in by_split["val_blur"]
     human = {"spearman_human_entropy", "kendall_human_entropy"}
     for kind in ("blur", "noise"):
         own = {f"spearman_{kind}", f"kendall_{kind}", f"paired_{kind}"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from bench.datasets.corruptions.severity import draw_quality
 from bench.protocols.confidence_kinds import COMBINED, FITTED, RETRIEVAL_CONFIDENCES, kind_of
 from bench.store.folder import Store
 from bench.store.records import TestRecord
@@ -29,7 +30,7 @@ def test_the_tidy_table_has_its_columns_and_no_row_twice(frame):
     assert not frame.duplicated(KEYS).any()
     assert set(frame["method"]) == {"arcface", "cosface", "pfe", "dul_cls"}
     assert set(frame["seed"]) == {0, 1}
-    assert set(frame["split"]) == {"test", "test_crop", "val"}
+    assert set(frame["split"]) == {"test", "test_crop", "val", "val_crop"}
 
 
 def test_every_method_has_every_metric_for_every_seed(frame):
@@ -57,6 +58,70 @@ def test_every_method_has_every_metric_for_every_seed(frame):
     curve = frame[frame["metric"].str.startswith("filter_out")]
     assert sorted(set(curve["fraction"])) == pytest.approx([i / 10 for i in range(10)])
     assert set(curve["variant"]) == {"query_only", "query_and_gallery"}
+
+
+def test_confidences_are_judged_on_validation_images_as_on_test_images(frame):
+    """Under the method's own scorer; the fit on validation images is not judged on what it was fitted to."""
+    risks = {"aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc"}
+    keys = ["seed", "scorer", "confidence", "variant", "metric"]
+    for method, group in frame.groupby("method"):
+        own = group[(group["metric"].isin(risks)) & (group["scorer"] == ("mls" if method == "pfe" else "cosine"))]
+        for split in ("val", "val_crop"):
+            held_out = group[(group["split"] == split) & ((split == "val_crop") | (group["metric"] != "map_at_r"))]
+            tested = own[(own["split"] == split.replace("val", "test")) & ~own["confidence"].str.endswith(FITTED)]
+            assert set(map(tuple, held_out[keys].values)) == set(map(tuple, tested[keys].values)), (method, split)
+
+
+def test_values_on_validation_images_are_those_of_the_stored_model(tiny_run, frame):
+    """The AUROC of the norm and of the margin, from the weights, the images and NumPy alone."""
+    import torch
+    from bench.datasets.ndigit import NDigitSmoke
+    from bench.engine.networks import load_model
+    from bench.seeds import seed_for
+    from bench.site import Site
+    from bench.store.specs import Cell
+    from sklearn.metrics import roc_auc_score
+
+    path, record = next((p, r) for p, r in _records(tiny_run, "cosface", "train") if r["spec"]["replicate"] == 0)
+    model, _ = load_model(Cell(*path.parts[-5:-2]), record["unit"], Site(results=str(tiny_run)))
+    images = NDigitSmoke().train_val(record["spec"]["fold"], record["spec"]["folds"]).val
+    rows, labels = torch.arange(len(images)), images.labels.numpy()
+    # The side of the crop is drawn per image: one by one, and not from the test images.
+    seed = seed_for("crops", "ndigit_smoke")
+    sides = torch.cat([draw_quality("crop", [identity], seed, 0.0, 0.5) for identity in images.ids])
+    assert 0.5 <= sides.min() < 0.55 < 0.95 < sides.max() <= 1
+    for split, shown in (("val", images.evaluation(rows)), ("val_crop", images.cropped(rows, sides))):
+        with torch.no_grad():
+            raw = model(shown).distribution.mean.double().numpy()
+        scores = raw @ raw.T / np.outer(*[np.linalg.norm(raw, axis=1)] * 2)
+        np.fill_diagonal(scores, -np.inf)
+        nearest = scores.argmax(1)
+        counted = np.array([(labels == label).sum() > 1 for label in labels])
+        right = (labels[nearest] == labels)[counted]
+        rival = np.where(labels[nearest][:, None] == labels, -np.inf, scores).max(1)
+        for name, values in (("norm", np.linalg.norm(raw, axis=1)), ("margin", scores.max(1) - rival)):
+            chosen = (frame["method"] == "cosface") & (frame["seed"] == 0) & (frame["split"] == split)
+            chosen &= (frame["metric"] == "confidence_auroc") & (frame["confidence"] == name)
+            (found,) = frame[chosen].to_dict("records")
+            assert found["value"] == pytest.approx(roc_auc_score(right, values[counted]), abs=1e-4), (split, name)
+            assert found["n_queries"] == counted.sum()
+
+
+def test_verdicts_say_what_the_tidy_table_says(tiny_run, frame):
+    table = pd.read_csv(tiny_run / "report" / "verdicts.csv", keep_default_na=False)
+    assert len(table) == 2 * (2 * 2 + 2 * 4)  # two splits; two methods without a confidence of their own, two with one
+    judged = frame[(frame["metric"] == "confidence_auroc") & (frame["method"] == "dul_cls")]
+    judged = judged[judged["scorer"] == "cosine"].set_index(["split", "confidence", "seed"])["value"].sort_index()
+    for _, row in table[table["method"] == "dul_cls"].iterrows():
+        free = RETRIEVAL_CONFIDENCES
+        if row["question"] == "before_gallery":
+            free = ("norm", "max_cosine", "max_probability", "neg_entropy")
+        held_out = {name: judged[row["split"].replace("test", "val"), name].mean() for name in free}
+        assert row["rival"] == max(free, key=held_out.__getitem__)
+        difference = judged[row["split"], row["challenger"]] - judged[row["split"], row["rival"]]
+        assert float(row["difference_mean"]) == pytest.approx(difference.mean(), abs=1e-12)
+        assert row["seeds"] == 2
+        assert row["verdict"] in ("worth it", "not worth it", "undecided")
 
 
 def _records(root, method, kind):
@@ -136,6 +201,8 @@ def test_tables_and_figures_are_written(tiny_run):
         "comparison.tex",
         "confidences.csv",
         "paired_with_base.csv",
+        "verdicts.csv",
+        "verdicts.md",
     } <= names
 
 

@@ -104,6 +104,7 @@ def _trained(spec, weights, value):
     return TrainRecord(
         unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=1, channels=1,
         manifests={}, history=(), best_epoch=1, selection_value=value, val_map_at_r=value, environment=ENVIRONMENT,
+        val_confidence_auroc=None if spec.crop_confidence is None else 1 - value,
     )  # fmt: skip
 
 

@@ -24,7 +24,9 @@ def test_its_tests_and_its_training(cli):
     assert set(both["variant"]) == {"denominator=n", "denominator=min(k,n-1)"}
     assert set(both["split"]) == {"test"}
     # Every development class has trained: there is no validation, and a threshold is that of training classes.
-    assert set(frame["split"]) == {"train", "test", "test_crop"}
+    assert set(frame["split"]) == {"train", "train_crop", "test", "test_crop"}
+    verdicts = pd.read_csv(cli.cwd / "results/runs/report/verdicts.csv", keep_default_na=False)
+    assert set(verdicts[verdicts["method"] == "pfe"]["reason"]) == {"validation classes were trained on"}
     assert "threshold_train" in set(frame["variant"])
     assert "threshold_val" not in set(frame["variant"])
     for path in cli.cwd.glob("results/runs/standardized/*/*/train-*/record.json"):

@@ -117,9 +117,39 @@ def test_a_spread_that_is_refused_in_words_is_as_good_as_a_value():
     check("finite", _spread(refuses))
 
 
+def _heads(raw_of):
+    class Batch(_Good):
+        """Embeds an image in the light of its batch."""
+
+        def heads(self, model, features):
+            return raw_of(model.mean(features), model.training), None
+
+    return Batch
+
+
+def _fitted(change):
+    class Counted(_Good):
+        """Fits a buffer of its spread head."""
+
+        on_base, trains, fitted = True, ("spread",), True
+
+        def spread_head(self, in_features, dim):
+            return nn.BatchNorm1d(in_features, affine=False)
+
+        def fit(self, model, features, labels):
+            change(model)
+
+    return Counted
+
+
 @pytest.mark.parametrize(
     ("name", "method"),
     [
+        ("independent", _heads(lambda raw, training: raw - raw.mean(0))),
+        ("independent", _heads(lambda raw, training: F.dropout(raw, 0.5))),
+        ("learns", _fitted(lambda model: model.spread.running_var.zero_())),
+        ("learns", _fitted(lambda model: model.spread.running_var.add_(1.0))),
+        ("frozen", _fitted(lambda model: model.mean.bias.add_(1.0))),
         ("finite", _with(lambda c, d: _NoLoss(float("nan")))),
         ("finite", _with(lambda c, d: _Dead(c, d, 12.0))),
         ("learns", _with(lambda c, d: _NoLoss(-0.0))),
@@ -130,6 +160,12 @@ def test_the_suite_fails_what_it_should(name, method):
     check(name, _Good)
     with pytest.raises(ConformanceError):
         check(name, method)
+
+
+def test_a_fit_and_dropout_in_training_alone_pass():
+    check("independent", _heads(lambda raw, training: F.dropout(raw, 0.5, training)))
+    for name in ("learns", "frozen"):
+        check(name, _fitted(lambda model: model.spread.running_var.fill_(3.0)))
 
 
 def test_published_settings_are_about_one_method_and_not_inherited():

@@ -10,15 +10,18 @@ from bench.methods.distributions import (
     DiagonalNormal,
     IsotropicNormal,
     PointMass,
+    RatedPoint,
     VonMisesFisher,
     array_form,
     from_arrays,
     in_float64,
+    on_device,
     rows_of,
     to_arrays,
 )
 from bench.methods.distributions.normal import kl_to_standard_normal
-from bench.methods.scorers import DistributionScorer
+from bench.methods.scorers import SCORERS, DistributionScorer, pairwise_score
+from bench.methods.scorers.inner_products import modes_of
 from scipy import stats
 from torch.distributions import kl_divergence
 
@@ -98,7 +101,8 @@ def test_kl_gradient_in_the_variance_is_the_closed_form():
 
 
 def test_array_forms_round_trip():
-    for dist in (_iso(), _diag(), PointMass(torch.randn(3, 2)), VonMisesFisher(torch.eye(3), torch.rand(3))):
+    points = (PointMass(torch.randn(3, 2)), RatedPoint(torch.randn(3, 2), torch.rand(3)))
+    for dist in (_iso(), _diag(), *points, VonMisesFisher(torch.eye(3), torch.rand(3))):
         kind, arrays = to_arrays(dist)
         back = from_arrays(kind, arrays)
         assert type(back) is type(dist)
@@ -158,13 +162,15 @@ def test_an_unknown_kind_says_what_to_add():
         from_arrays("gamma", {})
 
 
-@pytest.mark.parametrize("kind", ["point", "isotropic_normal", "diagonal_normal", "von_mises_fisher"])
+@pytest.mark.parametrize("kind", ["point", "rated_point", "isotropic_normal", "diagonal_normal", "von_mises_fisher"])
 def test_the_kinds_of_the_package_need_no_import(kind):
-    names = {"point": "loc", "von_mises_fisher": "loc concentration"}.get(kind, "loc variance").split()
+    others = {"point": "loc", "rated_point": "loc uncertainty", "von_mises_fisher": "loc concentration"}
+    names = others.get(kind, "loc variance").split()
     code = f"""
 import torch
 from bench.methods.distributions.arrays import from_arrays, to_arrays
 arrays = {{"loc": torch.eye(3), "variance": torch.ones(3), "concentration": torch.ones(3)}}
+arrays["uncertainty"] = torch.ones(3)
 if {kind == "diagonal_normal"}:
     arrays["variance"] = torch.ones(3, 3)
 assert to_arrays(from_arrays({kind!r}, arrays))[0] == {kind!r}
@@ -187,3 +193,31 @@ def test_bad_variances_are_refused():
         IsotropicNormal(torch.zeros(2, 3), torch.tensor([1.0, -1.0]), validate_args=True)
     with pytest.raises(ValueError, match="dimensions"):
         DiagonalNormal(torch.zeros(2, 3), torch.ones(2, 4))
+
+
+def test_a_rated_point_is_a_point_to_every_scorer_and_keeps_its_number():
+    gen = torch.Generator().manual_seed(3)
+    loc, uncertainty = torch.randn(5, 4, generator=gen), torch.randn(5, generator=gen)
+    rated, plain = RatedPoint(loc, uncertainty), PointMass(loc)
+    fitting = []
+    for name in SCORERS:
+        try:
+            wanted = pairwise_score(name, plain, plain)
+        except ValueError:  # not defined for points
+            continue
+        fitting.append(name)
+        assert torch.equal(pairwise_score(name, rated, rated), wanted), name
+    assert {"cosine", "l2", "raw_l2", "expected_cosine", "match", "sampled_cosine", "sampled_match"} <= {*fitting}
+    assert torch.equal(modes_of(rated).loc, modes_of(plain).loc)
+    assert torch.equal(rows_of(rated, torch.tensor([3, 1])).uncertainty, uncertainty[[3, 1]])
+    assert in_float64(rated).uncertainty.dtype == torch.float64
+    assert type(on_device(rated, "cpu")) is RatedPoint
+    wide = rated.expand(torch.Size([2, 5]))
+    assert (type(wide), wide.loc.shape, wide.uncertainty.shape) == (RatedPoint, (2, 5, 4), (2, 5))
+
+
+def test_a_rated_point_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"uncertainty must have the shape \[3\], not \[3, 1\]"):
+        RatedPoint(torch.randn(3, 2), torch.randn(3, 1))
+    with pytest.raises(ValueError, match="uncertainty"):
+        RatedPoint(torch.randn(2, 2), torch.tensor([0.0, torch.nan]))

@@ -37,6 +37,7 @@ def _view(corrupted=False, **changes):
     people = torch.rand(len(labels), 4, generator=g)
     people = people / people.sum(1, keepdim=True)
     people[3] = torch.nan
+    posterior = torch.rand(len(labels), 7, generator=g).double().softmax(1)
     quality = Quality(values=torch.rand(len(labels), generator=g), kind="crop", clean={"norm": confidences["method"]})
     given = {
         "labels": labels,
@@ -47,6 +48,7 @@ def _view(corrupted=False, **changes):
         "directions": lambda: x,
         "quality": quality if corrupted else None,
         "soft_labels": people,
+        "posterior": lambda: posterior,
         "validation": validation,
         "candidates": lambda: ScoreMatrix(-torch.cdist(x, x), "l2"),
         "clean": not corrupted,
@@ -93,7 +95,8 @@ def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
 
 
 def test_a_test_that_lacks_what_it_needs_is_left_out():
-    bare = _view(confidences={}, own_scorers=(), directions=None, soft_labels=None, candidates=None, validation=None)
+    lacking = dict.fromkeys(["directions", "soft_labels", "posterior", "candidates", "validation"])
+    bare = _view(confidences={}, own_scorers=(), **lacking)
     rows = run_battery(bare, load_tests(known_groups()))
     groups = {find_metric(row["metric"]).group for row in rows}
     assert groups == {"retrieval", "map_at_1000", "verification", "risk"}

@@ -242,10 +242,10 @@ def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_
     assert fit.weights[0] == 0 < fit.weights[1]
 
 
-def _risk_rows(validation_right=False):
+def _risk_rows(validation_right=False, names=("norm",)):
     x, labels = _clustered(count=300, classes=20)
     ids = tuple(map(str, range(300)))
-    confidences = {"norm": torch.rand(300, generator=torch.Generator().manual_seed(1)), "random": torch.rand(300)}
+    confidences = {name: torch.rand(300, generator=torch.Generator().manual_seed(1)) for name in (*names, "random")}
     other = torch.nn.functional.one_hot(labels).double() if validation_right else x
     validation = Embeddings(
         labels=labels, ids=ids, confidences=confidences, scorers={"cosine": lambda: ScoreMatrix(other @ other.T)}
@@ -283,6 +283,16 @@ def test_a_fit_without_wrong_answers_is_a_gap():
     fitted = [row for row in rows if row["confidence"] == "norm+margin_fitted"]
     assert {row["metric"] for row in fitted} > {"aurc", "e_aurc", "augrc", "confidence_auroc"}
     assert all(row["value"] != row["value"] for row in fitted)
+
+
+def test_a_gap_keeps_the_place_of_its_rows():
+    """The rows of several models are averaged one by one, and another model may have a fit."""
+    names = ("norm", "max_cosine")
+    keys = [
+        [(row["confidence"], row["metric"], row["variant"]) for row in _risk_rows(right, names)[1]]
+        for right in (True, False)
+    ]
+    assert keys[0] == keys[1]
 
 
 def test_filter_out_curves_of_the_margin_remove_queries_alone():

@@ -442,7 +442,7 @@ def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path
 # All of them
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("tuning", "sweeps")])
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("tuning", "tuning_front", "sweeps")])
 def test_every_figure_has_numbers_and_labelled_axes(name, source):
     with figure_style():
         drawings = list(FIGURES[name].draw(source, _raise))

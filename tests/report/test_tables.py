@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
+from bench.report.ambiguity import regrets
 from bench.report.breakdowns import confidences
 from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
-from bench.report.terminal import print_comparison, print_confidences, print_scorers
+from bench.report.terminal import print_comparison, print_confidences, print_regrets, print_scorers
 from bench.store.records import COLUMNS
 from rich.console import Console
 
@@ -202,3 +204,32 @@ def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
     without = frame[frame["variant"] == ""]
     table = comparison_frame(comparison(without, roles)).set_index("method")
     assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.5, "point": 0.25})
+
+
+def _regrets():
+    """Regrets of a method of points and a two-stage one over two seeds."""
+    values = {"norm": 0.05, "max_cosine": 0.04, "margin": 0.02, "agreement": 0.03}
+    regret = {"metric": "augrc_regret", "split": "test", "scorer": "cosine", "variant": "recall_at_1"}
+    lines = []
+    for (method, base), seed in itertools.product((("point", ""), ("normal", "point")), (0, 1)):
+        own = {} if method == "point" else {"method": 0.06}
+        lines += [(method, base, seed, name, regret, v + 0.002 * seed) for name, v in (values | own).items()]
+        lines.append((method, base, seed, "observer", regret | {"metric": "observer_augrc"}, 0.12))
+    return _frame(lines)
+
+
+def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
+    out = io.StringIO()
+    print_regrets(regrets(*_regrets()), Console(file=out, width=80))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "d: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
+    body = {line.split()[0]: line.split() for line in lines if line.startswith((" point", " normal"))}
+    # observer, own, best other image confidence, top-1 score, margin, agreement, spread
+    assert body["point"] == ["point", "12.00", "5.10", "4.10", "-", "2.10", "3.10", "-"]
+    assert body["normal"] == ["normal", "(point)", "12.00", "6.10", "4.10", "-", "2.10", "3.10", "-"]
+    assert sum(line.strip() == "max_cosine" for line in lines) == 2
+
+
+def test_data_sets_without_a_known_posterior_have_no_regrets():
+    assert regrets(*_judged()) == {}

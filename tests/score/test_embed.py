@@ -151,6 +151,21 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
     assert found["confidence"] == pytest.approx(confidence.numpy(), abs=1e-5)
 
 
+def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path):
+    """That of predicted losses was lost: `method` in the scores of a file follows from variance or concentration."""
+    model, folder = _unit(tmp_path, "loss_prediction")
+    arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.npz")
+    assert bench(*arguments)[0] == 0
+    found, others = read_embeddings(tmp_path / "x.npz")
+    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
+    with torch.no_grad():
+        embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
+    assert found["confidence"] == pytest.approx(-embedding.distribution.uncertainty.numpy(), rel=1e-4)
+    assert others == ["uncertainty"]
+    code, out, _ = bench("score", "x.npz", "--json")
+    assert (code, "given" in {row["confidence"] for row in json.loads(out)["rows"]}) == (0, True)
+
+
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, folder = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,

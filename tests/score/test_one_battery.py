@@ -44,7 +44,9 @@ def _rows_of_run(x, labels, variance, ids):
         options={},
         trained=SimpleNamespace(
             val_map_at_r=0.5,
-            spec=SimpleNamespace(folds=4, selection=SimpleNamespace(scorer="mls", candidates=0)),
+            spec=SimpleNamespace(
+                dataset="d", replicate=0, folds=4, selection=SimpleNamespace(scorer="mls", candidates=0)
+            ),
         ),
         validation=images,
         device="cpu",

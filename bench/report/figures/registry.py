@@ -58,6 +58,7 @@ FIGURES = {
         FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out", True),
         FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption", True),
         FigureKind("tuning", "every trial of every study", "records", "tuning", True),
+        FigureKind("tuning_front", "both values of the trials of `--tune-for both`", "records", "tuning_front", True),
         FigureKind("sweeps", "metrics against the values of a swept setting", "records", "sweeps", True),
         FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "convergence", True),
         FigureKind("spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "spectra"),

@@ -81,7 +81,7 @@ class Source:
 
     def trained(self, record: TestRecord) -> TrainRecord | None:
         """Training record of the model of a test, of the first model if there are several; None if it has no record."""
-        return self.site.store.trained(record.cell, record.spec.train[0])
+        return self.site.store.trained(record.trained_cell, record.spec.train[0])
 
     def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
         """Yield the tested models of a data set, grouped by contender (method at one setting).

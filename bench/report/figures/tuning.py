@@ -9,17 +9,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...engine.choice import objectives
 from ...protocols.metrics import title_of
 from ...store.records import StudyRecord, TrialRecord
 from .source import Drawing, Note, Source
+from .style import colour
 
 Study = tuple[StudyRecord, list[TrialRecord]]
 
 
 def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
-    """Plot the validation MAP@R or loss of every tuning trial and the best so far, one panel per study.
+    """Plot the values of every tuning trial and the best so far, one panel per study.
 
-    A study is the hyper-parameter search of one method; the plotted value is the one that the search optimises.
+    A study is the hyper-parameter search of one method; the plotted values are those that the search optimises:
+    validation MAP@R or loss, the AUROC of the confidence on crops, or MAP@R and this AUROC.
 
     Args:
         studies: Records of studies, each with those of its trials.
@@ -34,38 +37,56 @@ def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
     for axis in axes[len(studies) :]:
         axis.set_visible(False)
     axes[0].legend(fontsize=7)
+    for axis, (study, _) in zip(axes, studies):
+        if study.spec.tune_for == "both":
+            axis.legend(fontsize=7)
     figure.suptitle(f"{dataset}: tuning")
     return figure
 
 
+_AUROC = "confidence AUROC"
+_NAMES = {
+    "retrieval": (title_of("map_at_r"),),
+    "confidence": (_AUROC,),
+    "both": (title_of("map_at_r"), _AUROC),
+}
+"""Names of the values that a study maximises, by what it tunes for."""
+
+
 def _draw_study(axis: Axes, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
-    template = study.spec.template
-    by_loss = template.selection.metric == "stage_loss"
+    template, tune_for = study.spec.template, study.spec.tune_for
+    by_loss = tune_for == "retrieval" and template.selection.metric == "stage_loss"
     sign = -1.0 if by_loss else 1.0
-    finished = [(trial.number, sign * trial.value) for trial in trials if trial.value is not None]
-    x, y = [number for number, _ in finished], np.array([value for _, value in finished])
-    axis.plot(x, y, "o", ms=3, alpha=0.6, label="trial")
-    if len(y):
-        axis.step(x, (np.minimum if by_loss else np.maximum).accumulate(y), where="post", label="best so far")
-        axis.plot(x[:1], y[:1], "s", ms=5, mfc="none", color="k", label="recipe default")
+    finished = {trial.number: values for trial in trials if (values := objectives(tune_for, trial)) is not None}
+    x, found = list(finished), sign * np.array(list(finished.values()))
+    names = _NAMES[tune_for] if not by_loss else ("loss",)
+    for index, (name, y) in enumerate(zip(names, found.T if finished else [[]] * len(names))):
+        one, once = len(names) == 1, "_" if index else ""  # a label that begins with _ is not in the legend
+        own = None if one else colour(index)
+        axis.plot(x, y, "o", ms=3, alpha=0.6, color=own, label="trial" if one else name)
+        if len(y):
+            best = (np.minimum if by_loss else np.maximum).accumulate(y)
+            axis.step(x, best, where="post", color=own, label=f"{once}best so far")
+            axis.plot(x[:1], y[:1], "s", ms=5, mfc="none", color="k", label=f"{once}recipe default")
     for trial in trials:
         if trial.value is None:
             axis.axvline(trial.number, color="tab:red", lw=0.8, alpha=0.6)
     axis.set(
-        title=template.method,
+        title=template.method + (f", tuned for {tune_for}" if tune_for != "retrieval" else ""),
         xlabel="trial",
-        ylabel=f"validation {'loss' if by_loss else title_of('map_at_r')}",
+        ylabel=f"validation {', '.join(names)}",
     )
 
 
 def _trials(studies: Sequence[Study]) -> pd.DataFrame:
-    """One row per trial; its value is what the study maximises."""
+    """One row per trial; its value is what the study maximises, the MAP@R of two."""
     lines = [
         {
             "study": study.unit,
             "method": study.spec.template.method,
             "metric": study.spec.template.selection.metric,
-            **trial.model_dump(include={"number", "state", "value", "reason", "val_map_at_r"}),
+            "tune_for": study.spec.tune_for,
+            **trial.model_dump(include={"number", "state", "value", "reason", "val_map_at_r", "val_confidence_auroc"}),
         }
         for study, trials in studies
         for trial in trials

@@ -1,0 +1,70 @@
+"""Regrets of confidences on data sets whose images have a known posterior, as tables show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from ..errors import printable
+from ..protocols.confidence_kinds import OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
+from .seeds import SeedGroup, SeedStatistics, seed_groups
+
+REGRET_COLUMNS = (
+    "observer\nAUGRC",
+    "own",
+    "best other\nimage",
+    *(name.replace("_", "\n") for name in RETRIEVAL_CONFIDENCES),
+)
+"""Headings of the texts of a row."""
+
+Regrets = Mapping[str, list[tuple[str, ...]]]
+"""Rows by data set: the label of the method, then a text for each of ``REGRET_COLUMNS``."""
+
+
+def regrets(frame: pd.DataFrame, roles: pd.DataFrame) -> Regrets:
+    """AUGRC of the observer and regrets of the confidences of every method in percent, means over seeds, by data set.
+
+    Among the image confidences other than the method's own, the one with the lowest regret on these test images is
+    shown: the most that another image confidence would have given.
+
+    Args:
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+    """
+    known = frame[frame["metric"].isin(["augrc_regret", "observer_augrc"])].merge(roles, on="unit")
+    return {
+        str(dataset): [(printable(group.contender.label), *_texts(group)) for group in seed_groups(rows)]
+        for dataset, rows in known.groupby("dataset", sort=True)
+    }
+
+
+def _texts(group: SeedGroup) -> list[str]:
+    names = sorted(set(group.rows["confidence"]) - {OBSERVER})
+    found = {name: _mean(group, "augrc_regret", name) for name in names}
+    others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
+    return [
+        _percent(_mean(group, "observer_augrc", OBSERVER)),
+        _percent(found.get(group.confidence)),
+        _lowest(others),
+        *(_percent(found.get(name)) for name in RETRIEVAL_CONFIDENCES),
+    ]
+
+
+def _mean(group: SeedGroup, metric: str, confidence: str) -> SeedStatistics:
+    return SeedStatistics.of(group.per_seed(metric, variant="recall_at_1", confidence=confidence))
+
+
+def _lowest(values: Mapping[str, SeedStatistics]) -> str:
+    """Lowest value, and the name of its confidence in a line of its own."""
+    defined = {name: value for name, value in values.items() if value.defined}
+    if not defined:
+        return "-"
+    name = min(defined, key=lambda each: defined[each].mean)
+    return f"{_percent(defined[name])}\n{printable(name)}"
+
+
+def _percent(value: SeedStatistics | None) -> str:
+    return f"{100 * value.mean:.2f}" if value is not None and value.defined else "-"

@@ -1,0 +1,297 @@
+"""Verdicts about learned confidences: is one worth it, compared with the best confidence that costs nothing?
+
+There are two questions. Before there is a gallery, a method's own confidence competes with the free image confidences
+of the same network. At query time it competes, alone and combined with the margin, with the free retrieval confidences.
+The rival is the best free confidence on validation classes; values on test classes never choose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
+from ..protocols.statistics import Summary, paired_difference
+from .contender import Contender
+from .frame import tested_splits
+from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
+
+METRIC = "confidence_auroc"
+"""Metric of the verdicts: AUROC of telling right from wrong answers (Recall@1) by the confidence."""
+
+Question = Literal["before_gallery", "at_query_time"]
+
+QUESTIONS: Mapping[Question, str] = {"before_gallery": "before the gallery", "at_query_time": "at query time"}
+"""Questions, with their headings in tables."""
+
+IMAGES = {"test": "clean images", "test_crop": "centre crops"}
+"""Splits that the terminal shows, with their names in titles; the files have every split."""
+
+ABOUT_VERDICTS = (
+    "AUROC of Recall@1 being right; best free: chosen by validation;\nown - free: mean over seeds [95 % t-interval]"
+)
+"""Legend of the tables of verdicts."""
+
+ON_TEST = "(in brackets: best on test, if validation cannot choose)"
+"""Rest of the legend, for tables with rivals in brackets."""
+
+CHALLENGERS: Mapping[Question, tuple[str, ...]] = {
+    "before_gallery": (OWN,),
+    "at_query_time": (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED}"),
+}
+"""Names of the confidences that each question is about."""
+
+NONE_OWN = "no own confidence"
+CONCATENATED = "no validation classes"
+TRAINED_ON = "validation classes were trained on"
+NO_VALIDATION = "no validation rows"
+NO_CHOICE = "no AUROC on validation"
+NO_VALUE = "no AUROC on test"
+ONE_SEED = "one seed"
+CONSTANT = "AUROC 0.5 at every seed"
+
+
+class Texts(NamedTuple):
+    """Cells of a verdict in a table, with AUROC in percent.
+
+    Attributes:
+        own: Mean AUROC of the confidence in question.
+        free: Name and mean AUROC of the rival; in brackets if no validation classes chose it.
+        difference: Mean difference with its interval.
+        verdict: The verdict and the reason.
+        ending: ``+margin`` or ``+margin fitted`` for combined confidences; empty for the method's own.
+    """
+
+    own: str
+    free: str
+    difference: str
+    verdict: str
+    ending: str
+
+
+class Rivals(NamedTuple):
+    """Free confidences that a question allows, on one split of the test images.
+
+    Attributes:
+        chosen: Name of the best one on validation images; empty if there is no choice.
+        validation_mean: Its mean AUROC over seeds there; nan if there is no choice.
+        best_on_test: Name of the best one on the test images, which plays no part in a verdict; empty if none has a
+            value.
+        best_on_test_mean: Its mean AUROC over seeds.
+        reason: Reason why there is no choice; empty if there is one.
+    """
+
+    chosen: str
+    validation_mean: float
+    best_on_test: str
+    best_on_test_mean: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer to one question about one confidence of a contender (method at one setting), on one split.
+
+    Attributes:
+        contender: The method at one setting.
+        split: Test images: ``test``, or ``test_`` and the name of a corruption.
+        question: ``before_gallery`` or ``at_query_time``.
+        challenger: Name of the confidence in question; empty if the method has none of its own.
+        challenger_mean: Its mean AUROC over seeds; nan if it has none.
+        rivals: The free confidences.
+        rival_mean: Mean AUROC over seeds of the rival that was chosen; nan if none was.
+        difference: Challenger minus rival over paired seeds; None without a common seed.
+        verdict: ``worth it`` if the 95 % t-interval of the difference lies above 0, ``not worth it`` if below, else
+            ``undecided``; empty if the question cannot be answered.
+        reason: Reason for no verdict, or a remark on it; mostly empty.
+    """
+
+    contender: Contender
+    split: str
+    question: Question
+    challenger: str
+    challenger_mean: float
+    rivals: Rivals
+    rival_mean: float
+    difference: Summary | None
+    verdict: str
+    reason: str
+
+    @property
+    def on_test(self) -> bool:
+        """True if tables show the best free confidence on test, since there is none that validation chose."""
+        return not self.rivals.chosen and bool(self.rivals.best_on_test)
+
+    @property
+    def texts(self) -> Texts:
+        """Cells of the verdict in a table."""
+        free = f"{self.rivals.chosen} {_percent(self.rival_mean)}" if self.rivals.chosen else "-"
+        if self.on_test:
+            free = f"({self.rivals.best_on_test} {_percent(self.rivals.best_on_test_mean)})"
+        difference = ""
+        if self.difference is not None:
+            low, high = (f"{100 * end:+.1f}" for end in (self.difference.ci_low, self.difference.ci_high))
+            difference = f"{100 * self.difference.mean:+.1f}" + (f" [{low}, {high}]" if self.difference.n > 1 else "")
+        verdict = ": ".join(filter(None, [self.verdict, self.reason]))
+        ending = self.challenger.removeprefix(OWN).replace("_", " ")
+        return Texts(_percent(self.challenger_mean), free, difference, verdict, ending)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}" if value == value else "-"
+
+
+def verdicts(frame: pd.DataFrame, roles: pd.DataFrame) -> list[Verdict]:
+    """Answer both questions for every contender (method at one setting) on clean and on corrupted test images.
+
+    The AUROC is that of the method's own scorer. A contender without a retrieval confidence on test images, as in old
+    records, is left out.
+
+    Args:
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+
+    Returns:
+        For each data set, split and contender: one verdict before the gallery and three at query time, or one of each
+        if the method has no confidence of its own.
+    """
+    judged = frame[frame["metric"] == METRIC].merge(roles, on="unit")
+    found: list[Verdict] = []
+    for _, rows in judged.groupby("dataset", sort=True):
+        groups = seed_groups(rows)
+        for split in tested_splits(rows):
+            for group in groups:
+                found += _of_group(group, split)
+    return found
+
+
+def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
+    tested = group.rows[group.rows["split"] == split]
+    names = set(tested["confidence"])
+    if not names & set(RETRIEVAL_CONFIDENCES):
+        return
+    free: dict[Question, tuple[str, ...]] = {
+        "before_gallery": _free_images(names),
+        "at_query_time": RETRIEVAL_CONFIDENCES,
+    }
+    for question, rivals in free.items():
+        known = _rivals(group, split, rivals)
+        for name in CHALLENGERS[question] if OWN in names else ("",):
+            yield _verdict(group, split, question, name, known)
+
+
+def _free_images(names: set[str]) -> tuple[str, ...]:
+    """Free image confidences of these names, in the order in which ties are broken."""
+    others = sorted(name for name in names - {OWN, *FREE_IMAGE_CONFIDENCES} if kind_of(name) == "image")
+    return (*(name for name in FREE_IMAGE_CONFIDENCES if name in names), *others)
+
+
+def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
+    best, best_mean = _best({name: group.per_seed(METRIC, split, confidence=name) for name in free})
+    held_out = f"val{split.removeprefix('test')}"
+    by_seed = {name: group.per_seed(METRIC, held_out, confidence=name) for name in free}
+    chosen, mean = _best(by_seed)
+    reason = ""
+    if not chosen:
+        reason = NO_CHOICE if any(by_seed.values()) else _why_no_validation(group)
+    return Rivals(chosen, mean, best, best_mean, reason)
+
+
+def _best(by_name: Mapping[str, Mapping[int, float]]) -> tuple[str, float]:
+    """The confidence with the highest mean and this mean; the first of equal ones, nothing if none has a value.
+
+    A confidence that lacks the value of a seed does not compete: its mean would be that of other models.
+    """
+    defined = {name: defined_values(values) for name, values in by_name.items()}
+    seeds = {seed for values in defined.values() for seed in values}
+    means = {name: SeedStatistics.of(values).mean for name, values in defined.items() if seeds and set(values) == seeds}
+    if not means:
+        return "", float("nan")
+    best = max(means, key=lambda name: means[name])
+    return best, means[best]
+
+
+def _why_no_validation(group: SeedGroup) -> str:
+    if group.contender.ensemble == "concatenated":
+        return CONCATENATED
+    trained_on = group.rows["split"].str.startswith("train").any()
+    return TRAINED_ON if trained_on else NO_VALIDATION
+
+
+def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals) -> Verdict:
+    own = defined_values(group.per_seed(METRIC, split, confidence=challenger)) if challenger else {}
+    free = defined_values(group.per_seed(METRIC, split, confidence=rivals.chosen)) if rivals.chosen else {}
+    difference = paired_difference(own, free) if set(own) & set(free) else None
+    answer = Verdict(
+        contender=group.contender,
+        split=split,
+        question=question,
+        challenger=challenger,
+        challenger_mean=SeedStatistics.of(own).mean,
+        rivals=rivals,
+        rival_mean=SeedStatistics.of(free).mean,
+        difference=difference,
+        verdict="",
+        reason=rivals.reason,
+    )
+    if not challenger:
+        return replace(answer, reason=NONE_OWN)
+    if rivals.reason:
+        return answer
+    if difference is None:
+        return replace(answer, reason=NO_VALUE)
+    if difference.n < 2:
+        return replace(answer, verdict="undecided", reason=ONE_SEED)
+    constant = all(value == 0.5 for value in own.values())
+    return replace(answer, verdict=_answer(difference), reason=CONSTANT if constant else "")
+
+
+def _answer(difference: Summary) -> str:
+    if difference.ci_low > 0:
+        return "worth it"
+    return "not worth it" if difference.ci_high < 0 else "undecided"
+
+
+def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
+    """Table of verdicts as numbers, one row per contender (method at one setting), split, question and challenger.
+
+    Args:
+        found: Verdicts, as :func:`verdicts` makes them.
+
+    Returns:
+        Columns of a :class:`~bench.report.contender.Contender`; ``split`` and ``question``; ``challenger`` and
+        ``challenger_mean``; ``rival``, ``rival_validation_mean`` (its AUROC on validation classes, which chose it) and
+        ``rival_mean``; ``best_on_test`` and ``best_on_test_mean`` (the best rival on test, which no verdict uses);
+        ``difference_mean``, ``difference_sd``, ``ci95_low``, ``ci95_high`` and ``seeds`` (challenger minus rival over
+        paired seeds); ``verdict`` and ``reason``.
+    """
+    return pd.DataFrame([_numbers(each) for each in found])
+
+
+def _numbers(each: Verdict) -> dict[str, object]:
+    nan = float("nan")
+    difference = each.difference or Summary(nan, nan, nan, nan, 0)
+    return {
+        **each.contender._asdict(),
+        "split": each.split,
+        "question": each.question,
+        "challenger": each.challenger,
+        "challenger_mean": each.challenger_mean,
+        "rival": each.rivals.chosen,
+        "rival_validation_mean": each.rivals.validation_mean,
+        "rival_mean": each.rival_mean,
+        "best_on_test": each.rivals.best_on_test,
+        "best_on_test_mean": each.rivals.best_on_test_mean,
+        "difference_mean": difference.mean,
+        "difference_sd": difference.sd,
+        "ci95_low": difference.ci_low,
+        "ci95_high": difference.ci_high,
+        "seeds": difference.n,
+        "verdict": each.verdict,
+        "reason": each.reason,
+    }

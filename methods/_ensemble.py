@@ -1,0 +1,117 @@
+"""Several trained models of one method taken together: their network, and the base class of methods that are such."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._base import Method
+from ._model import Embedding, EmbeddingModel
+from .confidence import class_log_probabilities, confidences_of_classes
+from .distributions.point import PointMass
+
+
+class EnsembleMethod(Method):
+    """Base class of methods that train nothing: they are the trained models of all seeds of a base, taken together.
+
+    The embedding of an image is the members' unit vectors side by side, so that the cosine of two embeddings is the
+    mean of the members' cosines. A subclass defines :meth:`agreement`.
+    """
+
+    on_base: ClassVar[bool] = True
+    trains: ClassVar[tuple[str, ...]] = ()
+    ensemble: ClassVar[bool] = True
+    default_confidence: ClassVar[str] = "method"
+
+    @property
+    def probabilistic(self) -> bool:
+        """True: the members are draws from a distribution over networks, and with them the embeddings."""
+        return True
+
+    def agreement(self, log_probabilities: Tensor) -> Tensor:
+        """Confidence ``[B]`` of the embeddings, from what the members say about the training classes.
+
+        Args:
+            log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
+
+        Raises:
+            TypeError: If the method does not define this.
+        """
+        raise TypeError(f"method {self.name!r} defines no agreement")
+
+
+class EnsembleEmbedding(NamedTuple):
+    """Embeddings of a batch of B images by an ensemble of M members.
+
+    Attributes:
+        raw: Raw embeddings of the members side by side, ``[B, M D]``.
+        distribution: Their unit vectors side by side, scaled to unit length: points, event shape ``[M D]``.
+        members: Embeddings by each member.
+    """
+
+    raw: Tensor
+    distribution: PointMass
+    members: tuple[Embedding, ...]
+
+
+class EnsembleModel(nn.Module):
+    """Network of an ensemble: its trained members, which see the same images.
+
+    Args:
+        method: Method that the ensemble is, with its parameters.
+        members: Trained networks of one method on the same classes, at least one.
+
+    Raises:
+        TypeError: If a member has no classifier of the training classes.
+    """
+
+    def __init__(self, method: EnsembleMethod, members: Sequence[EmbeddingModel]) -> None:
+        super().__init__()
+        self.method = method
+        self.members = nn.ModuleList(members)
+        if not all(hasattr(member.objective, "class_cosines") for member in members):
+            raise TypeError(
+                f"{method.name} needs a base with a classifier of the training classes; name one, such as"
+                " --base norm_softmax"
+            )
+
+    def forward(self, images: Tensor) -> EnsembleEmbedding:
+        """Embeddings of images ``[B, C, H, W]``."""
+        embeddings = tuple(member(images) for member in self.members)
+        directions = [F.normalize(embedding.distribution.mean, dim=-1) for embedding in embeddings]
+        side_by_side = torch.cat(directions, dim=-1) / len(directions) ** 0.5
+        raw = torch.cat([embedding.raw for embedding in embeddings], dim=-1)
+        return EnsembleEmbedding(raw, PointMass(side_by_side), embeddings)
+
+    def scorer_options(self) -> dict[str, float]:
+        """Trained parameters of the scorer by name: none, since the cosine has none."""
+        return {}
+
+    @torch.no_grad()
+    def confidences(self, embedding: EnsembleEmbedding) -> dict[str, Tensor]:
+        """All confidences of a batch by name, each ``[B]`` and higher = more confident.
+
+        They are ``method`` (agreement of the members), ``norm`` and ``max_cosine`` (means over the members), and
+        ``max_probability`` and ``neg_entropy``, of the mean of the members' class probabilities.
+        """
+        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
+        pairs = list(zip(members, embedding.members))
+        each = [member.confidences(own) for member, own in pairs]
+        log_p = torch.stack([class_log_probabilities(member.objective, own.distribution) for member, own in pairs])
+        result = {"method": self.method.agreement(log_p)}
+        result |= {name: torch.stack([of[name] for of in each]).mean(0) for name in ("norm", "max_cosine")}
+        return result | confidences_of_classes(mean_log_probabilities(log_p))
+
+
+def mean_log_probabilities(log_probabilities: Tensor) -> Tensor:
+    """Log of the mean of the members' class probabilities, ``[B, C]``.
+
+    Args:
+        log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
+    """
+    return torch.logsumexp(log_probabilities, dim=0) - math.log(len(log_probabilities))

@@ -1,0 +1,132 @@
+"""Loss prediction (Yoo and Kweon, CVPR 2019; in the form of the URL benchmark, Kirchhof et al., NeurIPS 2023).
+
+A normalised softmax, and a head on the same features that predicts the loss of each image:
+
+    l(x, y) = -log softmax_y(s cos(z, w_c)),  u(x) = softplus(head(x)) >= 0,
+    L = mean of l + prediction_weight * mean of (u - stopgrad(l))^2.
+
+For fixed embeddings the best prediction is the mean loss of the images with these features, u = E[l | x]. The image is
+a point; its confidence is -u.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ._base import Method, MethodParams, Paper, register, tuned
+from .distributions.point import RatedPoint
+from .heads import SpreadHead
+from .losses import CosineClassifier
+
+
+class PredictedCrossEntropy(CosineClassifier):
+    """Normalised softmax plus the mean squared error of predictions of each image's cross-entropy.
+
+    The target of a prediction is constant: no gradient flows through it.
+
+    Args:
+        num_classes: Number C of training classes.
+        dim: Embedding size D.
+        scale: Inverse temperature s of the softmax, positive.
+        prediction_weight: Weight of the squared error.
+    """
+
+    def __init__(self, num_classes: int, dim: int, scale: float, prediction_weight: float) -> None:
+        super().__init__(num_classes, dim, scale)
+        self.prediction_weight = prediction_weight
+
+    def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch of B points, whose uncertainties are the predictions, with class labels ``[B]``."""
+        assert isinstance(distribution, RatedPoint)
+        losses = F.cross_entropy(self.training_logits(distribution, labels), labels, reduction="none")
+        return losses.mean() + self.prediction_weight * F.mse_loss(distribution.uncertainty, losses.detach())
+
+
+class LossHead(SpreadHead):
+    """Head from features ``[B, F]`` to raw numbers ``[B, 1]`` that predict losses.
+
+    Args:
+        in_features: Number F of features.
+        stop_gradient: Keep the gradient of the prediction from the features, and so from the backbone.
+    """
+
+    def __init__(self, in_features: int, *, stop_gradient: bool) -> None:
+        super().__init__(in_features)
+        self.stop_gradient = stop_gradient
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw numbers ``[B, 1]`` of features ``[B, F]``."""
+        raw: Tensor = super().forward(features.detach() if self.stop_gradient else features)
+        return raw
+
+
+@register
+class LossPrediction(Method):
+    """Loss prediction as a method: deterministic embeddings, with a head that predicts the loss of each image.
+
+    The prediction is a confidence only; retrieval compares points.
+    """
+
+    name = "loss_prediction"
+    summary = "normalised softmax; a head predicts the loss of each image, which is its uncertainty"
+    paper = Paper(
+        title="URL: A Representation Learning Benchmark for Transferable Uncertainty Estimates",
+        venue="NeurIPS 2023",
+        arxiv="2307.03810",
+        equations="loss of its public code; the idea is Learning Loss for Active Learning, CVPR 2019, 1905.03677",
+    )
+    deviations = (
+        "squared error of the predicted loss, as in URL (Yoo and Kweon: a ranking of pairs, features of four depths)",
+        "the softmax is that of norm_softmax, scaled cosines, so the two differ in the head only (URL: linear logits)",
+        "the head has the hidden layers F/2 and F/4 of every method here (URL: three of width 1024), and its last layer"
+        " starts small; softplus as in URL, without the 1e-6 that URL adds",
+        "the head's gradient reaches the backbone, as in the commands of URL's README; its code stops it by default,"
+        " as stop_gradient=true does",
+        "prediction_weight=0.04 is URL's for ResNet-50 (0.041; its ViT: 0.011), the range is ours; scale as in"
+        " norm_softmax",
+    )
+    default_confidence = "method"
+
+    class Params(MethodParams):
+        """Hyper-parameters of loss prediction.
+
+        Attributes:
+            scale: Scale s of the cosines in the softmax, its inverse temperature.
+            prediction_weight: Weight of the squared error of the predicted losses.
+            stop_gradient: Keep the gradient of the predictions from the backbone.
+        """
+
+        scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
+        prediction_weight: float = tuned(0.04, 1e-3, 1.0, log=True, gt=0)
+        stop_gradient: bool = False
+
+    def spread_head(self, in_features: int, dim: int) -> nn.Module:
+        """Build the head that predicts losses, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
+
+        ``dim``, the embedding size, is not used.
+        """
+        return LossHead(in_features, stop_gradient=self.params.stop_gradient)
+
+    def distribution(self, raw: Tensor, spread: Tensor | None) -> RatedPoint:
+        """Points whose uncertainty is the predicted loss.
+
+        Args:
+            raw: Output ``[B, D]`` of the mean head.
+            spread: Output ``[B, 1]`` of the loss head, mapped to the predicted loss softplus(spread) here.
+        """
+        assert spread is not None
+        return RatedPoint(raw, F.softplus(spread.squeeze(-1)))
+
+    def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
+        """Build the loss module: cross-entropy over the training classes and squared error of its predictions.
+
+        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
+        """
+        return PredictedCrossEntropy(num_classes, dim, self.params.scale, self.params.prediction_weight)
+
+    def confidence(self, distribution: Distribution) -> Tensor:
+        """Confidence ``[B]`` of the embeddings: the negative predicted loss."""
+        assert isinstance(distribution, RatedPoint)
+        return -distribution.uncertainty

@@ -1,0 +1,344 @@
+"""Studies that tune for confidence: what is measured, what is proposed, which trial is chosen, and who shares what."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from bench.datasets.corruptions.severity import draw_quality
+from bench.engine.choice import choose, objectives
+from bench.engine.crop_confidence import crop_auroc
+from bench.engine.estimate import Estimate
+from bench.engine.networks import load_model
+from bench.engine.running import Running
+from bench.engine.scheduler import _tuning_note
+from bench.engine.training import run_training
+from bench.engine.tuning import Told, propose
+from bench.errors import UnitFailed, UserError
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.protocols.recipes._base import Range
+from bench.report.frame import collect
+from bench.seeds import content_id, seed_for
+from bench.site import Site
+from bench.store.folder import Store
+from bench.store.records import TrainRecord, TrialRecord
+from bench.store.specs import TUNING
+from sklearn.metrics import roc_auc_score
+
+from .test_sharing import Fake, _drive
+
+SPACE = {"a": Range(0.0, 1.0), "b": Range(1e-3, 1e-1, log=True), "n": Range(1, 9, type="int")}
+
+
+def _plans(tmp_path, *methods, **options):
+    site = Site(results=str(tmp_path / "results"), weights="none")
+    request = RunRequest(methods=methods, datasets=("ndigit_smoke",), **options)
+    return {plan.cell.method: plan for plan in build_plans(request, site).plans}
+
+
+# Proposals
+
+
+def _told(both, count=14):
+    """Trials of which every fifth failed; the first value falls in ``a`` where the second rises."""
+    told = []
+    for number in range(count):
+        params = propose(("s",), SPACE, "tpe", number, [], [])
+        values = (1 - params["a"], params["a"])[: 1 + both]
+        told.append(Told(params=params, values=values if number % 5 else None))
+    return told
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_proposals_for_two_objectives_depend_on_the_records_alone(sampler):
+    told, asked = _told(True), [{"a": 0.2, "b": 0.01, "n": 3}]
+    first, again = (propose(("s",), SPACE, sampler, 15, told, asked, 2) for _ in range(2))
+    assert first == again
+    assert all(SPACE[name].low <= value <= SPACE[name].high for name, value in first.items())
+    assert propose(("s",), SPACE, sampler, 15, _told(False), asked, 1) != first
+
+
+def test_both_begin_as_one_does():
+    """The random trials before the model of the search are those of every study of the method."""
+    for number in range(3):
+        assert propose(("s",), SPACE, "gp", number, _told(True, 4), [], 2) == propose(
+            ("s",), SPACE, "gp", number, _told(False, 4), []
+        )
+
+
+def test_failed_trials_count_as_the_worst_of_each_objective():
+    told = _told(True)
+    worst = tuple(min(trial.values[i] for trial in told if trial.values) for i in range(2))
+    filled = [Told(params=trial.params, values=trial.values or worst) for trial in told]
+    best = [Told(params=trial.params, values=trial.values or (1.0, 1.0)) for trial in told]
+    proposed = [propose(("s",), SPACE, "tpe", 14, trials, [], 2) for trials in (told, filled, best)]
+    assert proposed[0] == proposed[1] != proposed[2]
+    failed = [Told(params=trial.params, values=None) for trial in told]
+    assert set(propose(("s",), SPACE, "tpe", 14, failed, [], 2)) == set(SPACE)
+
+
+@pytest.mark.slow
+def test_the_search_for_both_covers_the_front():
+    """Every point of ``a`` is optimal for one of two values; for one value alone only one end is."""
+    space = {"a": SPACE["a"], "c": Range(0.0, 1.0)}
+    found = {}
+    for objectives_ in (1, 2):
+        told = []
+        for start in range(0, 20, 4):
+            asked = []
+            for number in range(start, start + 4):
+                asked.append(propose(("front",), space, "gp", number, told, asked, objectives_))
+            for p in asked:
+                loss = (p["c"] - 0.3) ** 2
+                told.append(Told(params=p, values=(1 - p["a"] ** 2 - loss, 1 - (1 - p["a"]) ** 2 - loss)[:objectives_]))
+        found[objectives_] = np.std([trial.params["a"] for trial in told[12:]])
+    assert found[2] > 2 * found[1]
+
+
+# The choice
+
+
+def _trial(number, map_at_r=None, auroc=None, value=None):
+    failed = map_at_r is None
+    return TrialRecord(
+        study="0" * 16, number=number, params={"a": float(number)}, units=(), state="failed" if failed else "complete",
+        value=map_at_r if value is None else value, val_map_at_r=map_at_r, val_confidence_auroc=auroc,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tune_for", "trials", "number"),
+    [
+        # One point is the edge, and belongs to the band.
+        ("both", [(0.85, 0.5), (0.84, 0.7), (0.8399, 0.9)], 1),
+        ("both", [(0.5, 0.9), (0.85, 0.6), (0.845, 0.6)], 1),
+        ("both", [(0.85, 0.6), (0.85, 0.6)], 0),
+        ("both", [(), (0.4, 0.3), ()], 1),
+        ("both", [(0.9, None), (0.9, math.nan), (0.4, 0.3)], 2),
+        ("confidence", [(0.9, 0.6), (0.1, 0.7), ()], 1),
+        ("confidence", [(0.1, 0.7), (0.3, 0.7), (0.3, 0.7)], 1),
+        ("retrieval", [(0.8,), (0.9,), (0.9,)], 1),
+        ("retrieval", [(0.9, 0.1, -3.0), (0.1, 0.9, -2.0)], 1),  # by the validation loss
+    ],
+)
+def test_the_chosen_trial(tune_for, trials, number):
+    records = [_trial(i, *values) for i, values in enumerate(trials)]
+    assert choose(tune_for, records).number == number
+    assert choose(tune_for, records[::-1]).number == number
+
+
+@pytest.mark.parametrize("tune_for", ["retrieval", "confidence", "both"])
+def test_nothing_is_chosen_if_every_trial_failed(tune_for):
+    assert choose(tune_for, [_trial(0), _trial(1)]) is None
+    assert choose(tune_for, []) is None
+    assert objectives(tune_for, _trial(0)) is None
+
+
+def test_the_note_next_to_the_bar_names_what_was_chosen(tmp_path):
+    shown = {}
+    for tune_for in ("retrieval", "both"):
+        plan = _plans(tmp_path, "cosface", tune_for=tune_for, trials=8)["cosface"]
+        shown[tune_for] = _tuning_note(plan, [_trial(0, 0.5, 0.75), _trial(1)], _trial(0, 0.5, 0.75))
+    assert shown["retrieval"] == "2/8 trials, best val MAP@R 0.5000, 1 failed"
+    assert shown["both"] == "2/8 trials, chosen: val MAP@R 0.5000, confidence AUROC 0.7500, 1 failed"
+
+
+# Plans
+
+
+def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
+    plans = {name: _plans(tmp_path, "pfe", tune_for=name) for name in ("retrieval", "confidence", "both")}
+    seeds, trials, studies, pinned = set(), set(), set(), set()
+    for each in plans.values():
+        bases = each["cosface"].train_specs(each["cosface"].defaults(), 0, None)
+        point = each["pfe"].defaults()
+        seeds.add(each["pfe"].train_specs(point, 0, bases)[0].id)
+        trials.add(each["pfe"].train_specs(point, TUNING, bases)[0].id)
+        studies.add(each["pfe"].study_spec(bases).id)
+        pinned.add(each["pfe"].pinned)
+        # The base only serves: it is tuned for retrieval.
+        assert each["cosface"].tune_for == "retrieval"
+        assert each["cosface"].pinned == ""
+        assert each["pfe"].sampler_axes == plans["retrieval"]["pfe"].sampler_axes
+        assert each["pfe"].tuning_trainings == plans["retrieval"]["pfe"].tuning_trainings
+    assert (len(seeds), len(trials), len(studies)) == (1, 2, 3)
+    assert pinned == {"", "tune_for=confidence", "tune_for=both"}
+    assert len({each["cosface"].study_spec(None).id for each in plans.values()}) == 1
+    assert _plans(tmp_path, "pfe,cosface", tune_for="both")["cosface"].tune_for == "both"
+
+
+def test_trials_see_the_crops_of_the_preset_whatever_is_tested(tmp_path):
+    usual, other = (
+        _plans(tmp_path, "cosface", tune_for="both", corruptions=kinds)["cosface"] for kinds in ((), ("blur", "crop:4"))
+    )
+    assert usual.template.crop_confidence.severity == (0.0, 0.5)
+    assert usual.template.id == other.template.id
+
+
+def test_specifications_of_before_keep_their_ids(tmp_path):
+    """What is not asked for is not in the text that the id is made of."""
+    plan = _plans(tmp_path, "cosface")["cosface"]
+    for spec, absent in ((plan.template, "crop_confidence"), (plan.study_spec(None), "tune_for")):
+        held = json.loads(spec.model_dump_json())
+        assert absent not in held
+        assert "crop_confidence" not in held.get("template", {})
+        assert type(spec).model_validate(held).id == spec.id
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hparams": "default"}, "--hparams default tunes nothing"),
+        ({"preset": "per"}, "selects everything by MAP@R"),
+        ({"protocol": "standardized"}, "holds out no classes and tunes nothing"),
+        ({"protocol": "standardized", "hparams": "default"}, "holds out no classes and tunes nothing"),
+    ],
+)
+def test_what_cannot_be_tuned_for_confidence_is_refused(tmp_path, options, message):
+    with pytest.raises(UserError, match=f"^--tune-for both: .*{message}") as caught:
+        _plans(tmp_path, "cosface", tune_for="both", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_estimate_counts_what_trials_measure(tmp_path):
+    plan = _plans(tmp_path, "cosface", trials=8, seeds=2)["cosface"]
+    without, measuring = (Estimate(0.1, 0.1, 10.0, 0.0, seconds, 1.0, 0.0, 0) for seconds in (0.0, 2.0))
+    assert measuring.total(plan) == without.total(plan) + 8 * 2.0
+
+
+# The measurement
+
+
+def _by_hand(model, images, severity, scored_by):
+    """AUROC by scikit-learn, on crops that are drawn, cut and embedded here."""
+    quality = draw_quality("crop", images.ids, seed_for("crops", "ndigit_smoke"), *severity)
+    with torch.no_grad():
+        embedding = model.eval()(images.cropped(torch.arange(len(images)), quality))
+        confidences = model.confidences(embedding)
+    scores = scored_by(embedding.distribution).numpy()
+    np.fill_diagonal(scores, -np.inf)
+    labels = images.labels.numpy()
+    right = labels[scores.argmax(1)] == labels
+    assert 0 < right.sum() < len(right)
+    name = model.method.default_confidence
+    return roc_auc_score(right, confidences[name if name in confidences else "norm"].numpy())
+
+
+def _cosines(distribution):
+    unit = torch.nn.functional.normalize(distribution.mean.double(), dim=-1)
+    return unit @ unit.T
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A training of a trial: its specification, its record and the results folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    plan = _plans(folder, "cosface", tune_for="both", pins=("optim.epochs=2", "optim.lr=3.0"))["cosface"]
+    site = Site(results=str(folder / "results"), device="cpu", weights="none")
+    return plan.template, run_training(plan.template, site, lambda epoch: None), site
+
+
+def test_the_record_holds_the_auroc_of_the_model_that_was_kept(trained):
+    spec, record, site = trained
+    model, _ = load_model(spec.cell, spec.id, site)
+    images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
+    expected = _by_hand(model, images, spec.crop_confidence.severity, _cosines)
+    assert record.val_confidence_auroc == pytest.approx(expected, abs=1e-9)
+    assert record.best_epoch == 1  # the weights at the end are others
+
+
+def test_a_training_that_is_not_asked_measures_nothing_and_is_the_same(trained, tmp_path):
+    spec, record, _ = trained
+    site = Site(results=str(tmp_path), device="cpu", weights="none")
+    plain = run_training(spec.replaced(crop_confidence=None), site, lambda epoch: None)
+    assert plain.val_confidence_auroc is None
+    assert (plain.history, plain.files) == (record.history, record.files)
+    held = json.loads(plain.to_json())
+    del held["val_confidence_auroc"], held["checksum"]
+    held["checksum"] = content_id(held)
+    assert TrainRecord.from_json(json.dumps(held)) == plain
+
+
+def test_answers_that_are_all_right_have_a_named_reason(trained):
+    spec, _, site = trained
+    model, _ = load_model(spec.cell, spec.id, site)
+    images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
+    alone = images.select((images.labels == images.labels[0]).nonzero().squeeze(1))
+    with pytest.raises(UnitFailed, match=f"crops: all {len(alone)} answers are right"):
+        crop_auroc(model, alone, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running())
+
+
+def test_a_constant_confidence_is_worth_one_half(trained, monkeypatch):
+    spec, _, site = trained
+    model, _ = load_model(spec.cell, spec.id, site)
+    images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
+    monkeypatch.setattr(model, "confidences", lambda embedding: {"norm": torch.ones(len(embedding.raw))})
+    assert crop_auroc(model, images, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running()) == 0.5
+
+
+# Studies
+
+
+def _trials(root):
+    return {(study.spec.tune_for, trial.number): trial for study, trials in Store(root).studies() for trial in trials}
+
+
+def _asked(**options):
+    return {"methods": ("cosface",), "trials": 14, "seeds": 1, "sampler": "tpe", **options}
+
+
+def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing_wrongly(tmp_path, monkeypatch):
+    _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked(tune_for="both"))
+    _drive(tmp_path / "parts", [Fake(), Fake()], monkeypatch, **_asked(tune_for="both", trials=6))
+    torn = sorted((tmp_path / "parts").rglob("trial-*.json"))[3]
+    torn.unlink()
+    again = Fake()
+    _drive(tmp_path / "parts", [again], monkeypatch, **_asked(tune_for="both"))
+    whole, parts = _trials(tmp_path / "whole"), _trials(tmp_path / "parts")
+    assert whole == parts
+    assert len(whole) == 14
+    assert sum(kind == "train" for kind, _ in again.ran) <= 8 + 1  # the seed may be another
+    chosen = choose("both", whole.values())
+    assert chosen.val_confidence_auroc == pytest.approx(1 - chosen.val_map_at_r)
+    _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked())
+    found = _trials(tmp_path / "whole")
+    assert found["retrieval", 0].params == found["both", 0].params
+    assert found["retrieval", 0].val_confidence_auroc is None
+    assert set(collect(Store(tmp_path / "whole")).frame["pinned"]) == {"sampler=tpe", "sampler=tpe; tune_for=both"}
+
+
+def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatch):
+    outcomes, _ = _drive(tmp_path, [Fake(fails=("cosface",))], monkeypatch, **_asked(tune_for="both", trials=5))
+    assert "all 5 trials failed; first reason: nan" in outcomes[0].failures[0].reason
+    assert {trial.state for trial in _trials(tmp_path).values()} == {"failed"}
+
+
+BOTH = ("run", "--method", "dul_cls,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1",
+        "--trials", "6", "--tune-for", "both", "--workers", "2")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_killed_study_for_both_resumes_to_the_same_table_and_front(cli, killer, tmp_path):
+    root = tmp_path / "killed"
+    process = cli.start(*BOTH, "--results", root)
+    assert killer(process, lambda: len(list(root.rglob("trial-*.json"))) >= 4)
+    for folder in (root, tmp_path / "whole"):
+        cli(*BOTH, "--results", folder)
+    for file in ("metrics.csv", "report/tuning_front_ndigit_smoke.csv", "report/tuning_front_ndigit_smoke.png"):
+        assert (root / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    front = pd.read_csv(root / "report/tuning_front_ndigit_smoke.csv")
+    assert list(front.groupby("method")["chosen"].sum()) == [1, 1]
+    frame = pd.read_csv(root / "metrics.csv", keep_default_na=False)
+    assert set(frame["pinned"]) == {"optim.epochs=2; tune_for=both"}
+    # The weights of the chosen trial are kept: its confidence is measured again.
+    site = Site(results=str(root), device="cpu")
+    for study, trials in Store(root).studies():
+        if study.cell.method == "dul_cls":
+            unit = choose("both", trials).units[0]
+            model, record = load_model(study.cell, unit, site)
+            images = site.dataset("ndigit_smoke", record.spec.view).train_val(0, record.spec.folds).val
+            expected = _by_hand(model, images, (0.0, 0.5), _cosines)
+            assert record.val_confidence_auroc == pytest.approx(expected, abs=1e-6)

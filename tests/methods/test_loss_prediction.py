@@ -1,0 +1,98 @@
+"""Loss prediction against a plain loop, its optimum and the paths of its gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from bench.conformance.method_checks import build
+from bench.methods.distributions import PointMass, RatedPoint
+from bench.methods.loss_prediction import LossPrediction, PredictedCrossEntropy
+from bench.methods.losses import CosineClassifier
+
+F64 = torch.float64
+SCALE, WEIGHT = 7.0, 0.3
+
+
+@pytest.fixture
+def objective():
+    torch.manual_seed(0)
+    return PredictedCrossEntropy(5, 4, SCALE, WEIGHT).double()
+
+
+@pytest.fixture
+def batch():
+    """Points, predictions and labels of 6 images."""
+    gen = torch.Generator().manual_seed(1)
+    points = 3.0 * torch.randn(6, 4, dtype=F64, generator=gen)
+    return points, 2.0 * torch.rand(6, dtype=F64, generator=gen), torch.tensor([0, 4, 2, 2, 1, 3])
+
+
+def _cross_entropies(objective, points, labels):
+    """Loss of each image, one number after another."""
+    weight = objective.weight.detach().tolist()
+    losses = []
+    for z, label in zip(points.tolist(), labels.tolist()):
+        logits = [SCALE * sum(a * b for a, b in zip(z, w)) / math.hypot(*z) / math.hypot(*w) for w in weight]
+        losses.append(math.log(sum(map(math.exp, logits))) - logits[label])
+    return losses
+
+
+def test_the_loss_is_that_of_a_plain_loop(objective, batch):
+    points, predicted, labels = batch
+    losses = _cross_entropies(objective, points, labels)
+    errors = [(u - loss) ** 2 for u, loss in zip(predicted.tolist(), losses)]
+    wanted = sum(losses) / 6 + WEIGHT * sum(errors) / 6
+    assert objective(RatedPoint(points, predicted), labels).item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_predictions_are_pulled_to_the_losses_and_do_not_change_what_the_embedding_learns(objective, batch):
+    points, predicted, labels = (x.requires_grad_() if x.is_floating_point() else x for x in batch)
+    losses = torch.tensor(_cross_entropies(objective, points, labels), dtype=F64)
+    found = torch.autograd.grad(objective(RatedPoint(points, predicted), labels), (points, predicted, objective.weight))
+    plain = CosineClassifier.forward(objective, PointMass(points), labels)
+    for_points, for_weight = torch.autograd.grad(plain, (points, objective.weight))
+    torch.testing.assert_close(found[0], for_points, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found[1], 2 * WEIGHT * (predicted - losses).detach() / 6, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found[2], for_weight, rtol=1e-12, atol=1e-14)
+
+
+def test_the_best_prediction_of_equal_images_is_their_mean_loss(objective):
+    """Images that look the same but have other classes: u = E[l | x] minimises the loss."""
+    gen = torch.Generator().manual_seed(2)
+    looks = torch.tensor([0, 0, 0, 1, 1])
+    points = torch.randn(2, 4, dtype=F64, generator=gen)[looks]
+    labels = torch.tensor([0, 1, 1, 2, 3])
+    losses = torch.tensor(_cross_entropies(objective, points, labels), dtype=F64)
+    best = torch.stack([losses[looks == look].mean() for look in (0, 1)]).requires_grad_()
+
+    def total(u):
+        return objective(RatedPoint(points, u[looks]), labels)
+
+    (slope,) = torch.autograd.grad(total(best), best)
+    torch.testing.assert_close(slope, torch.zeros(2, dtype=F64), rtol=0, atol=1e-14)
+    moved = best.detach() + torch.tensor([0.01, -0.02], dtype=F64)
+    gain = WEIGHT * (3 * 0.01**2 + 2 * 0.02**2) / 5
+    assert (total(moved) - total(best)).item() == pytest.approx(gain, rel=1e-9)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_the_gradient_of_the_prediction_reaches_the_backbone_unless_it_is_stopped(stop):
+    model = build(LossPrediction, stop_gradient=stop)
+    uncertainty = model(torch.randn(4, 1, 20, 20)).distribution.uncertainty
+    backbone, head = list(model.backbone.parameters()), list(model.spread.parameters())
+    found = torch.autograd.grad(uncertainty.sum(), backbone + head, allow_unused=True)
+    assert all(gradient is not None for gradient in found[len(backbone) :])
+    reached = [gradient is not None and bool(gradient.abs().sum() > 0) for gradient in found[: len(backbone)]]
+    assert any(reached) is not stop
+
+
+def test_the_confidence_is_the_negative_predicted_loss():
+    method = LossPrediction()
+    raw, spread = torch.randn(3, 4), torch.tensor([[-40.0], [0.0], [30.0]])
+    embedding = method.distribution(raw, spread)
+    assert torch.equal(embedding.mean, raw)
+    wanted = [-math.log1p(math.exp(s)) for s in (-40.0, 0.0, 30.0)]
+    assert method.confidence(embedding).tolist() == pytest.approx(wanted, rel=1e-6)
+    assert (method.probabilistic, method.default_confidence) == (True, "method")

@@ -1,0 +1,72 @@
+"""MC dropout: masks, moments over passes, and what training and evaluation return."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from bench.conformance import build
+from bench.methods.distributions import DiagonalNormal
+from bench.methods.distributions.point import PointMass
+from bench.methods.heads import MeanHead
+from bench.methods.mc_dropout import MCDropout, dropout_masks, moments_over_masks
+
+
+def _head(features=7, dim=5):
+    torch.manual_seed(0)
+    head = MeanHead(features, dim).double().requires_grad_(False)
+    head.bias.normal_()
+    return head, torch.rand(6, features, dtype=torch.float64)
+
+
+def test_masks_are_those_of_dropout():
+    masks = dropout_masks(20_000, 12, 0.25)
+    assert masks.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
+    torch.testing.assert_close(masks.mean(0), torch.ones(12), rtol=0, atol=0.02)
+    assert torch.equal(masks, dropout_masks(20_000, 12, 0.25))
+
+
+def test_moments_equal_those_of_a_loop():
+    head, x = _head()
+    masks = dropout_masks(30, 7, 0.3).double()
+    passes = torch.stack([torch.stack([F.normalize(head(m * row), dim=0) for m in masks]) for row in x])
+    mean, variance = moments_over_masks(head, x, masks)
+    torch.testing.assert_close(mean, passes.mean(1))
+    torch.testing.assert_close(variance, passes.var(1))
+
+
+def test_the_variance_of_a_linear_layer_under_dropout_is_the_closed_form():
+    # A large constant coordinate makes the normalisation a division by a constant.
+    head, x = _head()
+    head.bias[0] = 1e6
+    _, variance = moments_over_masks(head, x, dropout_masks(40_000, 7, 0.3).double())
+    exact = 0.3 / 0.7 * (x.square() @ head.weight.square().mT)
+    torch.testing.assert_close(1e12 * variance[:, 1:], exact[:, 1:], rtol=0.05, atol=0)
+
+
+def test_training_draws_a_mask_and_evaluation_does_not():
+    model = build(MCDropout)
+    x = torch.rand(4, model.mean.in_features)
+    torch.manual_seed(1)
+    first, other = model.embed_features(x), model.embed_features(x)
+    assert isinstance(first.distribution, PointMass)
+    assert not torch.equal(first.raw, other.raw)
+    model.eval()
+    torch.manual_seed(2)
+    whole = model.embed_features(x)
+    torch.manual_seed(3)
+    alone = model.embed_features(x[2:3])
+    assert isinstance(whole.distribution, DiagonalNormal)
+    assert torch.equal(whole.raw, model.mean(x))
+    torch.testing.assert_close(alone.distribution.mean, whole.distribution.mean[2:3])
+    torch.testing.assert_close(alone.distribution.variance, whole.distribution.variance[2:3], rtol=1e-4, atol=0)
+
+
+def test_without_dropout_the_embedding_is_a_point():
+    model = build(MCDropout, rate=0.0).eval()
+    x = torch.rand(4, model.mean.in_features)
+    with torch.no_grad():
+        d = model.embed_features(x).distribution
+    torch.testing.assert_close(d.mean, F.normalize(model.mean(x).detach(), dim=-1))
+    assert float(d.variance.max()) < 1e-12
+    assert torch.isfinite(model.method.confidence(d)).all()

@@ -1,0 +1,67 @@
+"""Plans of an ensemble of the seeds of a base, and of a method that is fitted instead of trained."""
+
+from __future__ import annotations
+
+import pytest
+from bench.engine.jobs import TestJob
+from bench.engine.needs import needs_of
+from bench.errors import UserError
+from bench.planning.plan import testing_code as code_of_tests  # a name that pytest does not collect
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.site import Site
+from bench.store.folder import RECORD, WEIGHTS
+
+
+def _plans(folder, method, **request):
+    site = Site(results=str(folder))
+    asked = RunRequest(methods=(method,), datasets=("ndigit_smoke",), base="norm_softmax", **request)
+    plans = build_plans(asked, site).plans
+    return {plan.cell.method: plan for plan in plans}, site
+
+
+def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
+    plans, site = _plans(tmp_path, "deep_ensemble", hparams="default", seeds=3)
+    base, plan = plans["norm_softmax"], plans["deep_ensemble"]
+    assert (plan.trainings, plan.tests, plan.trials, base.trainings, base.tests) == (0, 1, 0, 3, 3)
+    trained = [base.train_specs({}, seed, None) for seed in range(3)]
+    (spec,) = plan.test_specs(*trained)
+    (fold,) = plan.validate_folds
+    assert spec.train == tuple(specs[fold].id for specs in trained)
+    assert (spec.ensemble, spec.tuning_trainings) == ("seeds", 3)
+    job = TestJob(specs=(spec,), cell=plan.cell, trained=base.cell, site=site)
+    units = [site.store.unit_dir(base.cell, "train", unit) for unit in spec.train]
+    assert job.inputs == tuple(unit / name for unit in units for name in (RECORD, WEIGHTS))
+    assert job.outputs == (site.store.unit_dir(plan.cell, "test", spec.id) / RECORD,)
+    assert base.test_specs(trained[0])[0].code != spec.code  # the code of the ensemble counts
+    needs = needs_of([plan], site, tmp_path / "token").plans[0]
+    assert needs.tests_code == spec.code == code_of_tests(needs.tests, needs.scorers, "deep_ensemble", site)
+
+
+def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
+    plans, _ = _plans(tmp_path, "deep_ensemble", trials=7, seeds=5)
+    plan = plans["deep_ensemble"]
+    assert (plan.trials, plan.tuning_trainings, plans["norm_softmax"].tuning_trainings) == (0, 12, 7)
+
+
+def test_the_members_of_an_ensemble_are_the_models_of_the_first_fold(tmp_path):
+    plans, _ = _plans(tmp_path, "deep_ensemble", hparams="default", seeds=2, folds=2)
+    base, plan = plans["norm_softmax"], plans["deep_ensemble"]
+    trained = [base.train_specs({}, seed, None) for seed in range(2)]
+    (spec,) = plan.test_specs(*trained)
+    assert spec.train == tuple(specs[plan.validate_folds[0]].id for specs in trained)
+    assert [each.ensemble for each in base.test_specs(trained[0])] == ["separated", "concatenated"]
+
+
+@pytest.mark.parametrize(("method", "space"), [("laplace", {"method.prior_precision"}), ("pfe", {"optim.lr"})])
+def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
+    plans, _ = _plans(tmp_path, method, trials=2, seeds=1)
+    found = set(plans[method].space)
+    assert space <= found
+    assert any(name.startswith("optim.") for name in found) == (method == "pfe")
+
+
+def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
+    request = RunRequest(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
+    with pytest.raises(UserError, match=r"--base hib: .* leave --base out"):
+        build_plans(request, Site(results=str(tmp_path)))

@@ -1,0 +1,242 @@
+"""Verdicts: the rival comes from validation classes, the interval is SciPy's, and every gap has a name."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
+from bench.report.breakdowns import confidences
+from bench.report.markup import verdicts_markdown
+from bench.report.terminal import print_verdicts
+from bench.report.verdicts import verdict_frame, verdicts
+from bench.store.records import COLUMNS
+from rich.console import Console
+from scipy import stats
+
+FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
+CHALLENGERS = (OWN, "method+margin", "method+margin_fitted")
+
+
+def _results(values, **columns):
+    """Tidy table and roles of a method from its AUROC by seed: ``{(split, confidence): values}``."""
+    columns = {"dataset": "d", "method": "m", "hparams": "default", "fidelity": "corrected", "trials": 0} | columns
+    rows = [
+        dict.fromkeys(COLUMNS, "")
+        | {"metric": "confidence_auroc", "scorer": "cosine", "fraction": np.nan, "split": split, "confidence": name}
+        | {"seed": seed, "value": value, "unit": f"{columns['method']}{columns.get('pinned', '')}{seed}"}
+        | columns
+        for (split, name), by_seed in values.items()
+        for seed, value in enumerate(by_seed)
+    ]
+    frame = pd.DataFrame(rows)
+    roles = pd.DataFrame({"unit": frame["unit"].unique()}).assign(
+        primary_scorer="cosine", default_confidence=OWN, probabilistic=True, trainings=0, train="", base_train=""
+    )
+    return frame, roles
+
+
+def _levels(seeds=3, own=0.7, margin=0.8, split="test", **others):
+    """AUROC on test and validation images, the same at every seed, all free confidences but the margin at 0.6."""
+    levels = dict.fromkeys(FREE, 0.6) | dict.fromkeys(CHALLENGERS, own) | {"margin": margin, **others}
+    held_out = split.replace("test", "val")
+    return {(place, name): [level] * seeds for place in (split, held_out) for name, level in levels.items()}
+
+
+def _table(frame, roles):
+    return verdict_frame(verdicts(frame, roles)).set_index(["split", "question", "challenger"])
+
+
+def _joined(*results):
+    frames, roles = zip(*results)
+    return pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)
+
+
+def test_each_question_has_its_rows_and_rivals():
+    table = _table(*_results(_levels() | _levels(split="test_blur")))
+    assert list(table.index) == [
+        (split, *place)
+        for split in ("test", "test_blur")
+        for place in (("before_gallery", OWN), *(("at_query_time", name) for name in CHALLENGERS))
+    ]
+    assert set(table.loc[(slice(None), "before_gallery"), "rival"]) == {"norm"}
+    assert set(table.loc[(slice(None), "at_query_time"), "rival"]) == {"margin"}
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+@pytest.mark.parametrize("shift", [0.2, 0.001, -0.001, -0.2])
+def test_the_interval_is_scipys_and_decides(seeds, shift):
+    rng = np.random.default_rng(seeds)
+    rival = 0.7 + 0.05 * rng.random(seeds)
+    noise = 0.01 * rng.random(seeds)
+    own = rival + shift + noise - noise.mean()
+    values = _levels(seeds) | {("test", OWN): own, ("test", "norm"): rival, ("val", "norm"): [0.9] * seeds}
+    row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+    paired = stats.ttest_rel(own, rival)
+    assert row["difference_mean"] == pytest.approx((own - rival).mean(), abs=1e-12)
+    assert row["difference_sd"] == pytest.approx((own - rival).std(ddof=1), abs=1e-12)
+    assert list(row[["ci95_low", "ci95_high"]]) == pytest.approx(list(paired.confidence_interval(0.95)), abs=1e-12)
+    assert (row["seeds"], row["rival"], row["reason"]) == (seeds, "norm", "")
+    # The interval excludes 0 exactly if the test rejects at 5 %.
+    decided = "worth it" if shift > 0 else "not worth it"
+    assert row["verdict"] == (decided if paired.pvalue < 0.05 else "undecided")
+    assert (paired.pvalue < 0.05) == (abs(shift) > 0.1)
+
+
+def test_the_rival_is_chosen_on_validation_images_of_the_same_corruption():
+    better = {"test": "agreement", "val": "margin", "test_crop": "margin", "val_crop": "spread"}
+    values = _levels() | _levels(split="test_crop") | dict.fromkeys(itertools.product(better, ["margin"]), [0.6] * 3)
+    values |= {(split, name): [0.9] * 3 for split, name in better.items()}
+    table = _table(*_results(values))
+    clean, crop = (table.loc[split, "at_query_time", OWN] for split in ("test", "test_crop"))
+    assert (clean["rival"], clean["best_on_test"]) == ("margin", "agreement")
+    assert (clean["rival_mean"], clean["rival_validation_mean"]) == pytest.approx((0.6, 0.9))
+    # On test, the best of all would have won.
+    assert (clean["verdict"], clean["best_on_test_mean"]) == ("worth it", pytest.approx(0.9))
+    assert (crop["rival"], crop["best_on_test"], crop["verdict"]) == ("spread", "margin", "worth it")
+    # Values on test move nothing but the difference: with all of them turned round, the rivals are the same.
+    turned = {key: 1 - np.array(v) if key[0].startswith("test") else v for key, v in values.items()}
+    assert list(_table(*_results(turned))["rival"]) == list(table["rival"])
+
+
+def test_of_equal_rivals_the_first_counts_and_a_plugins_confidence_is_one():
+    levels = {"agreement": 0.8, "sharpness": 0.6}
+    table = _table(*_results(_levels(**levels)))
+    assert table.loc["test", "at_query_time", OWN]["rival"] == "margin"
+    assert table.loc["test", "before_gallery", OWN]["rival"] == "norm"
+    table = _table(*_results(_levels(**levels | {"sharpness": 0.65, "random": 0.9, "oracle": 1.0, "norm+margin": 0.9})))
+    assert table.loc["test", "before_gallery", OWN]["rival"] == "sharpness"
+
+
+def test_a_rival_without_the_value_of_a_seed_does_not_compete():
+    values = _levels() | {("val", "spread"): [np.nan, 0.9, 0.9]}
+    assert _table(*_results(values)).loc["test", "at_query_time", OWN]["rival"] == "margin"
+
+
+def test_one_seed_is_undecided():
+    table = _table(*_results(_levels(seeds=1)))
+    assert set(table["verdict"]) == {"undecided"}
+    assert set(table["reason"]) == {"one seed"}
+    assert table["difference_mean"].notna().all()
+    assert table["ci95_low"].isna().all()
+    values = _levels(seeds=2) | {("test", OWN): [0.9, np.nan]}
+    assert _table(*_results(values)).loc["test", "before_gallery", OWN]["reason"] == "one seed"
+
+
+def test_without_validation_images_there_is_a_reason_and_no_verdict():
+    levels = _levels()
+    tests = {key: value for key, value in levels.items() if key[0] == "test"}
+    trained = tests | {("train", name): value for (_, name), value in tests.items()}
+    for values, columns, reason in (
+        (tests, {}, "no validation rows"),
+        (tests, {"ensemble": "concatenated"}, "no validation classes"),
+        (trained, {}, "validation classes were trained on"),
+        (levels | {(s, n): [np.nan] * 3 for s, n in levels if s == "val"}, {}, "no AUROC on validation"),
+    ):
+        table = _table(*_results(values, **columns))
+        assert set(table["reason"]) == {reason}
+        assert set(table["verdict"]) == set(table["rival"]) == {""}
+        assert table["difference_mean"].isna().all()
+        assert table.loc["test", "at_query_time", OWN]["best_on_test"] == "margin"
+
+
+def test_a_seed_whose_answers_are_all_right_is_left_out():
+    levels = _levels()
+    values = levels | {key: [np.nan, 0.7, 0.71] for key in levels if key[0] == "test"}
+    row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+    assert (row["seeds"], row["verdict"]) == (2, "undecided")
+    none = levels | {key: [np.nan] * 3 for key in levels if key[0] == "test"}
+    row = _table(*_results(none)).loc["test", "before_gallery", OWN]
+    assert (row["verdict"], row["reason"]) == ("", "no AUROC on test")
+
+
+def test_a_constant_confidence_is_judged_and_named():
+    row = _table(*_results(_levels(own=0.5))).loc["test", "before_gallery", OWN]
+    assert (row["verdict"], row["reason"]) == ("not worth it", "AUROC 0.5 at every seed")
+
+
+def test_a_method_without_a_confidence_of_its_own_shows_the_free_ones():
+    values = {key: value for key, value in _levels().items() if key[1] not in CHALLENGERS}
+    table = _table(*_results(values))
+    assert list(table.index) == [("test", "before_gallery", ""), ("test", "at_query_time", "")]
+    assert list(table["rival"]) == ["norm", "margin"]
+    assert list(table["rival_mean"]) == pytest.approx([0.6, 0.8])
+    assert set(table["reason"]) == {"no own confidence"}
+
+
+def test_another_scorer_than_the_own_one_has_no_say():
+    frame, roles = _results(_levels())
+    other = frame[frame["confidence"] == "spread"].assign(scorer="l2", value=0.99)
+    assert _table(pd.concat([frame, other]), roles).equals(_table(frame, roles))
+
+
+def test_results_from_before_retrieval_confidences_have_no_verdicts():
+    values = {key: value for key, value in _levels().items() if key[1] in (OWN, "norm")}
+    assert verdicts(*_results(values)) == []
+    assert verdict_frame([]).empty
+
+
+def test_the_table_of_confidences_is_about_test_images():
+    assert set(confidences(_results(_levels())[0])["split"]) == {"test"}
+
+
+def _printed(found, width=80):
+    out = io.StringIO()
+    print_verdicts(found, Console(file=out, width=width))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_the_terminal_fits_eighty_columns():
+    steps = np.array([-0.004, 0.0, 0.004])
+    values = _levels(max_probability=0.75) | _levels(split="test_crop") | _levels(split="test_blur")
+    values[("test", "method+margin_fitted")] = 0.9 + steps
+    point = {key: value for key, value in values.items() if key[1] not in CHALLENGERS}
+    found = verdicts(*_joined(_results(values, method="normal", base="point"), _results(point, method="point")))
+    lines = _printed(found)
+    assert max(map(len, lines)) <= 80
+    titles = [line for line in lines if "worth it?" in line]
+    assert [line.split(":")[0] for line in titles] == ["d, clean images", "d, centre crops"]
+    clean = lines[: lines.index(titles[1])]
+    body = {" ".join(line.split()) for line in clean}
+    half = 100 * stats.t.ppf(0.975, 2) * 0.004 / np.sqrt(3)
+    assert body > {
+        "normal (point) 70.0 max_probability 75.0 -5.0 [-5.0, -5.0] not worth it",
+        "normal (point) 70.0 margin 80.0 -10.0 [-10.0, -10.0] not worth it",
+        f"+margin fitted 90.0 margin 80.0 +10.0 [{10 - half:+.1f}, {10 + half:+.1f}] worth it",
+        "point - max_probability 75.0 -",
+        "point - margin 80.0 -",
+    }
+
+
+def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart():
+    values = {key: value for key, value in _levels().items() if key[0] == "test"}
+    found = verdicts(*_joined(*(_results(values, pinned=f"method.x={x}") for x in (1, 2))))
+    text = "\n".join(_printed(found, width=140))
+    assert "(margin 80.0)" in text
+    assert "best on test" in text
+    assert "method.x=1" in text
+    assert "method.x=2" in text
+
+
+def test_names_of_users_are_no_markup():
+    found = verdicts(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
+    assert found[0].rivals.chosen == "[bold]|x"
+    text = "\n".join(_printed(found, width=140))
+    assert "[bold]|x 90.0" in text
+    assert "[red]" in text
+    assert r"[bold]\|x 90.0" in verdicts_markdown(found)
+
+
+def test_markdown_has_a_line_for_each_verdict():
+    found = verdicts(*_results(_levels() | _levels(split="test_blur"), pinned="a|b"))
+    text = verdicts_markdown(found)
+    assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
+    assert text.count(r"| a\|b |") == len(found)
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        f"## d, {images}, {when}"
+        for images in ("clean images", "blur")
+        for when in ("before the gallery", "at query time")
+    ]
