@@ -37,9 +37,11 @@ class Metric:
         source: Publication that defines it.
         default: Whether ``bench score`` computes it by default.
         short: Heading in tables with little space; the title if empty.
+        equivalence: Largest difference of two methods without practical meaning, by which verdicts call them
+            equivalent; 0 if there is no such convention.
 
     Raises:
-        ValueError: If a field has an unknown value, or the range is empty.
+        ValueError: If a field has an unknown value, the range is empty, or ``equivalence`` is not inside it.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Metric:
     source: str = ""
     default: bool = False
     short: str = ""
+    equivalence: float = 0.0
 
     def __post_init__(self) -> None:
         for field, known in (("better", Better), ("of", Of), ("unit", Unit)):
@@ -64,6 +67,8 @@ class Metric:
                 raise ValueError(f"metric {self.name!r}: {field} must be one of {legal}, not {value!r}")
         if not self.low < self.high:
             raise ValueError(f"metric {self.name!r}: low={self.low:g} is not below high={self.high:g}")
+        if not 0 <= self.equivalence < self.high - self.low:
+            raise ValueError(f"metric {self.name!r}: equivalence={self.equivalence:g} is negative or spans the range")
 
     @property
     def family(self) -> bool:
@@ -98,6 +103,8 @@ def _placeholder(match: re.Match[str]) -> str:
 _MUSGRAVE = "Musgrave et al. 2020, Section 3"
 _ROTH = "Roth et al. 2020"
 _GEIFMAN = "Geifman et al. 2019"
+_HALF_A_POINT = 0.005
+_ONE_POINT = 0.01
 _KIRCHHOF = "Kirchhof et al. 2023 (URL benchmark)"
 
 
@@ -118,8 +125,17 @@ _RANKED = (
         short="R@{k}",
         source="share of queries with a positive among the k nearest (Oh Song et al. 2016)",
         default=True,
+        equivalence=_HALF_A_POINT,
     ),
-    Metric(name="map_at_r", title="MAP@R", group="retrieval", asked_as="map_at_r", source=_MUSGRAVE, default=True),
+    Metric(
+        name="map_at_r",
+        title="MAP@R",
+        group="retrieval",
+        asked_as="map_at_r",
+        source=_MUSGRAVE,
+        default=True,
+        equivalence=_HALF_A_POINT,
+    ),
     Metric(
         name="r_precision",
         title="R-Precision",
@@ -128,6 +144,7 @@ _RANKED = (
         short="R-Prec",
         source=_MUSGRAVE,
         default=True,
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="precision_at_1",
@@ -135,14 +152,22 @@ _RANKED = (
         group="retrieval",
         asked_as="precision_at_1",
         source=_MUSGRAVE,
+        equivalence=_HALF_A_POINT,
     ),
-    Metric(name="map_at_1000", title="MAP@1000", group="map_at_1000", source=_ROTH),
+    Metric(
+        name="map_at_1000",
+        title="MAP@1000",
+        group="map_at_1000",
+        source=_ROTH,
+        equivalence=_HALF_A_POINT,
+    ),
     Metric(
         name="verification_accuracy",
         title="verification accuracy",
         group="verification",
         short="Ver. acc.",
         source="share of pairs that a threshold decides rightly (PER)",
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="verification_auc",
@@ -150,6 +175,7 @@ _RANKED = (
         group="verification",
         short="Ver. AUC",
         source="area under the ROC curve, ties counted half",
+        equivalence=_ONE_POINT,
     ),
     Metric(
         name="verification_eer",
@@ -157,6 +183,7 @@ _RANKED = (
         group="verification",
         better="lower",
         source="rate at which false accepts equal false rejects",
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="verification_tpr_at_fpr",
@@ -226,9 +253,26 @@ _CONFIDENCES = (
         group="filter_out",
         of="confidence",
         source="PER, Figure 3",
+        equivalence=_HALF_A_POINT,
     ),
-    Metric(name="aurc", title="AURC", group="risk", better="lower", of="confidence", source=_GEIFMAN),
-    Metric(name="e_aurc", title="E-AURC", group="risk", better="lower", of="confidence", source=_GEIFMAN),
+    Metric(
+        name="aurc",
+        title="AURC",
+        group="risk",
+        better="lower",
+        of="confidence",
+        source=_GEIFMAN,
+        equivalence=_HALF_A_POINT,
+    ),
+    Metric(
+        name="e_aurc",
+        title="E-AURC",
+        group="risk",
+        better="lower",
+        of="confidence",
+        source=_GEIFMAN,
+        equivalence=_HALF_A_POINT,
+    ),
     Metric(
         name="augrc",
         title="AUGRC",
@@ -237,6 +281,7 @@ _CONFIDENCES = (
         of="confidence",
         high=0.5,
         source="Traub et al. 2024, by trapezoids from (0, 0)",
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="risk_at_coverage",
@@ -253,7 +298,14 @@ _CONFIDENCES = (
         of="confidence",
         source="largest share of the queries, the most confident, of a bounded mean risk (Geifman and El-Yaniv 2017)",
     ),
-    Metric(name="confidence_auroc", title="AUROC", group="risk", of="confidence", source=_KIRCHHOF),
+    Metric(
+        name="confidence_auroc",
+        title="AUROC",
+        group="risk",
+        of="confidence",
+        source=_KIRCHHOF,
+        equivalence=_ONE_POINT,
+    ),
     Metric(
         name="spearman_human_entropy",
         title="rho with human agreement",
@@ -281,6 +333,7 @@ _CONFIDENCES = (
         low=-0.5,
         high=0.5,
         source="AUGRC minus that of the posterior probability that the answer is right (the rule of Chow 1970)",
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="observer_augrc",
@@ -290,6 +343,7 @@ _CONFIDENCES = (
         of="confidence",
         high=0.5,
         source="AUGRC of the posterior probability that the answer is right",
+        equivalence=_HALF_A_POINT,
     ),
     Metric(
         name="spearman_posterior_entropy",
@@ -324,6 +378,7 @@ _CONFIDENCES = (
         group="quality",
         of="confidence",
         source=f"share of images that are less confident once corrupted, ties counted half; {_KIRCHHOF}",
+        equivalence=_ONE_POINT,
     ),
 )
 
@@ -444,16 +499,18 @@ def metrics_page() -> str:
         "Every metric of the tidy table, made of the table in `protocols/metrics.py` by",
         "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent if",
         "the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a metric's own;",
-        "metrics of a confidence are computed whenever there is one.",
+        "metrics of a confidence are computed whenever there is one. *Region*: two methods that differ by less are",
+        "practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
         "",
-        "| metric | title | of | better | unit | range | asked as | definition |",
-        "|---|---|---|---|---|---|---|---|",
+        "| metric | title | of | better | unit | range | region | asked as | definition |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
         asked_as = "" if metric.of == "confidence" else f"`{metric.asked_as or metric.group}`"
         bounds = f"[{metric.low:g}, {metric.high:g}]".replace("inf]", "inf)")
-        cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, asked_as]
-        lines.append(f"| {' | '.join([*cells, metric.source])} |")
+        region = f"{metric.equivalence:g}" if metric.equivalence else ""
+        cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, region]
+        lines.append(f"| {' | '.join([*cells, asked_as, metric.source])} |")
     return "\n".join(lines) + "\n"
 
 

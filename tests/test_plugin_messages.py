@@ -221,6 +221,7 @@ def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, wr
         ('better="higher"', 'better="up"', "better must be one of 'higher', 'lower', '', not 'up'"),
         ('unit="share"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not 'percent'"),
         ('unit="share"', "high=-1.0", "low=0 is not below high=-1"),
+        ('unit="share"', "equivalence=1.5", "equivalence=1.5 is negative or spans the range"),
     ],
 )
 def test_a_declaration_with_an_unknown_value_is_refused_with_the_legal_ones(bench, written, old, new, said):

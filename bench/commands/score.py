@@ -111,9 +111,9 @@ def compare(
     """Compare methods of a results folder seed by seed, or files of embeddings query by query.
 
     The first is compared with each of the others; without names, every two methods are compared. For methods, the
-    result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval. For
-    files, it is what `bench score FILE FILE2` prints; --scorers, --metrics, --normalize and --bootstrap are for files
-    only.
+    result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval and a
+    verdict: better, worse, equivalent or undecided. For files, it is what `bench score FILE FILE2` prints; --scorers,
+    --metrics, --normalize and --bootstrap are for files only.
 
     \b
     bench compare cosface pfe dul_cls --results results/runs
@@ -162,7 +162,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         if name not in set(frame["method"]):
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(frame, roles, methods)
-    if lines.empty:
+    if lines.empty or not lines["seeds"].any():
         raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
     if as_json:
         print_json(plain_rows(lines))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
 from .contender import Contender
+from .ranks import Rank, ranks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
 
-HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence")
+HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence", "rank", "ties")
 """Headings of the labels of a row."""
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
@@ -41,6 +42,7 @@ class ComparisonRow:
         confidence: Name of the method's default confidence, which columns about confidence show.
         values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`, such as MAP@R.
         marks: Emphasis of each of the values.
+        rank: Rank by MAP@R over paired seeds, or the reason for having none.
     """
 
     contender: Contender
@@ -49,6 +51,7 @@ class ComparisonRow:
     confidence: str
     values: tuple[SeedStatistics, ...]
     marks: tuple[Mark, ...] = ()
+    rank: Rank = field(default_factory=Rank)
 
     @property
     def label(self) -> str:
@@ -67,6 +70,8 @@ class ComparisonRow:
             str(self.trainings),
             str(self.seeds),
             self.confidence,
+            self.rank.text,
+            self.rank.ties,
         ]
 
 
@@ -102,7 +107,8 @@ def _compare(groups: list[SeedGroup]) -> list[ComparisonRow]:
         )
         for index, column in enumerate(COMPARED)
     ]
-    marked = [replace(row, marks=marks) for row, marks in zip(rows, zip(*by_column))]
+    ranked = ranks(groups, COMPARED[_MAP_AT_R])
+    marked = [replace(row, marks=marks, rank=rank) for row, marks, rank in zip(rows, zip(*by_column), ranked)]
     return sorted(marked, key=_order)
 
 
@@ -151,10 +157,13 @@ def comparison_frame(rows: Comparison) -> pd.DataFrame:
 
     Returns:
         Columns of a :class:`~bench.report.contender.Contender`, ``trainings`` (spent on tuning), ``seeds`` (their
-        number) and ``confidence`` (name of the default one), then three per compared metric, such as
+        number), ``confidence`` (name of the default one), ``rank`` by MAP@R (such as ``1-3``), ``rank_low``,
+        ``rank_high``, ``ties`` (letters of its tie groups) and ``not_ranked`` (reason for having no rank), then three
+        per compared metric, such as
         ``test_map_at_r_mean``, ``test_map_at_r_sd`` and ``test_map_at_r_n`` (number of seeds that have a value).
     """
-    return pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
+    table = pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
+    return table if table.empty else table.astype({"rank_low": "Int64", "rank_high": "Int64"})
 
 
 def _numbers(row: ComparisonRow) -> dict[str, object]:
@@ -165,6 +174,11 @@ def _numbers(row: ComparisonRow) -> dict[str, object]:
         "trainings": row.trainings,
         "seeds": row.seeds,
         "confidence": row.confidence,
+        "rank": row.rank.text,
+        "rank_low": row.rank.interval.low if row.rank.interval else None,
+        "rank_high": row.rank.interval.high if row.rank.interval else None,
+        "ties": row.rank.ties,
+        "not_ranked": row.rank.reason,
     }
     for column, value in zip(COMPARED, row.values):
         name = "_".join(filter(None, [column.split, column.metric, column.variant]))

@@ -75,6 +75,8 @@ class Contender(NamedTuple):
 
 CONTENDER_KEYS = Contender._fields
 """Columns of a :class:`Contender`; with the seed, they are the keys of a test."""
+COMMON = ("protocol", "preset", "dataset", "ensemble")
+"""Columns in which two contenders agree if they are compared."""
 
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:

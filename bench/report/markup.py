@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .comparison import HEAD, Comparison, ComparisonRow
 from .escape import latex_text, markdown_text
+from .ranks import unranked_text
 from .seeds import COMPARED
 from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict
 
@@ -13,7 +14,9 @@ NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
     "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
     "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
-    "cross-validation; `conc.`: their embeddings side by side."
+    "cross-validation; `conc.`: their embeddings side by side. "
+    "`rank`: ranks by MAP@R that the paired seeds leave possible, for all methods at once with 95 % confidence, among "
+    "those of one protocol, preset and ensemble; methods that share a letter in `ties` are not told apart."
 )
 
 
@@ -35,7 +38,7 @@ def to_markdown(rows: Comparison) -> str:
     for dataset, group in rows.items():
         out += [f"## {markdown_text(dataset)}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
         out += ["| " + " | ".join([*map(markdown_text, row.labels), *_markdown_values(row)]) + " |" for row in group]
-        out.append("")
+        out += ["", *_unranked(group, "No rank: ", markdown_text)]
     return "\n".join(out)
 
 
@@ -90,16 +93,25 @@ def to_latex(rows: Comparison) -> str:
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{latex_text(dataset)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
-            " than every deterministic method.}",
-            "\\begin{tabular}{lllllll" + "r" * len(COMPARED) + "}",
+            " than every deterministic method; rank: 95 \\% interval by MAP@R over paired seeds; ties: methods that"
+            " share a letter are not told apart.}",
+            "\\begin{tabular}{" + "l" * len(HEAD) + "r" * len(COMPARED) + "}",
             "\\toprule",
             " & ".join(titles) + " \\\\",
             "\\midrule",
         ]
         for row in group:
             out.append(" & ".join([*map(latex_text, row.labels), *_latex_values(row)]) + " \\\\")
-        out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+        out += ["\\bottomrule", "\\end{tabular}"]
+        out += [line for line in _unranked(group, "\\par No rank: ", latex_text) if line]
+        out += ["\\end{table}", ""]
     return "\n".join(out)
+
+
+def _unranked(rows: Sequence[ComparisonRow], start: str, escape: Callable[[str], str]) -> list[str]:
+    """Paragraph that names the rows without a rank and why; nothing for a single row or if all have one."""
+    text = unranked_text((row.label, row.rank) for row in rows) if len(rows) > 1 else ""
+    return [start + escape(text) + ".", ""] if text else []
 
 
 def _latex_values(row: ComparisonRow) -> list[str]:

@@ -9,23 +9,30 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TypedDict
 
+import numpy as np
 import pandas as pd
 
-from ..protocols.statistics import paired_difference
-from .contender import by_contender
-from .seeds import COMPARED, SeedGroup, defined_values, seed_groups
+from ..protocols.statistics import (
+    holm,
+    p_different,
+    p_equivalent,
+    paired_difference,
+    probability_of_superiority,
+    seeds_needed,
+    verdict,
+)
+from .contender import COMMON, CONTENDER_KEYS, by_contender
+from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 
-COMMON = ("protocol", "preset", "dataset", "ensemble")
-"""Columns in which two contenders agree if they are compared."""
 SIDES = ("first", "first_tuning", "other", "other_tuning")
 """Columns that name the two sides of a difference."""
 
 
 class PairedDifference(TypedDict):
-    """Mean difference of a metric, one method minus another, over the seeds that both have, with its 95 % t-interval.
+    """Mean difference of a metric, one method minus another, over the seeds that both have, and the verdict on it.
 
     In the table of :func:`paired_methods` it is other minus first, in the table of :func:`paired_with_base` two-stage
-    method minus its base.
+    method minus its base. Without a common seed, or with one only, what cannot be computed is nan.
 
     Attributes:
         metric: Name of the metric.
@@ -33,9 +40,19 @@ class PairedDifference(TypedDict):
         variant: Variant of the metric, such as the source of a threshold; mostly empty.
         difference_mean: Mean over seeds of the difference at one seed.
         difference_sd: Standard deviation of the difference over seeds.
-        ci95_low: Lower end of the interval of the mean difference.
-        ci95_high: Upper end of the interval of the mean difference.
+        ci95_low: Lower end of the 95 % t-interval of the mean difference.
+        ci95_high: Upper end of the interval.
         seeds: Number of seeds for which both methods have a value.
+        left_out: Seeds that only one of the two has, as in ``pfe: no seed 3``; empty if there are none.
+        superiority: Share of paired seeds at which the one is better than the other, ties counted half.
+        superiority_ci95_low: Lower end of the exact 95 % interval of the probability of being better.
+        superiority_ci95_high: Upper end of the interval.
+        region: Largest difference without practical meaning (:attr:`~bench.protocols.metrics.Metric.equivalence`); 0
+            if the metric has none.
+        p: P-value of the paired t-test, before Holm's adjustment.
+        p_equivalence: P-value of equivalence (two one-sided t-tests), before Holm's adjustment; nan without a region.
+        seeds_needed: Paired seeds, in all, at which a true difference of the observed size, but at least of the
+            region's, would be found in 80 % of cases.
     """
 
     metric: str
@@ -46,25 +63,85 @@ class PairedDifference(TypedDict):
     ci95_low: float
     ci95_high: float
     seeds: int
+    left_out: str
+    superiority: float
+    superiority_ci95_low: float
+    superiority_ci95_high: float
+    region: float
+    p: float
+    p_equivalence: float
+    seeds_needed: float
 
 
 def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDifference]:
     """``minuend - subtrahend`` in every column of the comparison, each with its own scorer and confidence."""
     for column in COMPARED:
         left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
-        if not set(left) & set(right):
-            continue
+        if left or right:
+            gaps = (
+                (group.contender.label, group.gaps(column, set(left) | set(right))) for group in (minuend, subtrahend)
+            )
+            left_out = "; ".join(f"{label}: {gap}" for label, gap in gaps if gap)
+            yield _difference(column, minuend.variant(column), left, right, left_out)
+
+
+def _difference(
+    column: ComparedColumn, variant: str, left: dict[int, float], right: dict[int, float], left_out: str
+) -> PairedDifference:
+    nan = float("nan")
+    seeds = sorted(set(left) & set(right))
+    values = np.array([left[seed] - right[seed] for seed in seeds])
+    region = column.declared.equivalence
+    line: PairedDifference = {
+        "metric": column.metric,
+        "split": column.split,
+        "variant": variant,
+        "difference_mean": nan,
+        "difference_sd": nan,
+        "ci95_low": nan,
+        "ci95_high": nan,
+        "seeds": len(seeds),
+        "left_out": left_out,
+        "superiority": nan,
+        "superiority_ci95_low": nan,
+        "superiority_ci95_high": nan,
+        "region": region,
+        "p": nan,
+        "p_equivalence": nan,
+        "seeds_needed": nan,
+    }
+    if seeds:
         difference = paired_difference(left, right)
-        yield {
-            "metric": column.metric,
-            "split": column.split,
-            "variant": minuend.variant(column),
-            "difference_mean": difference.mean,
-            "difference_sd": difference.sd,
-            "ci95_low": difference.ci_low,
-            "ci95_high": difference.ci_high,
-            "seeds": difference.n,
-        }
+        line["difference_mean"], line["difference_sd"] = difference.mean, difference.sd
+        line["ci95_low"], line["ci95_high"] = difference.ci_low, difference.ci_high
+        better = probability_of_superiority(column.sign * values)
+        line["superiority"] = better.probability
+        line["superiority_ci95_low"], line["superiority_ci95_high"] = better.ci_low, better.ci_high
+    if len(seeds) > 1:
+        line["p"] = float(p_different(values))
+        line["p_equivalence"] = float(p_equivalent(values, region)) if region else nan
+        effect = max(abs(difference.mean), region)
+        line["seeds_needed"] = seeds_needed(difference.sd, effect) if effect else nan
+    return line
+
+
+def _judged(lines: list[dict[str, object]]) -> pd.DataFrame:
+    """Table of differences with p-values adjusted over the pairs of a data set and metric, and their verdicts."""
+    table = pd.DataFrame(lines)
+    if table.empty:
+        return table
+    family = table.groupby([*COMMON, "metric", "split"], sort=False)
+    for name in ("p", "p_equivalence"):
+        table[f"{name}_holm"] = family[name].transform(lambda p: holm(p.to_numpy()))
+    sign = {column.metric: column.sign for column in COMPARED}
+    keys = ("metric", "seeds", "difference_mean", "p_holm", "p_equivalence_holm")
+    table["verdict"] = [
+        verdict(sign[metric] * mean, p, equivalence) if seeds > 1 else "one seed" if seeds else "no pairs"
+        for metric, seeds, mean, p, equivalence in zip(*(table[key] for key in keys))
+    ]
+    # Whole numbers, and an empty cell where there is none.
+    table["seeds_needed"] = pd.Series([None if n != n else int(n) for n in table["seeds_needed"]], dtype=object)
+    return table
 
 
 def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
@@ -83,8 +160,11 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
 
     Returns:
         One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other`` with
-        ``first_tuning`` and ``other_tuning`` (sources of their hyper-parameters); and the keys of
-        :class:`PairedDifference`.
+        ``first_tuning`` and ``other_tuning`` (sources of their hyper-parameters); the keys of
+        :class:`PairedDifference`; ``p_holm`` and ``p_equivalence_holm``, adjusted by Holm's method over the pairs of
+        the table with the same data set, metric and split; and ``verdict``: the other is ``better``, ``worse``,
+        ``equivalent`` or ``undecided`` (:func:`~bench.protocols.statistics.equivalence.verdict`), or the reason for
+        having none.
     """
     lines: list[dict[str, object]] = []
     for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
@@ -93,7 +173,7 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
             sides = (first.contender.label, first.contender.tuning, other.contender.label, other.contender.tuning)
             line |= dict(zip(SIDES, sides))
             lines += [{**line, **difference} for difference in _differences(other, first)]
-    return pd.DataFrame(lines)
+    return _judged(lines)
 
 
 def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:
@@ -117,7 +197,8 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per two-stage contender (method at one setting) and metric: the columns of a
-        :class:`~bench.report.contender.Contender` and the keys of :class:`PairedDifference`.
+        :class:`~bench.report.contender.Contender`, the keys of :class:`PairedDifference`, and ``p_holm``,
+        ``p_equivalence_holm`` and ``verdict`` on the two-stage method as in :func:`paired_methods`.
     """
     merged = frame.merge(roles, on="unit")
     lines: list[dict[str, object]] = []
@@ -126,6 +207,10 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         base = merged[merged["train"].isin(set(rows["base_train"]))]
         if base.empty:
             continue
+        # Its networks at seeds that have no head, so that these are named.
+        keys = list(CONTENDER_KEYS)
+        alike = merged[(merged[keys] == base.iloc[0][keys]).all(axis=1)]
+        base = pd.concat([base, alike[~alike["seed"].isin(rows["seed"])]])
         head = SeedGroup.of(rows)
         lines += [{**head.contender._asdict(), **line} for line in _differences(head, SeedGroup.of(base))]
-    return pd.DataFrame(lines)
+    return _judged(lines)

@@ -16,6 +16,7 @@ from ..errors import printable
 from ..protocols.confidence import risk_coverage
 from ..protocols.confidence_kinds import KINDS, kind_of
 from ..protocols.metrics import find_metric, title_of
+from ..protocols.statistics import FEW
 from ..store.files import write_atomic
 from .escape import csv_text
 from .terminal import new_table, plain
@@ -167,8 +168,10 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
         table.add_column("scorer")
     for name in names:
         table.add_column(plain(name) if len(names) > 1 else "value", justify="right", no_wrap=len(name) < 12)
+    few = len(comparison) and int(comparison["units"].min()) < FEW
+    level = "interval" if few else "95 %"
     for name in names[1:]:
-        table.add_column(plain(f"{name} - {names[0]} [95 %]"), justify="right", no_wrap=True)
+        table.add_column(plain(f"{name} - {names[0]} [{level}]"), justify="right", no_wrap=True)
     table.add_column("n_queries", justify="right")
     table.add_column("n_lone", justify="right")
     differences = _differences(comparison)
@@ -184,6 +187,7 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
     if len(comparison):
         resampled = comparison["resampled"].iloc[0]
         rest = "classes are taken as they are" if resampled == "queries" else "queries of a class stay together"
+        rest += "; the interval, nominally of 95 %, covers less with so few" if few else ""
         console.print(
             f"Differences: paired bootstrap over {comparison['units'].iloc[0]} {resampled}; {rest}.", highlight=False
         )

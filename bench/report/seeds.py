@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -138,6 +138,23 @@ def defined_values(values: Mapping[int, float]) -> dict[int, float]:
     return {seed: value for seed, value in values.items() if value == value}
 
 
+def seeds_text(seeds: Collection[int]) -> str:
+    """Seeds as text, runs of neighbours in short.
+
+    Example:
+        >>> seeds_text({3}), seeds_text([0, 1, 2, 3, 7])
+        ('seed 3', 'seeds 0-3, 7')
+    """
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(parts)}"
+
+
 @dataclass(frozen=True)
 class SeedGroup:
     """Results of all seeds of a contender (method at one setting), with what tables need to know about the method.
@@ -218,6 +235,17 @@ class SeedGroup:
         """
         name = (confidence or self.confidence) if column.of_confidence else ""
         return self.per_seed(column.metric, column.split, self.variant(column), name)
+
+    def gaps(self, column: ComparedColumn, seeds: Collection[int]) -> str:
+        """Seeds at which a column of the comparison table has no value, as text; empty if it has all.
+
+        Args:
+            column: The column.
+            seeds: Seeds that are wanted.
+        """
+        tested, defined = set(self.rows["seed"]), defined_values(self.column(column))
+        missing = {"no": set(seeds) - tested, "no value at": set(seeds) & tested - set(defined)}
+        return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)
 
     def variant(self, column: ComparedColumn) -> str:
         """Variant of the metric that a column of the comparison table shows for this method.

@@ -16,8 +16,9 @@ from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
-from .contender import Contender, by_contender, distinct_labels, split_pinned
-from .pairing import COMMON, SIDES
+from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
+from .pairing import SIDES
+from .ranks import unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
 from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict, verdicts
 
@@ -66,15 +67,35 @@ def print_comparison(rows: Comparison, console: Console) -> None:
     """
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
     for dataset, group in rows.items():
-        console.print(_comparison_table(dataset, group, columns))
+        table = _comparison_table(dataset, group, columns)
+        if not _fits(table, console):
+            table.padding = 0
+        fits = _fits(table, console)
+        if not fits:
+            table = _comparison_table(dataset, group, columns, with_rank=False)
+        _print_with_notes(table, _rank_notes(group, fits), console)
 
 
-def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn]) -> Table:
+def _print_with_notes(table: Table, notes: Sequence[str], console: Console) -> None:
+    console.print(table)
+    if notes:
+        console.print(Text("\n".join(notes)))
+        console.print()
+
+
+def _fits(table: Table, console: Console) -> bool:
+    return console.measure(table, options=console.options.update(max_width=1000)).maximum <= console.width
+
+
+def _comparison_table(
+    dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn], with_rank: bool = True
+) -> Table:
     # What all rows share is said once, in the title: the table has to fit 80 columns.
     common = {name: texts[0] for name, *texts in zip(HEAD, *(row.labels for row in rows)) if len(set(texts)) == 1}
     shared, own = split_pinned([row.contender.pinned for row in rows])
     optional = ("network", "tuning", "pinned", "seeds", "confidence")
-    shown = ["method", *(name for name in optional if name not in common)]
+    ranked = any(row.rank.interval is not None for row in rows)
+    shown = ["method", *(name for name in optional if name not in common), *["rank"] * (ranked and with_rank)]
     table = new_table(_comparison_title(dataset, common, shared))
     for name in shown:
         table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
@@ -86,6 +107,15 @@ def _comparison_table(dataset: str, rows: Sequence[ComparisonRow], columns: Sequ
         # Rich would take "[released]" for markup.
         table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
     return table
+
+
+def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
+    if len(rows) < 2:
+        return []
+    meaning = "by MAP@R, 95 % interval over paired seeds" if shown else "in comparison.md, this terminal is too narrow"
+    ranked = any(row.rank.interval is not None for row in rows)
+    unranked = unranked_text((row.label, row.rank) for row in rows)
+    return [*([f"rank: {meaning}"] if ranked else []), *([f"no rank: {printable(unranked)}"] if unranked else [])]
 
 
 def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
@@ -241,7 +271,9 @@ def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
-    """Print paired differences between methods over seeds, other minus first, with 95 % t-intervals, by data set.
+    """Print paired differences between methods over seeds, other minus first, by data set.
+
+    Each has its 95 % t-interval and a verdict on the other method.
 
     Args:
         differences: Rows of :func:`~bench.report.pairing.paired_methods`.
@@ -259,7 +291,13 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
             names = [_side(pair, rows, side) for side in ("other", "first")]
             values = [_difference(pair, column) for column in columns]
             table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
-        console.print(table)
+        _print_with_notes(table, _paired_notes(rows), console)
+
+
+def _paired_notes(rows: pd.DataFrame) -> list[str]:
+    notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
+    left_out = "; ".join(text for text in rows["left_out"].unique() if text)
+    return [*notes, *([f"left out: {printable(left_out)}"] if left_out else [])]
 
 
 def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
@@ -278,4 +316,12 @@ def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
     line = chosen.iloc[0]
     mean, low, high = (float(line[key]) * factor for key in ("difference_mean", "ci95_low", "ci95_high"))
     interval = f"\n[{low:+.{digits}f}, {high:+.{digits}f}]" if low == low else ""
-    return f"{mean:+.{digits}f}{interval}"
+    mean_text = f"{mean:+.{digits}f}" if mean == mean else "-"
+    return f"{mean_text}{interval}\n{_verdict(str(line['verdict']), float(line['p_holm']))}"
+
+
+def _verdict(text: str, p: float) -> str:
+    """The verdict, with its p-value if one method is better."""
+    if text not in ("better", "worse"):
+        return text
+    return f"{text} {'<.001' if p < 0.001 else f'{p:.3f}'[1:]}"

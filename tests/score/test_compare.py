@@ -110,6 +110,19 @@ def test_compare_prints_the_same_for_files(two, bench):
     assert "paired bootstrap over 40 queries" in bench("compare", "a.npz", "b.safetensors")[1]
 
 
+def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_path):
+    """120 queries of 6 classes."""
+    labels, rng = np.repeat(np.arange(6), 20), np.random.default_rng(0)
+    for name in "ab":
+        write_embeddings(tmp_path / f"{name}.npz", {"embeddings": rng.normal(size=(120, 4)), "labels": labels})
+    queries = bench("compare", "a.npz", "b.npz")[1]
+    classes = bench("compare", "a.npz", "b.npz", "--bootstrap", "classes")[1]
+    assert "[95 %]" in queries
+    assert "nominally" not in queries
+    assert "[95 %]" not in classes
+    assert "the interval, nominally of 95 %, covers less with so few" in classes.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,115 @@
+"""Ranks of contenders (methods at one setting) by a metric, over paired seeds, and why a row has none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..protocols.statistics import RankInterval, rank_intervals
+from .contender import COMMON
+from .seeds import ComparedColumn, SeedGroup, defined_values, seeds_text
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Rank of a contender (method at one setting) among those that it is compared with, or the reason for having none.
+
+    Attributes:
+        interval: Simultaneous 95 % interval of the rank, with its tie groups; None if there is no rank.
+        seeds: Seeds over which it was taken, as text; empty if there is no rank.
+        reason: Reason for having no rank, such as ``no seed 3``; empty if there is a rank.
+    """
+
+    interval: RankInterval | None = None
+    seeds: str = ""
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """Interval such as ``1-3``, or a dash."""
+        return self.interval.text if self.interval else "-"
+
+    @property
+    def ties(self) -> str:
+        """Letters of the tie groups, or a dash."""
+        return self.interval.ties if self.interval else "-"
+
+
+def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
+    """Rank contenders (methods at one setting) by a column of the comparison table.
+
+    Contenders that share :data:`COMMON` compete. They are ranked over the seeds that most of them have; one that lacks
+    a value at any of these seeds has no rank, because differences are paired and a smaller number of seeds for one
+    method is a smaller number for all.
+
+    Args:
+        groups: The contenders of a data set with their values over seeds.
+        column: The column.
+
+    Returns:
+        A rank, or the reason for having none, for each contender.
+    """
+    found = [Rank()] * len(groups)
+    rivals: dict[tuple[object, ...], list[int]] = {}
+    for index, group in enumerate(groups):
+        rivals.setdefault(tuple(getattr(group.contender, key) for key in COMMON), []).append(index)
+    for places in rivals.values():
+        for place, rank in zip(places, _ranks([groups[place] for place in places], column)):
+            found[place] = rank
+    return found
+
+
+def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
+    values = [defined_values(group.column(column)) for group in groups]
+    seeds = _most_common([frozenset(value) for value in values])
+    able = [index for index, value in enumerate(values) if seeds and seeds <= set(value)]
+    if len(groups) < 2:
+        return [Rank(reason="nothing to compare with")]
+    found = [Rank(reason=_reason(group, column, seeds)) for group in groups]
+    if len(able) < 2:
+        return [Rank(reason=rank.reason or f"no other method with {seeds_text(seeds)}") for rank in found]
+    table = column.sign * np.array([[values[index][seed] for index in able] for seed in sorted(seeds)])
+    for index, interval in zip(able, rank_intervals(table)):
+        found[index] = Rank(interval, seeds_text(seeds))
+    return found
+
+
+def _most_common(seeds: Iterable[frozenset[int]]) -> frozenset[int]:
+    """Set of two seeds or more that most contenders have; of equally common ones, that which ranks most of them."""
+    counts = Counter(own for own in seeds if len(own) > 1)
+
+    def worth(own: frozenset[int]) -> tuple[int, int, int, list[int]]:
+        return counts[own], sum(counts[other] for other in counts if own <= other), len(own), sorted(own)
+
+    return max(counts, key=worth, default=frozenset())
+
+
+def _reason(group: SeedGroup, column: ComparedColumn, seeds: frozenset[int]) -> str:
+    count = len(defined_values(group.column(column)))
+    if count < 2:
+        return "one seed" if count else "no value"
+    return group.gaps(column, seeds)
+
+
+def unranked_text(labels: Iterable[tuple[str, Rank]]) -> str:
+    """Contenders (methods at one setting) without a rank and the reasons, as text; empty if all have one.
+
+    If none has a rank, and for one reason, the text is that reason.
+
+    Args:
+        labels: Names of contenders and their ranks.
+
+    Example:
+        >>> alone = Rank(reason="one seed")
+        >>> unranked_text([("a", alone), ("b", Rank(reason="no seed 3")), ("c", alone)])
+        'a, c (one seed); b (no seed 3)'
+    """
+    reasons: dict[str, list[str]] = {}
+    for label, rank in labels:
+        reasons.setdefault(rank.reason, []).append(label)
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items() if reason)

@@ -1,0 +1,43 @@
+"""Statistics of few seeds: intervals, paired tests, ranks, verdicts, bootstrap, and the seeds that a result needs.
+
+Pure functions of NumPy arrays, SciPy underneath. ``benchmarks/coverage.py`` measures how often their intervals contain
+the truth.
+"""
+
+from __future__ import annotations
+
+from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
+from .equivalence import Superiority, Verdict, probability_of_superiority, verdict
+from .paired import holm, p_different, p_equivalent, p_greater
+from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
+from .ranks import RankInterval, mean_ranks, performance_profile, rank_intervals, significantly_better, tie_groups
+from .seeds import Summary, paired_difference, summarise
+
+__all__ = [
+    "FEW",
+    "Interval",
+    "NestedInterval",
+    "RankInterval",
+    "Summary",
+    "Superiority",
+    "VarianceShare",
+    "Verdict",
+    "holm",
+    "mean_ranks",
+    "nested_bootstrap",
+    "p_different",
+    "p_equivalent",
+    "p_greater",
+    "paired_bootstrap",
+    "paired_difference",
+    "performance_profile",
+    "power_of_seeds",
+    "probability_of_superiority",
+    "rank_intervals",
+    "seeds_needed",
+    "significantly_better",
+    "summarise",
+    "tie_groups",
+    "variance_by_source",
+    "verdict",
+]

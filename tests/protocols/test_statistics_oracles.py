@@ -1,0 +1,99 @@
+"""The statistics of seeds against statsmodels, scikit-posthocs and baycomp."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.statistics import (
+    holm,
+    mean_ranks,
+    p_different,
+    p_equivalent,
+    p_greater,
+    power_of_seeds,
+    rank_intervals,
+    seeds_needed,
+    significantly_better,
+    tie_groups,
+)
+
+pytestmark = pytest.mark.slow  # seconds to import
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_holm_and_equivalence_are_those_of_statsmodels(rng):
+    from statsmodels.stats.multitest import multipletests
+    from statsmodels.stats.weightstats import ttost_paired
+
+    for p in rng.uniform(size=(20, 9)) ** 3:
+        assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+    for a, b in rng.normal(size=(20, 2, 5)):
+        assert p_equivalent(a - b, 0.7) == pytest.approx(ttost_paired(a, b, -0.7, 0.7)[0])
+
+
+@pytest.mark.parametrize("effect", [3.0, 1.0, 0.5, 0.1])
+def test_power_is_that_of_statsmodels(effect):
+    from statsmodels.stats.power import TTestPower
+
+    n = seeds_needed(1.0, effect)
+    assert n == max(2, np.ceil(TTestPower().solve_power(effect, alpha=0.05, power=0.8)))
+    assert power_of_seeds(n, 1.0, effect) == pytest.approx(TTestPower().power(effect, n, 0.05), abs=1e-6)
+
+
+def test_one_sided_p_values_are_the_posterior_of_baycomp(rng):
+    """The posterior of a flat prior: the mean is below a bound with the p-value of its being above."""
+    from baycomp.single import Posterior
+
+    for differences in rng.normal(size=(10, 6)):
+        below, inside, above = Posterior(differences.mean(), differences.var(ddof=1) / 6, 5, 0.3).probs()
+        assert p_greater(differences, -0.3) == pytest.approx(below)
+        assert p_greater(-differences, -0.3) == pytest.approx(above)
+        assert p_equivalent(differences, 0.3) == pytest.approx(max(below, above))
+        assert inside == pytest.approx(1 - below - above)
+
+
+def test_tie_groups_are_the_letters_of_scikit_posthocs(rng):
+    """Methods with equal spreads, as in any published example: the groups are neighbours in rank."""
+    import scikit_posthocs
+
+    for _ in range(20):
+        seeds = np.sort(3 * rng.normal(size=8))[::-1] + 0.3 * rng.normal(size=(10, 8))
+        order = np.argsort(-seeds.mean(0))
+        better = significantly_better(seeds[:, order])
+        letters = scikit_posthocs.compact_letter_display(np.where(better | better.T, 0.0, 1.0))
+        theirs = [set(text.replace(" ", "")) for text in letters]
+        ours = [set(rank.ties) for rank in rank_intervals(seeds[:, order])]
+        for j in range(8):
+            for k in range(8):
+                assert bool(ours[j] & ours[k]) == bool(theirs[j] & theirs[k])
+        assert len(set().union(*ours)) <= len(set().union(*theirs))
+
+
+def test_every_pair_without_a_difference_shares_a_letter_as_in_scikit_posthocs(rng):
+    import scikit_posthocs
+
+    different = np.triu(rng.random((7, 7)) < 0.5, 1)
+    different |= different.T
+    letters = scikit_posthocs.compact_letter_display(np.where(different, 0.0, 1.0))
+    theirs = [set(text.replace(" ", "")) for text in letters]
+    ours = [set(text) for text in tie_groups(different)]
+    assert [[bool(a & b) for b in ours] for a in ours] == [[bool(a & b) for b in theirs] for a in theirs]
+
+
+def test_mean_ranks_are_those_of_the_friedman_test(rng):
+    """The statistic of Friedman's test is a function of mean ranks; SciPy computes it on its own."""
+    from scipy import stats
+
+    values = rng.normal(size=(9, 4)) + np.arange(4)
+    ranks = mean_ranks(values)
+    statistic = 12 * 9 / (4 * 5) * (np.square(ranks).sum() - 4 * 5**2 / 4)
+    assert statistic == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
+    assert list(pd.DataFrame(values).rank(axis=1, ascending=False).mean()) == pytest.approx(list(ranks))
+
+
+def test_p_values_of_many_columns_are_those_of_each(rng):
+    values = rng.normal(size=(5, 3, 4))
+    assert p_different(values)[1, 2] == pytest.approx(float(p_different(values[:, 1, 2])))

@@ -1,0 +1,278 @@
+"""Tests, ranks, verdicts, power and shares of variance against SciPy, closed forms and simulations of a known truth."""
+
+import numpy as np
+import pytest
+from bench.protocols.statistics import (
+    holm,
+    mean_ranks,
+    nested_bootstrap,
+    p_different,
+    p_equivalent,
+    p_greater,
+    performance_profile,
+    power_of_seeds,
+    probability_of_superiority,
+    rank_intervals,
+    seeds_needed,
+    significantly_better,
+    summarise,
+    tie_groups,
+    variance_by_source,
+    verdict,
+)
+from scipy import stats
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_paired_tests_are_those_of_scipy(rng):
+    a, b = rng.normal(size=(2, 6, 3))
+    assert p_different(a - b) == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert p_greater(a - b) == pytest.approx(stats.ttest_rel(a, b, alternative="greater").pvalue)
+    assert p_greater(a - b, 0.3) == pytest.approx(stats.ttest_rel(a - 0.3, b, alternative="greater").pvalue)
+    low = stats.ttest_1samp(a[:, 0], -2, alternative="greater").pvalue
+    high = stats.ttest_1samp(a[:, 0], 2, alternative="less").pvalue
+    assert p_equivalent(a[:, 0], 2.0) == pytest.approx(max(low, high))
+
+
+def test_small_p_values_keep_their_digits():
+    differences = 1 + 1e-6 * np.arange(8)
+    assert p_different(-differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-3)
+    assert 0 < p_different(differences) < 1e-30
+
+
+def test_intervals_of_five_normal_seeds_cover_as_often_as_they_say(rng):
+    seeds = rng.normal(size=(5, 20000))
+    covered = (p_different(seeds) > 0.05).mean()
+    assert 0.94 < covered < 0.96
+    # The interval that tables show is the one of this test: its ends have a p-value of 0.05.
+    for column in seeds.T[:20]:
+        summary = summarise(list(column))
+        assert p_different(column - summary.ci_low) == pytest.approx(0.05)
+        assert p_different(column - summary.ci_high) == pytest.approx(0.05)
+
+
+def test_a_method_that_repeats_another_up_to_rounding_is_not_different():
+    repeated = np.array([1e-17, 2e-17, 1.5e-17])
+    assert p_different(repeated) == 1
+    assert p_equivalent(repeated, 0.005) < 1e-20
+    assert p_greater(np.full(3, 0.02)) == 0
+
+
+@pytest.mark.parametrize("values", [np.zeros(1), np.array([0.1, np.nan])])
+def test_what_cannot_be_tested_is_refused(values):
+    with pytest.raises(ValueError, match="seeds"):
+        p_different(values)
+    with pytest.raises(ValueError, match="seeds"):
+        rank_intervals(np.stack([values, values], 1))
+
+
+def test_holm_is_the_closed_test_of_bonferroni(rng):
+    """Adjusted p-value of a test: the largest Bonferroni p-value of all sets of tests that contain it."""
+    for p in rng.uniform(size=(5, 4)) ** 3:
+        sets = [[i for i in range(4) if mask >> i & 1] for mask in range(1, 16)]
+        closed = [max(min(1, len(one) * p[one].min()) for one in sets if i in one) for i in range(4)]
+        assert holm(p) == pytest.approx(closed)
+
+
+def test_a_test_that_could_not_be_made_counts_as_none():
+    assert holm(np.array([0.01, np.nan, 0.04])) == pytest.approx([0.02, np.nan, 0.04], nan_ok=True)
+
+
+@pytest.mark.parametrize("truth", [np.zeros(5), np.arange(5.0), np.array([0, 0, 0, 9, 9.0])])
+def test_rank_intervals_contain_all_true_ranks_at_once(truth, rng):
+    """Spreads differ by a factor of eight, and the seed shifts all methods alike."""
+    best, worst = 1 + (truth[None] > truth[:, None]).sum(1), 5 - (truth[None] < truth[:, None]).sum(1)
+    hits = 0
+    for _ in range(600):
+        seeds = truth + rng.normal(size=(5, 1)) + np.geomspace(0.25, 2, 5) * rng.normal(size=(5, 5))
+        hits += all(r.low <= a and b <= r.high for r, a, b in zip(rank_intervals(seeds), best, worst))
+    assert hits / 600 > 0.93  # 95 % less two standard errors
+
+
+def test_ranks_follow_from_the_pairs_that_are_significant(rng):
+    seeds = np.array([3.0, 2.9, 2.0, 0.0]) + 0.1 * rng.normal(size=(5, 4))
+    better = significantly_better(seeds)
+    p = {(j, k): stats.ttest_rel(seeds[:, j], seeds[:, k], alternative="greater").pvalue
+         for j in range(4) for k in range(4) if j != k}  # fmt: skip
+    adjusted, running = {}, 0.0
+    for step, pair in enumerate(sorted(p, key=p.get)):
+        running = max(running, p[pair] * (12 - step))
+        adjusted[pair] = running
+    assert {pair for pair in p if adjusted[pair] <= 0.05} == set(zip(*np.nonzero(better)))
+    assert [(r.text, r.ties) for r in rank_intervals(seeds)] == [("1-2", "a"), ("1-2", "a"), ("3", "b"), ("4", "c")]
+
+
+def test_methods_share_a_letter_if_and_only_if_they_do_not_differ(rng):
+    for count in (1, 2, 6, 12):
+        different = np.triu(rng.random((count, count)) < 0.4, 1)
+        different |= different.T
+        letters = tie_groups(different)
+        for j in range(count):
+            assert letters[j]
+            for k in range(j):
+                assert bool(set(letters[j]) & set(letters[k])) != different[j, k]
+
+
+def test_more_groups_than_letters_are_numbered():
+    assert tie_groups(~np.eye(53, dtype=bool))[51:] == ["52", "53"]
+    assert tie_groups(~np.eye(52, dtype=bool))[51] == "Z"
+    assert tie_groups(np.zeros((0, 0), dtype=bool)) == []
+
+
+def test_superiority_counts_ties_half_and_has_the_exact_interval():
+    for won in range(6):
+        found = probability_of_superiority(np.repeat([1.0, -1.0], [won, 5 - won]))
+        exact = stats.binomtest(won, 5).proportion_ci(0.95, method="exact")
+        assert (found.ci_low, found.ci_high) == pytest.approx((exact.low, exact.high))
+    tied = probability_of_superiority(np.array([1.0, 0.0, -1e-16, -1.0]))
+    assert (tied.probability, tied.n) == (0.5, 4)
+    with pytest.raises(ValueError, match="one run or more"):
+        probability_of_superiority(np.array([]))
+
+
+def test_no_verdict_is_right_by_luck_more_often_than_it_says(rng):
+    """Ten differences on the edge of the region: `equivalent` is wrong for each; and none: `better` is."""
+    spread, wrong = np.geomspace(0.1, 1, 10), np.zeros(2)
+    for _ in range(500):
+        noise = spread * rng.normal(size=(5, 10))
+        edge, none = noise + 0.5, noise
+        wrong[0] += holm(p_equivalent(edge, 0.5)).min() <= 0.05
+        wrong[1] += holm(p_different(none)).min() <= 0.05
+    assert (wrong / 500 < 0.07).all()
+
+
+def test_verdicts():
+    nan = float("nan")
+    assert verdict(0.02, 0.04, 0.5) == "better"
+    assert verdict(-0.02, 0.04, 0.5) == "worse"
+    assert verdict(-0.02, 0.06, 0.5) == "undecided"
+    assert verdict(0.001, 0.001, 0.03) == "equivalent"  # not 0, but of no practical meaning
+    assert verdict(0.02, 0.04, nan) == "better"
+    assert verdict(0.02, nan, nan) == "undecided"
+
+
+@pytest.mark.parametrize(("sd", "effect"), [(1, 2), (1, -1), (0.02, 0.005), (0.3, 1)])
+def test_the_seeds_that_are_needed_have_the_power_and_one_less_has_not(sd, effect, rng):
+    n = seeds_needed(sd, effect)
+    assert power_of_seeds(n, sd, effect) >= 0.8
+    assert n == 2 or power_of_seeds(n - 1, sd, effect) < 0.8
+    measured = (p_different(effect + sd * rng.normal(size=(n, 4000))) <= 0.05).mean()
+    assert measured == pytest.approx(power_of_seeds(n, sd, effect), abs=0.02)
+
+
+def test_seeds_without_a_sensible_answer():
+    assert seeds_needed(0.0, 0.1) == 2
+    assert seeds_needed(1.0, 1e-9, most=1000) == 1000
+    for sd, effect in ((1.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0)):
+        with pytest.raises(ValueError, match="effect other than 0"):
+            seeds_needed(sd, effect)
+
+
+def test_shares_of_variance_are_found_and_their_intervals_cover(rng):
+    """Variance 4 in all: initialisation 3, order 1, tuning 0."""
+    parts = {"initialisation": 3.0, "order": 1.0, "tuning": 0.0}
+    hits, shares = dict.fromkeys(parts, 0), {name: [] for name in parts}
+    for _ in range(400):
+        frozen = {
+            name: [rng.normal() + np.sqrt(4 - part) * rng.normal(size=6) for _ in range(2)]
+            for name, part in parts.items()
+        }
+        found = variance_by_source(2 * rng.normal(size=12), frozen)
+        for name, part in parts.items():
+            hits[name] += found[name].ci_low <= part / 4 <= found[name].ci_high
+            shares[name].append(found[name].variance)
+    for name, part in parts.items():
+        assert hits[name] / 400 > 0.92
+        assert np.mean(shares[name]) == pytest.approx(part, abs=0.3)
+    assert found["order"].n == 12
+
+
+@pytest.mark.parametrize(
+    ("varied", "frozen", "message"),
+    [
+        ([1.0], {}, "two runs or more"),
+        ([1.0, 2.0], {"order": [[1.0]]}, "two runs or more"),
+        ([1.0, np.nan], {}, "two runs or more"),
+        ([1.0, 1.0], {"order": [[1.0, 2.0]]}, "no variance to divide"),
+        ([1.0, 2.0], {"order": []}, "'order' is frozen"),
+    ],
+)
+def test_variance_that_cannot_be_divided_is_refused(varied, frozen, message):
+    with pytest.raises(ValueError, match=message):
+        variance_by_source(np.array(varied), {k: [np.array(g) for g in groups] for k, groups in frozen.items()})
+
+
+def test_nested_draws_have_the_variance_of_the_design(rng):
+    """Seeds crossed with classes, many of each: variances of the means of seeds and of classes add up."""
+    seed, own = rng.normal(size=(60, 1)), 2 * rng.normal(size=80)
+    classes = np.repeat(np.arange(80), 2)
+    table = seed + own[classes]
+    found = nested_bootstrap(table, classes, resamples=1000, widen=False)
+    expected = 1.96 * np.sqrt(seed.var() / 60 + own.var() / 80)
+    assert (found.ci_high - found.ci_low) / 2 == pytest.approx(expected, rel=0.08)
+    assert found.mean == pytest.approx(table.mean())
+    shifted = nested_bootstrap(table, classes, table - 0.5, resamples=50)
+    assert (shifted.ci_low, shifted.ci_high) == pytest.approx((0.5, 0.5))
+
+
+def test_queries_are_drawn_within_their_class(rng):
+    """Classes without a mean of their own, of unequal sizes and in no order: what is left varies by query."""
+    classes = rng.permutation(np.repeat(np.arange(30), np.arange(30) % 4 + 1))
+    own = rng.normal(size=len(classes))
+    found = nested_bootstrap(np.stack([own, own]), classes, widen=False)
+    draws = np.random.default_rng(1)
+    members = [np.flatnonzero(classes == one) for one in range(30)]
+    means = [
+        np.concatenate([own[draws.choice(members[c], len(members[c]))] for c in draws.integers(30, size=30)]).mean()
+        for _ in range(500)
+    ]
+    assert [found.ci_low, found.ci_high] == pytest.approx(list(np.percentile(means, [2.5, 97.5])), abs=0.05)
+
+
+def test_the_nested_interval_of_five_seeds_covers_a_new_seed_and_new_classes(rng):
+    """95 % with widening, less three standard errors; the plain percentile interval covers less."""
+    classes = np.repeat(np.arange(20), 3)
+    hits = np.zeros(2)
+    for i in range(150):
+        own = 0.5 * rng.normal(size=20)[classes] + rng.normal(size=60)
+        table = rng.normal(size=(5, 1)) + own
+        both = [nested_bootstrap(table, classes, resamples=150, seed=i, widen=widen) for widen in (True, False)]
+        hits += [found.ci_low <= 0 <= found.ci_high for found in both]
+    assert hits[0] / 150 > 0.9
+    assert hits[1] < hits[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "message"),
+    [
+        (np.zeros((1, 4)), np.array([0, 0, 1, 1]), "two seeds"),
+        (np.zeros((2, 4)), np.zeros(4, dtype=int), "two classes"),
+        (np.zeros((2, 4)), np.zeros(3, dtype=int), "class per query"),
+        (np.full((2, 2), np.nan), np.array([0, 1]), "finite"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(values, classes, message):
+    with pytest.raises(ValueError, match=message):
+        nested_bootstrap(values, classes)
+
+
+def test_mean_ranks_and_profiles(rng):
+    values = rng.integers(0, 4, size=(7, 5)).astype(float)
+    ranks = [[1 + (row > v).sum() + 0.5 * ((row == v).sum() - 1) for v in row] for row in values]
+    assert mean_ranks(values) == pytest.approx(np.mean(ranks, 0))
+    scores = [rng.random((seeds, 2)) for seeds in (1, 3, 5, 5)]
+    profile = performance_profile(scores, np.array([0.25, 0.5]))
+    for t, threshold in enumerate((0.25, 0.5)):
+        for k in range(2):
+            expected = np.mean([np.mean([run > threshold for run in runs[:, k]]) for runs in scores])
+            assert profile[t, k] == pytest.approx(expected)
+    with pytest.raises(ValueError, match="4 data sets"):
+        performance_profile(scores[:3], np.array([0.5]))
+    with pytest.raises(ValueError, match="same methods"):
+        performance_profile([*scores, np.zeros((1, 3))], np.array([0.5]))
+    with pytest.raises(ValueError, match="every data set"):
+        mean_ranks(np.array([[1.0, np.nan]]))

@@ -1,0 +1,197 @@
+"""Ranks and verdicts of tables: what is paired, what is left out and by which name, and what fits a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
+from bench.report.comparison import comparison, comparison_frame
+from bench.report.escape import csv_text
+from bench.report.markup import to_latex, to_markdown
+from bench.report.pairing import paired_methods, paired_with_base
+from bench.report.terminal import print_comparison, print_paired
+from rich.console import Console
+
+from tests.report.test_tables import MAP, RHO, _frame
+
+
+def _results(values, metric=MAP, base=""):
+    """Results of one metric: {method: {seed: value}}."""
+    confidence = "" if metric is MAP else "method"
+    return _frame([(m, base, s, confidence, metric, v) for m, by_seed in values.items() for s, v in by_seed.items()])
+
+
+def _seeds(values, first=0):
+    return dict(enumerate(values, first))
+
+
+A, B, C = (_seeds(values) for values in ([0.81, 0.83, 0.82, 0.84], [0.80, 0.83, 0.81, 0.85], [0.5, 0.51, 0.49, 0.52]))
+
+
+def _ranks(values, **change):
+    frame, roles = _results(values)
+    rows = comparison(frame.assign(**change), roles)["d"]
+    return {row.label: (row.rank.text, row.rank.ties, row.rank.reason) for row in rows}
+
+
+def _printed(show, width=80):
+    out = io.StringIO()
+    show(Console(file=out, width=width))
+    return [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
+
+
+def test_rows_have_the_rank_intervals_of_their_paired_seeds():
+    intervals = rank_intervals(np.array([list(v.values()) for v in (A, B, C)]).T)
+    assert _ranks({"a": A, "b": B, "c": C}) == {
+        name: (rank.text, rank.ties, "") for name, rank in zip("abc", intervals)
+    }
+    assert [rank.text for rank in intervals] == ["1-2", "1-2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({0: 0.8}, "one seed"),
+        ({0: 0.8, 1: 0.7, 3: 0.8}, "no seed 2"),
+        ({5: 0.8, 6: 0.7}, "no seeds 0-3"),
+        ({0: 0.8, 1: float("nan"), 2: 0.7, 3: 0.8}, "no value at seed 1"),
+        ({0: float("nan"), 1: float("nan")}, "no value"),
+    ],
+)
+def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(values, reason):
+    """It neither gets a rank of fewer seeds nor costs the others any."""
+    found = _ranks({"a": A, "b": B, "c": C, "short": values})
+    assert found.pop("short") == ("-", "-", reason)
+    assert found == _ranks({"a": A, "b": B, "c": C})
+    rows = comparison(*_results({"a": A, "b": B, "c": C, "short": values}))
+    assert f"\nNo rank: short ({reason}).\n" in to_markdown(rows)
+    assert f"No rank: short ({reason})." in to_latex(rows)
+    assert f"no rank: short ({reason})" in _printed(lambda console: print_comparison(rows, console))
+    table = comparison_frame(rows).set_index("method")
+    assert table["not_ranked"].to_dict() == {"a": "", "b": "", "c": "", "short": reason}
+    assert table.loc["c", ["rank", "rank_low", "rank_high"]].to_list() == ["3", 3, 3]
+    assert pd.isna(table.loc["short", "rank_low"])
+
+
+def test_a_method_with_more_seeds_is_ranked_by_those_of_the_others():
+    more = A | {4: 0.1, 5: 0.1}
+    assert _ranks({"a": more, "b": B, "c": C})["a"] == _ranks({"a": A, "b": B, "c": C})["a"]
+
+
+def test_without_two_methods_on_two_seeds_there_is_no_rank():
+    assert _ranks({"a": A}) == {"a": ("-", "-", "nothing to compare with")}
+    assert _ranks({"a": {0: 0.8}, "b": {0: 0.7}}) == {"a": ("-", "-", "one seed"), "b": ("-", "-", "one seed")}
+    assert _ranks({"a": A, "b": {7: 0.1, 8: 0.2}})["a"][2] == "no other method with seeds 0-3"
+    single, none = (comparison(*_results({"a": {0: 0.8}} | other)) for other in ({}, {"b": {0: 0.7}}))
+    assert "rank" not in "".join(_printed(lambda console: print_comparison(single, console)))
+    assert "No rank" not in to_markdown(single)
+    assert _printed(lambda console: print_comparison(none, console))[-1] == "no rank: one seed"
+
+
+def test_methods_are_ranked_among_those_of_their_protocol():
+    frame, roles = _results({"a": A, "b": B, "c": C})
+    rows = comparison(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)["d"]
+    assert {row.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
+    assert {row.rank.text for row in rows if not row.rank.reason} == {"1-2"}
+
+
+def test_the_terminal_shows_ranks_in_eighty_columns_or_says_where_they_are():
+    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
+    recall = MAP | {"metric": "recall_at_1"}
+
+    def table(name):
+        lines = []
+        for method, by_seed in {name: A, "b": B, "c": C}.items():
+            for seed, value in by_seed.items():
+                lines += [(method, "", seed, "method", kind, value) for kind in (RHO, aurc)]
+                lines += [(method, "", seed, "", kind, value) for kind in (MAP, recall)]
+        rows = comparison(*_frame(lines))
+        return _printed(lambda console: print_comparison(rows, console))
+
+    lines = table("a_method_whose_name_is_so_so_long")
+    assert max(map(len, lines)) <= 80
+    assert "1-2" in "".join(lines)
+    assert lines[-1] == "rank: by MAP@R, 95 % interval over paired seeds"
+    lines = table("a_method_whose_name_is_so_long_that_nothing_fits")
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "rank: in comparison.md, this terminal is too narrow"
+
+
+def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
+    values = {"a": A, "b": {s: v - 0.001 for s, v in A.items()}, "c": C, "d": _seeds([0.9, 0.7, 0.8, 0.85])}
+    values["b"][0] += 1e-4
+    table = paired_methods(*_results(values))
+    pairs = list(zip(table["first"], table["other"]))
+    differences = [np.array([values[o][s] - values[f][s] for s in range(4)]) for f, o in pairs]
+    assert list(table["p_holm"]) == pytest.approx(list(holm(np.array([p_different(d) for d in differences]))))
+    equivalence = holm(np.array([p_equivalent(d, 0.005) for d in differences]))
+    assert list(table["p_equivalence_holm"]) == pytest.approx(list(equivalence))
+    verdicts = dict(zip(pairs, table["verdict"]))
+    assert verdicts == {
+        ("a", "b"): "equivalent",
+        ("a", "c"): "worse",
+        ("b", "c"): "worse",
+        ("a", "d"): "undecided",
+        ("b", "d"): "undecided",
+        ("c", "d"): "better",
+    }
+    row = table.set_index(["first", "other"]).loc[("a", "c")]
+    assert (row["superiority"], row["superiority_ci95_low"]) == (0.0, 0.0)
+    assert row["superiority_ci95_high"] == pytest.approx(1 - 0.025**0.25)
+    shown = "\n".join(_printed(lambda console: print_paired(table, console)))
+    assert "equivalent" in shown
+    assert "worse <.001" in shown
+    assert "p adjusted by Holm's method" in shown
+
+
+def test_lower_is_better_if_the_metric_says_so():
+    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
+    table = paired_methods(*_results({"a": A, "c": C}, aurc))
+    assert (table["verdict"].item(), table["superiority"].item()) == ("better", 1.0)
+    assert table["difference_mean"].item() < 0
+
+
+def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
+    values = {"a": A, "gap": {0: 0.8, 1: float("nan"), 3: 0.7}, "one": {0: 0.7}, "other": {8: 0.7, 9: 0.6}}
+    table = paired_methods(*_results(values), names=("a", "gap", "one", "other")).set_index("other")
+    assert table["left_out"].to_dict() == {
+        "gap": "gap: no seed 2, no value at seed 1",
+        "one": "one: no seeds 1-3",
+        "other": "other: no seeds 0-3; a: no seeds 8, 9",
+    }
+    assert table["seeds"].to_dict() == {"gap": 2, "one": 1, "other": 0}
+    assert table["verdict"].to_dict() == {"gap": "undecided", "one": "one seed", "other": "no pairs"}
+    assert table.loc["other", ["difference_mean", "ci95_low", "superiority", "p_holm", "seeds_needed"]].isna().all()
+    assert table.loc["one", ["ci95_low", "p_holm", "seeds_needed"]].isna().all()
+    # A pair that could not be tested is no test: the other's p-value is not adjusted for it.
+    assert table.loc["gap", "p_holm"] == table.loc["gap", "p"]
+    shown = _printed(lambda console: print_paired(table.reset_index(), console))
+    assert max(map(len, shown)) <= 80
+    assert "gap: no seed 2, no value at seed 1" in " ".join(shown)
+
+
+def test_the_seeds_that_are_needed_are_whole_and_those_of_the_region_at_least():
+    close = {"a": A, "b": {s: v + (0.004 if s % 2 else -0.004) for s, v in A.items()}}
+    table = paired_methods(*_results(close))
+    from bench.protocols.statistics import seeds_needed
+
+    assert table["seeds_needed"].item() == seeds_needed(table["difference_sd"].item(), 0.005)
+    assert f",{table['seeds_needed'].item()}," in csv_text(table)
+
+
+def test_heads_get_verdicts_against_their_base():
+    values = [(m, b, s, "", MAP, v) for m, b, own in (("point", "", C), ("head", "point", A)) for s, v in own.items()]
+    values = [line for line in values if line[:3] != ("head", "point", 2)]
+    (line,) = paired_with_base(*_frame(values)).to_dict("records")
+    assert (line["verdict"], line["seeds"], line["left_out"]) == ("better", 3, "head (point): no seed 2")
+
+
+def test_equal_records_give_equal_bytes_in_any_order():
+    frame, roles = _results({"a": A, "b": B, "c": C, "d": {0: 0.1, 1: 0.2}})
+    shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
+    for table in (lambda f, r: comparison_frame(comparison(f, r)), paired_methods):
+        assert csv_text(table(frame, roles)) == csv_text(table(*shuffled))
+    assert to_markdown(comparison(frame, roles)) == to_markdown(comparison(*shuffled))
