@@ -2,7 +2,7 @@
 
 Many scores rise with one inner product and depend otherwise on one number per image: the cosine, distances, likelihood
 scores of isotropic distributions. The gallery is sorted by that number and cut into small groups. One matrix product
-(float32, or bfloat16 factors summed in float32 where the processor is faster at that) gives the largest inner product
+(float32, or bfloat16 summed in float32 if the processor is faster at that) gives the largest inner product
 of a query with each group, the score bounds what the group can hold at best, and only members of the best groups are
 scored, in float32. A row counts as found if its neighbours are further apart than all errors
 together and everything else is proven to lie below; else its candidates are scored anew in float64, and if that proves
@@ -162,8 +162,8 @@ class Gallery:
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
         count = len(gallery)
         self.size, self.groups = size, -(-count // size)
-        self.tiles = -(-self.groups * size // _TILE)
-        self.across = -(-self.groups // (self.tiles * _LANES)) * _LANES
+        tiles = -(-self.groups * size // _TILE)
+        self.across = -(-self.groups // (tiles * _LANES)) * _LANES
         self.tiles = -(-self.groups // self.across)
         self.width = self.across * size
         number = None if bound.per_image is None else bound.per_image[gallery]
@@ -208,7 +208,7 @@ def rounding_pays(queries: int) -> bool:
     Args:
         queries: Number of queries.
     """
-    if queries < 1024:
+    if queries < 1024 or not torch.backends.mkldnn.enabled:
         return False
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is not None and bool(supported())
@@ -325,9 +325,8 @@ def search(
             return
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
         bounds = 48 * prepared.groups if prepared.per_image is not None else 0  # float64 steps on the way to a bound
-        per_row = (
-            (prepared.coarse.itemsize + 1) * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered + bounds
-        )
+        products = (prepared.coarse.itemsize + 1) * len(prepared.items)
+        per_row = products + 64 * prepared.size * (wide + 8) + gathered + bounds
         rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), block_bytes // per_row)
         buffer = prepared.coarse.new_empty(min(rows_per_block, len(left)) * len(prepared.items))
         again = []
@@ -368,10 +367,10 @@ def _block(
     top = highest.topk(groups + 1, dim=1)
     tile, among = top.indices[:, :-1] // g.across, top.indices[:, :-1] % g.across
     column = ((tile * g.width + among)[:, :, None] + torch.arange(0, g.width, g.across)).flatten(1)
-    # In memory, a tile has the products of all queries.
+    # Before a query's row of a tile lie the other queries' products: in memory, a tile has the rows of all.
     before = tile * (len(rows) - 1) + torch.arange(len(rows))[:, None]
-    where = column + (before * g.width).repeat_interleave(g.size, dim=1)
-    inner = products.flatten().index_select(0, where.flatten()).view_as(column)
+    at = column + (before * g.width).repeat_interleave(g.size, dim=1)
+    inner = products.flatten().index_select(0, at.flatten()).view_as(column)
     if g.per_image is None:
         chosen = inner.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         outside = torch.maximum(top.values[:, -1:], chosen.values[:, -1:])

@@ -371,6 +371,19 @@ def test_maxima_of_groups_leave_out_the_query_and_empty_places(rounded):
     assert (everything[rows, g.column[rows]] == -torch.inf).all()
 
 
+@pytest.mark.parametrize("width", [1, 2, 7, 128, 600])
+@pytest.mark.parametrize("rows", [1, 2, 5, 130])
+def test_products_of_bfloat16_are_summed_in_float32(rows, width):
+    """Whichever routine serves the shape; a sum in bfloat16 would err by more than one rounding."""
+    g = torch.Generator().manual_seed(rows * width)
+    left, right = (torch.rand(n, width, generator=g).bfloat16() + 0.5 for n in (rows, 320))
+    found = search._product(left, right, torch.empty(rows, 320, dtype=torch.bfloat16))
+    exact = left.double() @ right.double().T
+    error = search.product_error(left.double(), right.double())[:, None]
+    assert (exact <= search._upper(found, error)).all()
+    assert (-exact <= search._upper(-found, error)).all()
+
+
 def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
     assert not search.rounding_pays(1023)
 
