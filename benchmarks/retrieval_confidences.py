@@ -3,8 +3,9 @@
     uv run python benchmarks/retrieval_confidences.py [--images 60502] [--dim 128] [--repeats 3] [--part ranking|score]
 
 Embeddings, thread and clock are those of ``evaluator.py``: the sides run in turns, seconds are processor time of one
-thread, and the fastest repeat of each counts. Memory is what a side adds at its peak in a process of its own. The
-ranking is that of Recall@k and MAP@R; its confidences need a little more depth, and scores of three pairs per query.
+thread. A ratio is the median over repeats; the smallest and the largest follow. Memory is what a side adds at its peak
+in a process of its own. The ranking is that of Recall@k and MAP@R; its confidences need a little more depth, and scores
+of three pairs per query.
 ``bench.score`` is called as a user calls it, with an array of float32 and labels, and gives the free confidences too.
 """
 
@@ -14,6 +15,7 @@ import argparse
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 
 import bench
 from bench.protocols.answers import NEAREST, answer_depth
@@ -81,7 +83,7 @@ def main() -> None:
     parser.add_argument("--part", choices=tuple(PARTS), action="append")
     a = parser.parse_args()
     one_thread()
-    print(f"{a.images} x {a.dim}, 1 thread, best of {a.repeats}")
+    print(f"{a.images} x {a.dim}, 1 thread, medians of {a.repeats} repeats")
     with threadpool_limits(1):
         for part in a.part or PARTS:
             sides = PARTS[part](a.images, a.dim)
@@ -89,14 +91,15 @@ def main() -> None:
             for _ in range(a.repeats):
                 for name, run in sides.items():
                     times[name].append(timed(run))
-            print(f"{part:<44}{'s':>8}{'ratio':>9}{'peak MiB':>10}", flush=True)
+            print(f"{part:<44}{'s':>8}{'ratio':>9}{'least':>9}{'most':>9}{'peak MiB':>10}", flush=True)
             for place, name in enumerate(sides):
                 # Rankings come in pairs, without confidences and with them; else the first is the bare search.
                 first = list(sides)[place - place % 2 if part == "ranking" else 0]
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
                     peak = alone.submit(peak_alone, part, place, a.images, a.dim).result()
-                best = min(times[name])
-                print(f"{name:<44}{best:>8.2f}{best / min(times[first]):>9.3f}{peak:>10.0f}", flush=True)
+                ratios = [mine / other for mine, other in zip(times[name], times[first])]
+                spread = "".join(f"{f(ratios):>9.3f}" for f in (median, min, max))
+                print(f"{name:<44}{median(times[name]):>8.2f}{spread}{peak:>10.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Many scores rise with one inner product and depend otherwise on one number per image: the cosine, distances, likelihood
 scores of isotropic distributions. The gallery is sorted by that number and cut into small groups. One matrix product
-(float32, or bfloat16 factors summed in float32 where the processor is faster at that) gives the largest inner product
+(float32, or bfloat16 summed in float32 if the processor is faster at that) gives the largest inner product
 of a query with each group, the score bounds what the group can hold at best, and only members of the best groups are
 scored, in float32. A row counts as found if its neighbours are further apart than all errors
 together and everything else is proven to lie below; else its candidates are scored anew in float64, and if that proves
@@ -21,6 +21,15 @@ from torch import Tensor
 
 UNIT = 2.0**-24
 """Largest relative error of one rounding to float32."""
+
+_ROUNDED = 1.01 * 2.0**-8
+"""Somewhat more than the largest relative error of one rounding to bfloat16."""
+
+_TILE = 1 << 11
+"""Images of a tile, more or less: their products with 200 queries fit into the cache of a core."""
+
+_LANES = 64
+"""Groups of a tile are a multiple of this number, so that maxima are computed on whole registers."""
 
 _PAIR_BYTES = 24 << 20
 """Bound on the memory of the pairs that are scored in float64 at a time."""
@@ -139,8 +148,9 @@ class Gallery:
     """A gallery prepared for a search that bounds the scores of whole groups: images sorted and cut into groups.
 
     Images are sorted by ``bound.per_image``, so that it differs little in a group. All groups have the same size; empty
-    places fill the last one. The vectors of the images are kept as rows of one matrix: member ``s`` of group ``n`` is
-    row ``s * groups + n``, so that the maxima of all groups are computed from contiguous memory.
+    places fill the last ones. The vectors of the images are kept as rows of one matrix, in tiles of ``across`` groups
+    whose products with a block of queries fit into the cache of a processor. Member ``s`` of group ``n`` of a tile is
+    its row ``s * across + n``, so that the maxima of all groups are computed from contiguous memory.
 
     Args:
         bound: The score, as a function of inner products and at most one number per image.
@@ -152,12 +162,18 @@ class Gallery:
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
         count = len(gallery)
         self.size, self.groups = size, -(-count // size)
+        tiles = -(-self.groups * size // _TILE)
+        self.across = -(-self.groups // (tiles * _LANES)) * _LANES
+        self.tiles = -(-self.groups // self.across)
+        self.width = self.across * size
         number = None if bound.per_image is None else bound.per_image[gallery]
         order = torch.arange(count) if number is None else number.argsort(stable=True)
-        padded = torch.full((self.groups * size,), -1)
+        padded = torch.full((self.tiles * self.width,), -1)
         padded[:count] = gallery[order]
-        self.items = padded.view(self.groups, size).T.reshape(-1)
-        self.missing = (self.items < 0).nonzero().squeeze(1)
+        self.items = padded.view(self.tiles, self.across, size).transpose(1, 2).reshape(-1)
+        tile, place = (self.items < 0).view(self.tiles, self.width).nonzero(as_tuple=True)
+        partial = tile * self.across + place % self.across < self.groups  # a group that has other members
+        self.missing = list(zip(tile[partial].tolist(), place[partial].tolist()))
         self.column = torch.full((int(gallery.max()) + 1,), -1)
         self.column[self.items[self.items >= 0]] = (self.items >= 0).nonzero().squeeze(1)
         self.per_image = self.low = self.high = None
@@ -169,7 +185,7 @@ class Gallery:
         width = bound.right(gallery[:1]).shape[1]
         self.rounded = rounded
         self.factors = torch.empty(len(self.items), width, dtype=torch.float32)
-        self.coarse = torch.empty_like(self.factors) if rounded else self.factors
+        self.coarse = torch.empty_like(self.factors, dtype=torch.bfloat16) if rounded else self.factors
         norms, lost = [], []
         for part in torch.arange(len(self.items)).split(1 << 12):
             right = bound.right(self.items[part].clamp_min(0))
@@ -177,15 +193,10 @@ class Gallery:
             here = slice(int(part[0]), int(part[-1]) + 1)
             self.factors[here] = right
             if rounded:
-                self.coarse[here] = _round(self.factors[here])
+                self.coarse[here] = self.factors[here].bfloat16()
                 lost.append((right - self.coarse[here]).norm(dim=1).max())
         self.longest = float(torch.stack(norms).max())
         self.lost = float(torch.stack(lost).max()) if lost else 0.0
-
-
-def _round(x: Tensor) -> Tensor:
-    """Float32 values that bfloat16 represents exactly."""
-    return x.bfloat16().float()
 
 
 def rounding_pays(queries: int) -> bool:
@@ -197,22 +208,53 @@ def rounding_pays(queries: int) -> bool:
     Args:
         queries: Number of queries.
     """
-    if queries < 1024:
+    if queries < 1024 or not torch.backends.mkldnn.enabled:
         return False
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is not None and bool(supported())
 
 
-def _product(left: Tensor, right: Tensor, out: Tensor, rounded: bool) -> Tensor:
-    """``left @ right.T``; factors that bfloat16 represents exactly may be multiplied in bfloat16."""
-    if not rounded:
-        return torch.mm(left, right.T, out=out)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        return torch.mm(left, right.T, out=out)
-    finally:
-        torch.set_float32_matmul_precision(before)
+def _products(left: Tensor, own: Tensor, g: Gallery, buffer: Tensor) -> tuple[Tensor, Tensor]:
+    """Inner products of queries ``[B, K]`` with all images, and the largest with every group, ``[B, groups]``.
+
+    The products ``[tiles, B, width]`` are those of the images in the order of ``g.items``, minus infinity for places
+    without an image and for the place ``own [B]`` of the query itself, if that is not -1.
+    """
+    count = len(left)
+    products = buffer[: g.tiles * count * g.width].view(g.tiles, count, g.width)
+    best = torch.empty(count, g.tiles * g.across, dtype=buffer.dtype)
+    for t in range(g.tiles):
+        tile = _product(left, g.coarse[t * g.width : (t + 1) * g.width], products[t])
+        for at, place in g.missing:
+            if at == t:
+                tile[:, place] = -math.inf
+        torch.amax(tile.view(count, g.size, g.across), 1, out=best[:, t * g.across : (t + 1) * g.across])
+    inside = (own >= 0).nonzero().squeeze(1)
+    tile, place = own[inside] // g.width, own[inside] % g.width
+    products[tile, inside, place] = -math.inf
+    among = place % g.across
+    members = among[:, None] + torch.arange(0, g.width, g.across)
+    best[inside, tile * g.across + among] = products[tile[:, None], inside[:, None], members].amax(1)
+    return products, best[:, : g.groups]
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """``left @ right.T``; products of bfloat16 are summed in float32 and then rounded to bfloat16."""
+    return torch.mm(left, right.T, out=out)
+
+
+def _upper(products: Tensor, error: Tensor) -> Tensor:
+    """Upper bounds of inner products that were computed with an error, float64, from products ``[B, n]``.
+
+    Args:
+        products: Computed products, float32 or bfloat16.
+        error: Bound on the error of each row, ``[B, 1]``, without that of rounding the products to bfloat16.
+    """
+    wide = products.double()
+    if products.dtype == torch.bfloat16:
+        # Minus infinity must not become nan, so no absolute value is added.
+        wide = torch.maximum(wide * (1.0 + _ROUNDED), wide * (1.0 - _ROUNDED))
+    return wide + error
 
 
 def group_size(count: int, depth: int) -> int:
@@ -283,9 +325,10 @@ def search(
             return
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
         bounds = 48 * prepared.groups if prepared.per_image is not None else 0  # float64 steps on the way to a bound
-        per_row = 5 * len(prepared.items) + 64 * prepared.size * (wide + 8) + gathered + bounds
+        products = (prepared.coarse.itemsize + 1) * len(prepared.items)
+        per_row = products + 64 * prepared.size * (wide + 8) + gathered + bounds
         rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), block_bytes // per_row)
-        buffer = torch.empty(min(rows_per_block, len(left)), len(prepared.items), dtype=torch.float32)
+        buffer = prepared.coarse.new_empty(min(rows_per_block, len(left)) * len(prepared.items))
         again = []
         for place in left.split(rows_per_block):
             proven = torch.zeros(len(place), dtype=torch.bool)
@@ -313,28 +356,28 @@ def _block(
     error, coarse = fine, factor.float()
     if g.rounded:
         # left.right - round(left).round(right) = (left - round(left)).right + round(left).(right - round(right))
-        coarse = _round(factor)
+        coarse = factor.bfloat16()
         off = (factor - coarse).norm(dim=1) * g.longest + coarse.double().norm(dim=1) * g.lost
         error = 1.02 * fine + 1.0001 * off[:, None]
-    products = _product(coarse, g.coarse, buffer[: len(rows)], g.rounded)
-    products[:, g.missing] = -math.inf
     own = g.column[rows.clamp_max(len(g.column) - 1)].masked_fill(rows >= len(g.column), -1)
-    inside = (own >= 0).nonzero().squeeze(1)
-    products[inside, own[inside]] = -math.inf
-    best = products.view(len(rows), g.size, g.groups).amax(1)
+    products, best = _products(coarse, own, g, buffer)
     groups, zero = min(wide + 4, g.groups - 1), error.new_zeros(1)
     # Where the score depends on the product alone, the products are ranked themselves.
-    highest = best if g.low is None or g.high is None else bound.upper(best + error, rows, g.low, g.high)
+    highest = best if g.low is None or g.high is None else bound.upper(_upper(best, error), rows, g.low, g.high)
     top = highest.topk(groups + 1, dim=1)
-    column = (top.indices[:, :-1, None] + torch.arange(0, len(g.items), g.groups)).flatten(1)
-    inner = products.gather(1, column)
+    tile, among = top.indices[:, :-1] // g.across, top.indices[:, :-1] % g.across
+    column = ((tile * g.width + among)[:, :, None] + torch.arange(0, g.width, g.across)).flatten(1)
+    # Before a query's row of a tile lie the other queries' products: in memory, a tile has the rows of all.
+    before = tile * (len(rows) - 1) + torch.arange(len(rows))[:, None]
+    at = column + (before * g.width).repeat_interleave(g.size, dim=1)
+    inner = products.flatten().index_select(0, at.flatten()).view_as(column)
     if g.per_image is None:
         chosen = inner.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         outside = torch.maximum(top.values[:, -1:], chosen.values[:, -1:])
-        cut = bound.upper(outside + error, rows, zero, zero).squeeze(1)
+        cut = bound.upper(_upper(outside, error), rows, zero, zero).squeeze(1)
     else:
         number = g.per_image.index_select(0, column.flatten()).view_as(column)
-        highest = bound.upper(inner + error, rows, number, number).masked_fill_(torch.isinf(inner), -math.inf)
+        highest = bound.upper(_upper(inner, error), rows, number, number).masked_fill_(torch.isinf(inner), -math.inf)
         chosen = highest.topk(min(wide + 6, inner.shape[1] - 1) + 1, dim=1)
         cut = torch.maximum(top.values[:, -1], chosen.values[:, -1])
     place = chosen.indices[:, :-1]

@@ -47,11 +47,14 @@ class GivenPoints(PointMass):
         self._divisors: tuple[Tensor, ...] = ()
         if normalize:
             # By the largest entry first: squares of very large or small numbers are not representable.
-            found = []
+            # Filled in place: small results between large blocks would keep the memory of the blocks from being reused.
+            largest, length = (torch.empty(len(rows), 1, dtype=torch.float64) for _ in range(2))
+            start = 0
             for block in map(torch.from_numpy, rows.blocks()):
-                largest = block.abs().amax(1, keepdim=True)
-                found.append((largest, (block / largest).norm(dim=1, keepdim=True)))
-            self._divisors = tuple(map(torch.cat, zip(*found)))
+                here = slice(start, start := start + len(block))
+                largest[here] = block.abs().amax(1, keepdim=True)
+                length[here] = (block / largest[here]).norm(dim=1, keepdim=True)
+            self._divisors = (largest, length)
         Distribution.__init__(self, torch.Size(rows.shape[:1]), torch.Size(rows.shape[1:]), validate_args=False)
 
     @property

@@ -323,28 +323,65 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     seen = []
     product = search._product
 
-    def spy(left, right, out, rounded):
-        result = product(left, right, out, rounded)
-        seen.append((rounded, left.double() @ right.double().T, result.double().clone()))
+    def spy(left, right, out):
+        result = product(left, right, out)
+        seen.append((left.double() @ right.double().T, result.clone()))
         return result
 
     monkeypatch.setattr(search, "_product", spy)
     monkeypatch.setattr(search, "rounding_pays", lambda queries: True)
     list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
-    rounded, exact, found = seen[0]
-    assert rounded
     gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
-    left, right = form.left(rows), form.right(gallery.items.clamp_min(0))
-    # The factors are what bfloat16 holds, so the product itself is as exact as one in float32,
-    assert ((found - exact).abs() <= search.product_error(left, right)[:, None]).all()
-    # and the bound used covers both the rounding of the factors and the product.
+    exact, found = (torch.cat(tiles, 1)[:, gallery.items >= 0] for tiles in zip(*seen[: gallery.tiles]))
+    assert found.dtype == torch.bfloat16
+    left, right = form.left(rows), form.right(gallery.items[gallery.items >= 0])
+    # The factors are what bfloat16 holds, so the product errs as one in float32, and by its own rounding,
+    within = search.product_error(left, right)[:, None]
+    assert (exact <= search._upper(found, within)).all()
+    assert (-exact <= search._upper(-found, within)).all()
+    # and the bound used covers the rounding of the factors too.
     coarse = left.bfloat16().double()
     off = (left - coarse).norm(dim=1) * gallery.longest + coarse.norm(dim=1) * gallery.lost
-    bound = 1.02 * search.product_error(left, right) + 1.0001 * off
-    error = (found - left @ right.T).abs()
-    assert (error <= bound[:, None]).all()
+    bound = (1.02 * search.product_error(left, right) + 1.0001 * off)[:, None]
+    above, below = search._upper(found, bound), search._upper(-found, bound)
+    product = left @ right.T
+    assert (product <= above).all()
+    assert (-product <= below).all()
     if kind == "random":
-        assert error.max() > 0.01 * bound.max()
+        assert (found.double() - product).abs().max() > 0.01 * (above + below).max()
+
+
+def test_an_upper_bound_of_minus_infinity_is_no_number_of_its_own():
+    nothing = torch.full((1, 1), -torch.inf, dtype=torch.bfloat16)
+    assert search._upper(nothing, torch.ones(1, 1, dtype=torch.float64)).item() == -torch.inf
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
+def test_maxima_of_groups_leave_out_the_query_and_empty_places(rounded):
+    scorer, _ = _scorer("cosine", "random")
+    form, rows = scorer.bound(), torch.arange(N - 1)  # the last group has an empty place
+    g = search.Gallery(form, rows, 8, rounded)
+    left = form.left(rows).to(g.coarse.dtype)
+    products, best = search._products(left, g.column[rows], g, g.coarse.new_empty(len(rows) * len(g.items)))
+    everything = products.transpose(0, 1).reshape(len(rows), -1)
+    for n in range(g.groups):
+        members = n // g.across * g.width + n % g.across + torch.arange(0, g.width, g.across)
+        assert torch.equal(best[:, n], everything[:, members].amax(1))
+        assert set(g.items[members].tolist()) == {i if i < N - 1 else -1 for i in range(8 * n, 8 * n + 8)}
+    assert (everything[rows, g.column[rows]] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 128, 600])
+@pytest.mark.parametrize("rows", [1, 2, 5, 130])
+def test_products_of_bfloat16_are_summed_in_float32(rows, width):
+    """Whichever routine serves the shape; a sum in bfloat16 would err by more than one rounding."""
+    g = torch.Generator().manual_seed(rows * width)
+    left, right = (torch.rand(n, width, generator=g).bfloat16() + 0.5 for n in (rows, 320))
+    found = search._product(left, right, torch.empty(rows, 320, dtype=torch.bfloat16))
+    exact = left.double() @ right.double().T
+    error = search.product_error(left.double(), right.double())[:, None]
+    assert (exact <= search._upper(found, error)).all()
+    assert (-exact <= search._upper(-found, error)).all()
 
 
 def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
