@@ -11,8 +11,6 @@ from .releases import Listing, PhotoDataset, class_number, read_lines
 
 COMMIT = "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc"
 PARTS = ("train", "val", "test")
-FIRST_HALF = 40
-"""Number of classes for development; the other 41 are for the test."""
 
 
 @register_dataset
@@ -38,7 +36,7 @@ class Grocery(PhotoDataset):
     source = "https://github.com/marcusklasson/GroceryStoreDataset"
     needs = "classes.csv, train.txt, val.txt and test.txt"
     counts = (5280, 81)
-    part_classes = (FIRST_HALF, 41)
+    part_classes = (40, 41)
     licence = "MIT"
     citation = (
         "Klasson, Zhang, Kjellstrom: A Hierarchical Grocery Store Image Dataset with Visual and Semantic Labels,"
@@ -87,7 +85,7 @@ class Grocery(PhotoDataset):
                     )
                 rows.append((fields[0], steps[-2], part))
         names = sorted({name for _, name, _ in rows})
-        development = set(names[: len(names) * FIRST_HALF // self.counts[1]])
+        development = set(names[: len(names) // 2])
         listing = Listing(folder)
         for path, name, part in rows:
             if name in development:
