@@ -4,8 +4,11 @@ import errno
 import hashlib
 import io
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -430,3 +433,51 @@ def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, make_photo,
     said = capsys.readouterr().out
     assert "incomplete: 10 of 5280 images, 4 of 81 classes" in said
     assert "(2 queries, 2 gallery)" in said
+
+
+@pytest.mark.slow
+def test_on_an_empty_machine_a_download_and_a_run_lead_to_tables(mirror, releases, tmp_path):
+    root, packed = releases.sop(train=12, test=12), io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in sorted(root.rglob("*.*")):
+            archive.write(path, path.relative_to(root))
+    mirror.content = packed.getvalue()
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("BENCH_", "XDG_", "HF_", "TORCH"))
+    }
+    environment = {**kept, "HOME": str(home)}
+
+    def bench(*arguments, **more):
+        command = [Path(sys.executable).with_name("bench"), *arguments]
+        done = subprocess.run(command, cwd=home, env=environment | more, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    bench("data", "download", "sop", "--mirror", mirror.url)
+    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--set", "data.classes_per_batch=8")
+    run = ("run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--trials", "2", "--allow-partial",
+           "--weights", "none", "--set", "optim.epochs=1", *small)  # fmt: skip
+    assert "dul_cls" in bench(*run, "--workers", "2")
+    assert (home / "results" / "runs" / "metrics.csv").exists()
+    moved = tmp_path / "moved"
+    (home / ".local" / "share" / "bench").rename(moved)
+    assert "dul_cls" in bench(*run, "--dry-run", "--on-existing", "rerun", BENCH_DATA=str(moved))
+
+
+@pytest.mark.slow
+def test_after_a_download_the_short_command_plans_a_run(releases, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(SOP, "counts", (144, 48))
+    monkeypatch.setattr(SOP, "part_classes", (44, 4))
+    monkeypatch.setenv("BENCH_DATA", str(releases.sop(train=44, test=4)))
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--dry-run"]
+    assert main([*command, "--weights", "none"]) == 0
+    assert "dul_cls" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_there_is_nothing_to_download_of_data_in_memory(capsys):
+    assert main(["data", "download", "ndigit"]) == 2
+    assert "data set 'ndigit' is built in memory" in capsys.readouterr().err
