@@ -473,7 +473,8 @@ def test_after_a_download_the_short_command_plans_a_run(releases, monkeypatch, c
     monkeypatch.setenv("BENCH_DATA", str(releases.sop(train=44, test=4)))
     monkeypatch.chdir(tmp_path)
     command = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--dry-run"]
-    assert main([*command, "--weights", "none"]) == 0
+    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--backbone", "squeezenet1_0")
+    assert main([*command, "--weights", "none", *small]) == 0
     assert "dul_cls" in capsys.readouterr().out
 
 
