@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
@@ -19,6 +20,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
 from .errors import printable
@@ -125,3 +127,16 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
             bars.update(tasks[key], completed=done)
 
         yield advance
+
+
+@contextlib.contextmanager
+def download_bar(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while a file is downloaded, and remove it at the end.
+
+    Yields:
+        A function to call with the number of bytes that are there, and of all bytes (0 if unknown).
+    """
+    columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total or None)

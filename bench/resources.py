@@ -1,10 +1,15 @@
-"""Resources of this machine: device, cores, processes."""
+"""Resources of this machine: device, cores, processes, folder of data sets."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import UserError
+
+if TYPE_CHECKING:
+    from .datasets.dataset import Dataset
 
 
 def pick_device(device: str) -> str:
@@ -70,3 +75,26 @@ def gpu_names() -> list[str]:
 def cores() -> int:
     """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def data_home() -> Path:
+    """Folder of downloaded data sets if the user names none: ``$BENCH_DATA``, else the platform's for user data."""
+    import platformdirs
+
+    given = os.environ.get("BENCH_DATA")
+    return Path(given).expanduser().resolve() if given else platformdirs.user_data_path("bench", appauthor=False)
+
+
+def root_of(cls: type[Dataset], root: Path | None, home: Path | None) -> Path | None:
+    """Folder in which a data set is looked for; None if there is none, or it needs none.
+
+    Args:
+        cls: Class of the data set.
+        root: Folder that the user named.
+        home: Folder of all downloaded data sets, if the user named none.
+    """
+    from .datasets.releases import PhotoDataset
+
+    if root is None and home is not None and issubclass(cls, PhotoDataset):
+        return cls.default_root(home)
+    return root

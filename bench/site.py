@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .errors import UserError
 from .registry import Registry, load_plugins
+from .resources import root_of
 from .store.specs import Parameters
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ class Site(BaseModel):
     Attributes:
         results: Results folder.
         plugins: Plug-in files.
-        data_root: Folder of downloaded data sets.
-        weights: Backbone weights to start from: a file, ``none``, or None for those cached on this machine.
+        data_root: Folder of downloaded data sets, as the user named it.
+        data_home: Folder of downloaded data sets if ``data_root`` is None, see :func:`~bench.resources.data_home`.
+        weights: Backbone weights to start from: a file, ``none``, ``download`` for ImageNet's, downloaded if they are
+            not on this machine, or None for those that are.
         device: ``cpu`` or ``cuda``; ``auto`` for ``cuda`` if the machine of the worker has a GPU.
         allow_partial: Accept incomplete releases of data sets.
         threads: Threads that decode and crop photographs in one process.
@@ -40,6 +43,7 @@ class Site(BaseModel):
     results: str
     plugins: tuple[str, ...] = ()
     data_root: str | None = None
+    data_home: str | None = None
     weights: str | None = None
     device: str = "cpu"
     allow_partial: bool = False
@@ -137,7 +141,7 @@ class Site(BaseModel):
         key = (name, repr(view or None))
         if key not in self.opened:
             cls = self.datasets.dataset(name)
-            root = Path(self.data_root) if self.data_root else None
+            root = root_of(cls, *(Path(path) if path else None for path in (self.data_root, self.data_home)))
             try:
                 if view:
                     self.opened[key] = self._photographs(cls, root, view)

@@ -32,6 +32,12 @@ class Cars196(PhotoDataset):
     source = "a mirror of Stanford Cars (the owners' page is gone; torchvision's StanfordCars page lists mirrors)"
     needs = f"devkit/{TRAIN} or {MERGED}"
     counts = (16185, 196)
+    licence = "non-commercial research, as ImageNet"
+    citation = "Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013"
+    by_hand = (
+        "cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat (or car_ims.tgz and"
+        " cars_annos.mat), all in one folder DIR, packed or unpacked"
+    )
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .dataset import register_dataset
+from .downloads import Archive
 from .errors import DataError
 from .releases import Listing, PhotoDataset, class_number, read_lines
 
@@ -25,6 +26,16 @@ class CUB200(PhotoDataset):
     source = "https://data.caltech.edu/records/65de6-vp158"
     needs = "images.txt and image_class_labels.txt"
     counts = (11788, 200)
+    licence = "non-commercial research and education, by the owners' page; the photographs are of Flickr's users"
+    citation = (
+        "Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, CNS-TR-2011-001, 2011"
+    )
+    archive = Archive(
+        "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",
+        "CUB_200_2011.tgz",
+        1_150_585_339,
+        "md5:97eceeb196236b17998738112f37df78",
+    )
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

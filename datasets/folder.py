@@ -96,7 +96,18 @@ class Folder(PhotoDataset):
         Args:
             root: Not used.
         """
-        return "put the images of each class into a folder of its own, DIR/CLASS/*.jpg"
+        return "put the images of each class into a folder of its own, DIR/CLASS/*.jpg, and give --data-root DIR"
+
+    @classmethod
+    def default_root(cls, home: Path) -> Path:
+        """Folder ``folder`` among the downloaded data sets, to which ``bench data import folder`` copies images.
+
+        The others would be taken for classes.
+
+        Args:
+            home: Folder of all downloaded data sets.
+        """
+        return home / cls.name
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset, TrainVal
+from .downloads import Archive
 from .errors import DataError
 from .files import check_regular
 from .photo_augmentation import PhotoAugmentation
@@ -205,6 +206,10 @@ class PhotoDataset(Dataset):
         counts: Numbers of images and classes of the complete release; ``(0, 0)`` if any number is right.
         part_classes: Numbers of development classes (for training and validation) and test classes of the complete
             release, if the release splits them; else ``(0, 0)``.
+        licence: Terms under which its owners publish it.
+        citation: Publication that the owners ask to cite.
+        archive: Archive that the owners serve openly, which ``bench data download`` fetches; None if they serve none.
+        by_hand: Description of the files to fetch by hand, for a release without such an archive.
         listing: Paths, classes and parts (such as ``test``) of the images that were found.
         partial: Description of an incomplete release, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
             complete one.
@@ -220,6 +225,10 @@ class PhotoDataset(Dataset):
     needs: ClassVar[str]
     counts: ClassVar[tuple[int, int]] = (0, 0)
     part_classes: ClassVar[tuple[int, int]] = (0, 0)
+    licence: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
+    archive: ClassVar[Archive | None] = None
+    by_hand: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -248,7 +257,7 @@ class PhotoDataset(Dataset):
                 f"{self.name} needs --data-root DIR, the folder that contains {self.official}; {self.advice()}"
             )
         if not root.is_dir():
-            raise DataError(f"--data-root {root}: no such folder")
+            raise DataError(f"--data-root {root}: no such folder; {self.advice(root)}")
         folder = next((f for f in folders_below(root) if self.recognises(f)), None)
         if folder is None:
             raise DataError(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
@@ -261,9 +270,22 @@ class PhotoDataset(Dataset):
         Args:
             root: Folder that was searched, if any.
         """
-        return (
-            f"get it from {cls.source}, then `bench data import {cls.name} ARCHIVE_OR_DIR --data-root {root or 'DIR'}`"
-        )
+        where = f"--data-root {root or 'ROOT'}"
+        by_hand = f"`bench data import {cls.name} ARCHIVE_OR_DIR {where}`"
+        if cls.archive is not None:
+            return f"`bench data download {cls.name} {where}` gets it, {by_hand} takes a copy"
+        if cls.by_hand:
+            return f"from {cls.source}, fetch {cls.by_hand}, then `bench data import {cls.name} DIR {where}`"
+        return f"get it from {cls.source}, then {by_hand}"
+
+    @classmethod
+    def default_root(cls, home: Path) -> Path:
+        """Folder in which the release is looked for if the user names none.
+
+        Args:
+            home: Folder of all downloaded data sets.
+        """
+        return home
 
     @classmethod
     @abstractmethod

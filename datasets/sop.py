@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .dataset import register_dataset
+from .downloads import Archive
 from .errors import DataError
 from .releases import Listing, PhotoDataset, class_number, read_lines
 
@@ -25,6 +26,14 @@ class SOP(PhotoDataset):
     needs = "Ebay_train.txt and Ebay_test.txt"
     counts = (120053, 22634)
     part_classes = (11318, 11316)
+    licence = "MIT, by the authors' repository; the photographs are of eBay's sellers: research use"
+    citation = "Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
+    archive = Archive(
+        "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+        "Stanford_Online_Products.zip",
+        3_083_860_082,
+        "md5:7f73d41a2f44250d4779881525aea32e",
+    )
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

@@ -104,11 +104,12 @@ def _metrics(ctx: typer.Context) -> Iterable[str]:
 
 
 def _backbones(ctx: typer.Context) -> Iterable[str]:
-    """Backbones of ours and of the recipes; the names of timm's other models need an import of torch."""
+    """Backbones of ours, of the recipes and of a protocol; the names of timm's other models need an import of torch."""
     from ..methods.backbones.registry import MODULES
     from ..protocols.recipes import RECIPES, get_recipe
+    from ..protocols.standardized import PHOTOGRAPHS
 
-    return sorted({*MODULES, *(get_recipe(name).backbone for name in RECIPES)})
+    return sorted({*MODULES, PHOTOGRAPHS["backbone"], *(get_recipe(name).backbone for name in RECIPES)})
 
 
 def _with_all(known: Known) -> Known:

@@ -10,9 +10,9 @@ import typer
 
 from ..errors import UserError, printable
 from ..registry import Registry
-from ..resources import cores
+from ..resources import cores, data_home, root_of
 from . import completion
-from .options import Json, Plugins, print_json
+from .options import DataRoot, Json, Plugins, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -20,15 +20,10 @@ if TYPE_CHECKING:
     from ..datasets.verification import SplitVerification, Verification
 
 app = typer.Typer(
-    help="Place downloaded data sets where `bench run` finds them, and check them.",
+    help="Download data sets to where `bench run` finds them, or place what you downloaded, and check them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-DataRoot = Annotated[Path, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
-MaybeDataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Folder of downloaded data sets; not needed for those in memory.", metavar="DIR"),
-]
 AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an incomplete release.")]
 
 
@@ -42,6 +37,8 @@ class DataRow(TypedDict):
         official: Name of the published release; empty for embedded data.
         needs: Names of the files by which the release is recognised; empty for embedded data.
         source: Address at which its owners publish it; empty for embedded data.
+        licence: Terms under which they do; empty for embedded data.
+        archive: Address of the archive that ``bench data download`` fetches; empty if there is none.
     """
 
     name: str
@@ -50,6 +47,8 @@ class DataRow(TypedDict):
     official: str
     needs: str
     source: str
+    licence: str
+    archive: str
 
 
 @app.command("list")
@@ -70,6 +69,8 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
                 "official": getattr(cls, "official", ""),
                 "needs": getattr(cls, "needs", ""),
                 "source": getattr(cls, "source", ""),
+                "licence": getattr(cls, "licence", ""),
+                "archive": archive.url if (archive := getattr(cls, "archive", None)) else "",
             }
         )
     if as_json:
@@ -79,12 +80,14 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
         typer.echo(f"{row['name']:<15} {row['summary']}")
         if not row["embedded"]:
             typer.echo(f"{'':<15} needs {row['needs']}; from {row['source']}")
+        if row["archive"]:
+            typer.echo(f"{'':<15} `bench data download {row['name']}` gets it")
 
 
 @app.command("verify")
 def verify(
     name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
-    data_root: MaybeDataRoot = None,
+    data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     as_json: Json = False,
     plugin: Plugins = None,
@@ -92,19 +95,25 @@ def verify(
     """Decode every image of a data set and print the counts of its splits; exit code 1 if images are damaged.
 
     \b
+    bench data verify cub200
     bench data verify cub200 --data-root data
     bench data verify ndigit
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    plugins = tuple(plugin or ())
+    root = root_of(Registry("datasets", plugins).dataset(name), data_root, data_home())
+    _verify(_open(name, root, allow_partial, plugins), as_json)
+
+
+def _verify(dataset: Dataset, as_json: bool = False) -> None:
     from ..datasets.releases import PhotoDataset
 
-    dataset = _open(name, data_root, allow_partial, tuple(plugin or ()))
     try:
         if isinstance(dataset, PhotoDataset):
             damaged = _verify_photographs(dataset, as_json)
         else:
             damaged = _verify_in_memory(dataset, as_json)
     except ValueError as error:
-        raise UserError(f"data set {name!r}: {error}") from None
+        raise UserError(f"data set {dataset.name!r}: {error}") from None
     if damaged:
         raise typer.Exit(1)
 
@@ -141,7 +150,7 @@ def _verify_in_memory(dataset: Dataset, as_json: bool) -> bool:
 def import_data(
     name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
     source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
-    data_root: DataRoot,
+    data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     max_unpacked: Annotated[
         float | None,
@@ -155,10 +164,136 @@ def import_data(
     and archives that unpack to far more than their size are refused.
 
     \b
+    bench data import cub200 CUB_200_2011.tgz
     bench data import cub200 CUB_200_2011.tgz --data-root data
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     limit = None if max_unpacked is None else int(max_unpacked * 10**9)
-    typer.echo(import_release(name, source, data_root, allow_partial, tuple(plugin or ()), limit))
+    typer.echo(import_release(name, source, data_root or data_home(), allow_partial, tuple(plugin or ()), limit))
+
+
+@app.command("download")
+def download_data(
+    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
+    mirror: Annotated[
+        str | None,
+        typer.Option(help="Address of another copy: of the archive, or of the folder that contains it.", metavar="URL"),
+    ] = None,
+    checksum: Annotated[
+        str | None,
+        typer.Option(help="Hash that the copy of --mirror must have.", metavar="md5:HEX|sha256:HEX"),
+    ] = None,
+    data_root: DataRoot = None,
+    allow_partial: AllowPartial = False,
+    plugin: Plugins = None,
+) -> None:
+    """Download a data set from its owners, check it, unpack it into the data root, and decode every image.
+
+    Source and licence are printed first. What an interrupted download has left is gone on with; the archive is removed
+    when it is unpacked. Owners that do not serve their data openly are named with what to fetch from them.
+
+    A copy on a mirror may be packed anew or incomplete: if it is not the owners' archive, a line says so, and its lists
+    and counts decide; `bench run` takes an incomplete one with --allow-partial alone.
+
+    \b
+    bench data download cub200
+    bench data download sop --mirror https://mirror.example.org/datasets
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..datasets.releases import PhotoDataset
+
+    plugins, root = tuple(plugin or ()), data_root or data_home()
+    cls = Registry("datasets", plugins).dataset(name)
+    if not issubclass(cls, PhotoDataset):
+        raise UserError(f"data set {name!r} is built in memory; there is nothing to download")
+    if cls.archive is None:
+        raise UserError(f"{cls.official} is not served openly: {cls.advice(data_root)}")
+    if checksum is not None and mirror is None:
+        raise UserError("--checksum is of a copy on a --mirror; that of the owners' archive is known")
+    allow_partial = allow_partial or mirror is not None
+    if (root / name).exists():
+        typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
+    else:
+        _download(cls, mirror, checksum, root, allow_partial, plugins)
+    _verify(_open(name, root / name, allow_partial, plugins))
+    where = "" if data_root is None else f" --data-root {data_root}"
+    typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
+
+
+def _download(
+    cls: type[PhotoDataset],
+    mirror: str | None,
+    checksum: str | None,
+    root: Path,
+    allow_partial: bool,
+    plugins: tuple[Path, ...],
+) -> None:
+    from filelock import FileLock, Timeout
+    from rich.console import Console
+
+    from ..datasets.downloads import check_checksum, download, mirrored
+    from ..datasets.errors import DataError
+    from ..progress import download_bar
+
+    archive = cls.archive
+    assert archive is not None
+    folder = root / ".downloads"
+    target = folder / archive.file
+    try:
+        url = archive.url if mirror is None else mirrored(archive, mirror)
+        wanted = archive.checksum if mirror is None else checksum or ""
+        if wanted:
+            check_checksum(wanted)
+        _print_source(cls, url, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{archive.file}.lock", timeout=0):
+            with download_bar(Console(stderr=True)) as progress:
+                size = archive.size if mirror is None else 0
+                download(url, target, size=size, checksum=wanted, progress=progress)
+            _import_download(cls, target, bool(wanted), root, allow_partial, plugins)
+    except DataError as error:
+        raise UserError(str(error)) from None
+    except Timeout:
+        raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
+
+
+def _print_source(cls: type[PhotoDataset], url: str, folder: Path) -> None:
+    archive = cls.archive
+    assert archive is not None
+    size = f", {archive.size / 1e9:.2f} GB" if archive.size and url == archive.url else ""
+    typer.echo(cls.summary)
+    for what, text in (
+        ("source", cls.source),
+        ("licence", cls.licence),
+        ("cite", cls.citation),
+        ("archive", f"{url}{size}"),
+        ("to", str(folder)),
+    ):
+        typer.echo(f"  {what:<8}{printable(text)}")
+
+
+def _import_download(
+    cls: type[PhotoDataset],
+    target: Path,
+    checked: bool,
+    root: Path,
+    allow_partial: bool,
+    plugins: tuple[Path, ...],
+) -> None:
+    """Import a downloaded archive and remove it; one that is known to be right stays if the import fails."""
+    from ..datasets.downloads import checksum_of
+
+    archive = cls.archive
+    assert archive is not None
+    if archive.checksum:
+        found = checksum_of(target, archive.checksum.partition(":")[0])
+        if found != archive.checksum:
+            typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
+    try:
+        typer.echo(import_release(cls.name, target, root, allow_partial, plugins))
+    except UserError:
+        if not checked:
+            target.unlink(missing_ok=True)
+        raise
+    target.unlink()
 
 
 def _print_verification(verification: Verification) -> None:

@@ -54,7 +54,8 @@ def embed(
         str | None,
         typer.Option(
             "--weights",
-            help="Weights of the backbone (.safetensors or .pth), or `none`; those cached here if not given.",
+            help="Weights of the backbone (.safetensors or .pth), `none`, or `download` for ImageNet's; those on this"
+            " machine if not given.",
             metavar="FILE",
         ),
     ] = None,

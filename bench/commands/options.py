@@ -33,7 +33,14 @@ class Device(StrEnum):
 
 Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of downloaded data sets.", metavar="DIR")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        help="Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given.",
+        metavar="DIR",
+    ),
+]
 AllowPartial = Annotated[
     bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
 ]
@@ -94,18 +101,19 @@ def site_of(
         results: Results folder.
         plugin: Plug-in files.
         data_root: Folder of downloaded data sets.
-        weights: File of backbone weights, ``none``, or None for those cached on this machine.
+        weights: File of backbone weights, ``none``, ``download``, or None for those on this machine.
         allow_partial: Whether incomplete releases of data sets are accepted.
         device: ``cpu`` or ``cuda``.
     """
-    from ..resources import cores
+    from ..resources import cores, data_home
     from ..site import Site
 
     return Site(
         results=str(results.resolve()),
         plugins=tuple(str(path.resolve()) for path in plugin or ()),
         data_root=None if data_root is None else str(data_root.resolve()),
-        weights=weights if weights in (None, "none") else str(Path(weights).resolve()),
+        data_home=str(data_home()),
+        weights=weights if weights in (None, "none", "download") else str(Path(weights).resolve()),
         device=device,
         allow_partial=allow_partial,
         threads=cores(),

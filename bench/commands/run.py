@@ -157,8 +157,8 @@ def run(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Backbone weights to start from (.safetensors or .pth), or `none`; those cached on this machine if not"
-            " given. convnet needs none.",
+            help="Backbone weights to start from (.safetensors or .pth), `none`, or `download` for ImageNet's; those on"
+            " this machine if not given. convnet needs none.",
             metavar="FILE",
         ),
     ] = None,

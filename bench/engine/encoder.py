@@ -157,14 +157,15 @@ def bare_backbone(name: str, weights: str | None, image_size: int | None, device
 
     Args:
         name: Name of the backbone.
-        weights: File of its weights, ``none`` for random ones, or None for those cached on this machine.
+        weights: File of its weights, ``none`` for random ones, ``download`` for ImageNet's, downloaded if they are not
+            on this machine, or None for those that are.
         image_size: Side of its input in pixels; the backbone's own if None.
         device: Where to embed.
 
     Raises:
         UserError: If the backbone is unknown or the weights do not fit.
     """
-    if weights not in (None, "none") and not Path(str(weights)).is_file():
+    if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
         raise UserError(f"--weights {weights}: no such file")
     torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
     try:

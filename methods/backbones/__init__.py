@@ -1,10 +1,12 @@
 """Backbones: modules from images ``[B, C, H, W]`` to pooled features ``[B, F]`` with ``out_features``.
 
 ``convnet`` is for the embedded data sets and starts at random; all others are for photographs and bring their own
-normalisation: ``bn_inception``, ``googlenet``, ``squeezenet1_0`` and every model of timm.
+normalisation: ``bn_inception``, ``googlenet``, ``squeezenet1_0`` and every model of timm; ``tf_efficientnet_lite0`` of
+timm has weights that come as a package.
 
 A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm, pooling)`` and
-``load_weights(network, path)``, and ``cached_weights(name)`` if the backbone starts from public weights by default.
+``load_weights(network, path)``. If the backbone starts from public weights by default, it also has
+``cached_weights(name)``, and, if they can be had, ``download_weights(name)`` and ``EXTRA``, an extra with them.
 """
 
 from .registry import FREEZE_NORM, backbone_module, build_backbone, check_backbone, find_weights, known_backbones

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,9 @@ OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
 }
 """Bodies of torchvision: maker, input format of their public weights, file of the checkpoint."""
 
+TORCHVISION = "https://download.pytorch.org/models"
+"""Address of torchvision's checkpoints."""
+
 
 def check_colour(name: str, in_channels: int) -> None:
     """Raise an error if images do not have the three channels that a network for colour photographs needs.
@@ -284,6 +287,23 @@ def cached_weights(name: str) -> Path | None:
     return None
 
 
+def download_weights(name: str) -> None:
+    """Download ImageNet weights to the caches of timm or torch, in which :func:`cached_weights` finds them.
+
+    Args:
+        name: ``googlenet`` or ``squeezenet1_0`` (of torchvision), or the name of any model of timm.
+
+    Raises:
+        Exception: Of many kinds, if there are no such weights, or no network.
+    """
+    if name in OWN:
+        torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{OWN[name][2]}", map_location="cpu", check_hash=True)
+        return
+    import timm
+
+    timm.create_model(name, pretrained=True)
+
+
 def load_weights(network: Photographs, path: Path) -> None:
     """Load the weights of a checkpoint into a network for photographs, in place.
 
@@ -297,6 +317,21 @@ def load_weights(network: Photographs, path: Path) -> None:
     Raises:
         ValueError: If the file does not hold the weights of this network.
     """
+    state, input_format = read_checkpoint(path)
+    fit_weights(network, state)
+    if input_format is not None:
+        network.set_format(input_format)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], InputFormat | None]:
+    """Read the tensors of a checkpoint by name, and its input format if it states one.
+
+    Args:
+        path: ``.safetensors`` file, whose metadata may have the input format as ``input``, or a file of ``torch.save``.
+
+    Raises:
+        Exception: Of many kinds, if the file is no checkpoint.
+    """
     input_format = None
     if path.suffix == ".safetensors":
         from safetensors import safe_open
@@ -308,6 +343,19 @@ def load_weights(network: Photographs, path: Path) -> None:
     else:
         state = torch.load(path, map_location="cpu", weights_only=True)
         state = state.get("state_dict", state) if isinstance(state, dict) else {}
+    return state, input_format
+
+
+def fit_weights(network: Photographs, state: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a network for photographs, by name; those of a classifier are left out.
+
+    Args:
+        network: Network for photographs, changed in place.
+        state: Tensors by name.
+
+    Raises:
+        ValueError: If they are not those of this network.
+    """
     body: Any = network.body.model if isinstance(network.body, TimmMaps) else network.body
     wanted = body.state_dict()
     fitted: dict[str, Tensor] = {}
@@ -325,5 +373,3 @@ def load_weights(network: Photographs, path: Path) -> None:
         parts += [f"{misfits[0]} has another shape"] if misfits else []
         raise ValueError("; ".join(parts) or "it contains other parameters")
     body.load_state_dict(fitted, strict=False)
-    if input_format is not None:
-        network.set_format(input_format)

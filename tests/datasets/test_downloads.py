@@ -1,0 +1,484 @@
+"""Downloads: resumed after an interruption, checked, and nothing left that a later run mistakes for whole."""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from bench.cli import main
+from bench.datasets import downloads
+from bench.datasets.cub200 import CUB200
+from bench.datasets.downloads import Archive, download
+from bench.datasets.errors import DataError
+from bench.datasets.grocery import Grocery
+from bench.datasets.sop import SOP
+
+from .mirror import Mirror, serving
+
+CONTENT = bytes(range(256)) * 2000
+MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    monkeypatch.setattr(downloads, "PAUSES", (0.0, 0.0))
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(Mirror(CONTENT)) as server:
+        yield server
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "d" / "birds.zip"
+
+
+def _refused(mirror, target, **options):
+    with pytest.raises(DataError) as caught:
+        download(f"{mirror.url}/birds.zip", target, **options)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert not target.exists()
+    return said
+
+
+def _left(target):
+    return sorted(path.name for path in target.parent.iterdir())
+
+
+def test_a_file_is_at_its_place_when_it_is_whole_and_checked(mirror, target):
+    seen = []
+    download(f"{mirror.url}/birds.zip", target, size=len(CONTENT), checksum=MD5, progress=lambda *n: seen.append(n))
+    assert target.read_bytes() == CONTENT
+    assert _left(target) == ["birds.zip"]
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert len(mirror.asked) == 1  # what is there is not asked for
+
+
+def test_broken_connections_are_gone_on_with(mirror, target):
+    mirror.cut, mirror.cuts = 200_000, 2
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert target.read_bytes() == CONTENT
+    assert [wanted for _, wanted in mirror.asked] == ["", "bytes=200000-", "bytes=400000-"]
+
+
+def test_after_a_kill_the_next_command_goes_on(mirror, target):
+    def kill(done, total):
+        raise KeyboardInterrupt
+
+    mirror.cut, mirror.cuts = 200_000, 1
+    with pytest.raises(KeyboardInterrupt):
+        download(f"{mirror.url}/birds.zip", target, checksum=MD5, progress=kill)
+    kept = target.with_name("birds.zip.part").stat().st_size
+    assert not target.exists()
+    assert 0 < kept <= 200_000
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert mirror.asked[-1][1] == f"bytes={kept}-"
+    assert target.read_bytes() == CONTENT
+
+
+def test_when_a_server_breaks_down_what_has_arrived_is_kept(mirror, target):
+    mirror.cut, mirror.cuts = 200_000, 1
+    said = _refused(mirror, target, progress=lambda done, total: setattr(mirror, "status", 503))
+    kept = "0.2 MB are kept: the same command goes on where it stopped"
+    assert said.endswith(f"the server answers 503 Service Unavailable; {kept}")
+    mirror.status = 200
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert mirror.asked[-1][1] == "bytes=200000-"
+
+
+@pytest.mark.parametrize("change", [{"tag": '"two"'}, {"ranges": False}, {"tag": ""}])
+def test_a_changed_file_or_a_server_without_parts_begins_anew(mirror, target, change):
+    target.parent.mkdir()
+    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
+    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
+    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    for name, value in change.items():
+        setattr(mirror, name, value)
+    download(f"{mirror.url}/birds.zip", target)
+    assert mirror.asked[0][1] == "bytes=1000-"
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{", '{"url": "http://other/birds.zip", "version": "\\"one\\""}'])
+def test_a_part_of_unknown_origin_is_not_gone_on_with(mirror, target, note):
+    target.parent.mkdir()
+    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
+    target.with_name("birds.zip.part.json").write_text(note)
+    download(f"{mirror.url}/birds.zip", target)
+    assert mirror.asked[0][1] == ""
+    assert target.read_bytes() == CONTENT
+
+
+def test_a_wrong_part_is_noticed_by_the_checksum_and_not_kept(mirror, target):
+    target.parent.mkdir()
+    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
+    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
+    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    said = _refused(mirror, target, checksum=MD5)
+    assert f"not {MD5}: another file, or damaged on the way; nothing is kept" in said
+    assert _left(target) == []
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert target.read_bytes() == CONTENT
+
+
+def test_more_than_the_whole_begins_anew(mirror, target):
+    """An answer 416: the part is longer than the file."""
+    target.parent.mkdir()
+    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
+    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
+    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    mirror.status = 416
+    _refused(mirror, target)
+    assert _left(target) == []
+
+
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html><title>Quota</title>", b"\n <html>", b'{"error": "login"}'])
+def test_a_web_page_is_no_archive(mirror, target, page):
+    mirror.content = page
+    assert "answers with a web page, not an archive" in _refused(mirror, target, checksum=MD5)
+    assert _left(target) == []
+
+
+def test_wrong_lengths_are_noticed(mirror, target):
+    said = _refused(mirror, target, size=len(CONTENT) + 1)
+    assert f"serves {len(CONTENT)} bytes, but the archive has {len(CONTENT) + 1}" in said
+    mirror.length = False
+    assert "serves 512000 bytes, but the archive has 1000" in _refused(mirror, target, size=1000)
+    assert _left(target) == []
+    mirror.length, mirror.claimed, mirror.ranges = True, len(CONTENT) + 1000, False
+    assert "the connection ended after 0.512 MB of 0.513 MB" in _refused(mirror, target)
+
+
+@pytest.mark.parametrize(("status", "asked"), [(404, 1), (403, 1), (503, 3)])
+def test_refusals_of_the_server_are_named(mirror, target, status, asked):
+    mirror.status = status
+    assert f"{mirror.url}/birds.zip: the server answers {status} " in _refused(mirror, target)
+    assert len(mirror.asked) == asked
+
+
+def test_a_dead_or_silent_server_is_given_up(mirror, target, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = Mirror(url=f"http://127.0.0.1:{free.getsockname()[1]}")
+    assert "cannot be read (Connection refused); try later, or another --mirror URL" in _refused(dead, target)
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.05)
+    mirror.hang = 0.2
+    assert "no answer in 0.05 s" in _refused(mirror, target)
+
+
+def test_redirections_are_followed_and_loops_are_not(mirror, target):
+    mirror.location = f"{mirror.url}/there.zip"
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert [path for path, _ in mirror.asked] == ["/birds.zip", "/there.zip"]
+    target.unlink()
+    mirror.location = f"{mirror.url}/loop.zip"
+    assert "302 The HTTP server returned a redirect error" in _refused(mirror, target)
+    mirror.location = "ftp://127.0.0.1/birds.zip"
+    assert "ftp" in _refused(mirror, target)
+    mirror.location = "file:///etc/passwd"
+    assert "302 " in _refused(mirror, target)
+
+
+def test_a_full_disk_is_named_and_what_there_is_is_kept(mirror, target, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, data):
+            if self.tell() + len(data) > 50_000:
+                if room := 50_000 - self.tell():
+                    return super().write(data[:room])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    whole = Path.open
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "pathlib.Path.open",
+            lambda path, mode="r", *a, **k: Full(path, mode) if mode == "ab" else whole(path, mode, *a, **k),
+        )
+        said = _refused(mirror, target)
+    assert said.endswith("birds.zip.part: No space left on device; 0.05 MB are kept: make room, then the same command"
+                         " goes on where it stopped")  # fmt: skip
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    assert mirror.asked[-1][1] == "bytes=50000-"
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    target.unlink()
+    assert "0.512 MB are to be downloaded, but only 0.001 MB are free" in _refused(mirror, target)
+
+
+@pytest.mark.parametrize("url", ["ftp://a.org/x", "/tmp/x", "file:///tmp/x", "http://", "http://[", "http://a.org/ü"])
+def test_a_mirror_is_an_http_address(url):
+    with pytest.raises(DataError, match=f"--mirror {re.escape(url)}: not an http:// or https:// address"):
+        downloads.mirrored(SOP.archive, url)
+
+
+@pytest.mark.parametrize("checksum", ["abc", "md5:12", f"sha1:{'0' * 40}", f"md5:{'g' * 32}"])
+def test_a_checksum_has_a_kind_and_digits(checksum):
+    with pytest.raises(DataError, match=f"checksum '{checksum}': write md5: and 32"):
+        downloads.check_checksum(checksum)
+
+
+def test_options_are_checked_before_anything_is_asked(mirror, capsys, tmp_path):
+    for arguments, said in (
+        (("--mirror", "ftp://a.org"), "--mirror ftp://a.org: not an http"),
+        (("--mirror", mirror.url, "--checksum", "abc"), "checksum 'abc'"),
+        (("--checksum", MD5), "--checksum is of a copy on a --mirror"),
+    ):
+        assert main(["data", "download", "sop", *arguments, "--data-root", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err
+    assert mirror.asked == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def sop_zip(releases):
+    root = releases.sop()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in sorted(root.rglob("*.*")):
+            archive.write(path, path.relative_to(root))
+    return packed.getvalue()
+
+
+def test_a_data_set_is_downloaded_imported_and_verified(mirror, sop_zip, tmp_path, monkeypatch, capsys):
+    mirror.content = sop_zip
+    sha256 = f"sha256:{hashlib.sha256(sop_zip).hexdigest()}"
+    official = Archive(
+        f"{mirror.url}/Stanford_Online_Products.zip", "Stanford_Online_Products.zip", len(sop_zip), sha256
+    )
+    monkeypatch.setattr(SOP, "archive", official)
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    assert main(["data", "download", "sop"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("licence MIT") < said.index("archive http://") < said.index("27 images, 9 classes")
+    assert "test      12 images     4 classes" in said
+    assert said.endswith("now: bench run --method dul_cls --dataset sop --seeds 5\n")
+    assert sorted(path.name for path in (tmp_path / "data" / ".downloads").iterdir() if path.suffix != ".lock") == []
+    assert "not the owners' archive" not in said
+    assert main(["data", "download", "sop"]) == 0
+    assert "is at" in capsys.readouterr().out
+    assert len(mirror.asked) == 1
+    assert main(["data", "verify", "sop"]) == 0
+
+
+def test_a_copy_on_a_mirror_may_be_a_part_and_says_so(mirror, sop_zip, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(SOP, "counts", (120053, 22634))
+    mirror.content = sop_zip
+    arguments = ["data", "download", "sop", "--mirror", mirror.url, "--data-root", str(tmp_path / "data")]
+    assert main([*arguments, "--checksum", f"md5:{'0' * 32}"]) == 2
+    assert "nothing is kept" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert mirror.asked[-1][0] == "/Stanford_Online_Products.zip"
+    said = capsys.readouterr().out
+    assert "not the owners' archive (md5:" in said
+    assert "incomplete: 27 of 120053 images, 9 of 22634 classes" in said
+    assert f"--dataset sop --data-root {tmp_path / 'data'} --seeds 5" in said
+    assert main(["run", "--method", "dul_cls", "--dataset", "sop", "--data-root", str(tmp_path / "data")]) == 2
+    assert "or use --allow-partial" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"PK\3\4 damaged", CONTENT, b""])
+def test_what_cannot_be_imported_is_not_kept(mirror, content, tmp_path, capsys):
+    mirror.content = content
+    assert main(["data", "download", "sop", "--mirror", mirror.url, "--data-root", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.rglob("*") if path.suffix != ".lock"] == [".downloads"]
+
+
+def test_an_archive_that_is_right_is_kept_if_it_cannot_be_unpacked(mirror, sop_zip, tmp_path, monkeypatch, capsys):
+    def full(*args):
+        raise DataError("no space")
+
+    mirror.content = sop_zip
+    arguments = ["--mirror", mirror.url, "--checksum", f"sha256:{hashlib.sha256(sop_zip).hexdigest()}"]
+    arguments += ["--data-root", str(tmp_path / "data")]
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.datasets.archives.take", full)
+        assert main(["data", "download", "sop", *arguments]) == 2
+    assert main(["data", "download", "sop", *arguments]) == 0
+    assert len(mirror.asked) == 1
+
+
+def test_two_downloads_of_one_file_do_not_mix(mirror, tmp_path, capsys):
+    from filelock import FileLock
+
+    folder = tmp_path / ".downloads"
+    folder.mkdir()
+    with FileLock(folder / "CUB_200_2011.tgz.lock"):
+        assert main(["data", "download", "cub200", "--mirror", mirror.url, "--data-root", str(tmp_path)]) == 2
+    assert "another command downloads cub200" in capsys.readouterr().err
+    assert mirror.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cars196", "fetch cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat"),
+        ("inshop", "fetch Eval/list_eval_partition.txt and Img/img.zip"),
+    ],
+)
+def test_what_owners_do_not_serve_is_explained(name, said, capsys, tmp_path):
+    assert main(["data", "download", name, "--data-root", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert f"then `bench data import {name} DIR --data-root {tmp_path}`" in error
+
+
+def test_missing_data_name_the_download(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "none"))
+    assert main(["run", "--method", "dul_cls", "--dataset", "sop"]) == 2
+    assert f"`bench data download sop --data-root {tmp_path / 'none'}` gets it" in capsys.readouterr().err
+    assert main(["data", "verify", "folder"]) == 2
+    assert f"{tmp_path / 'none' / 'folder'}: no such folder; put the images" in capsys.readouterr().err
+
+
+def test_the_folder_of_data_is_the_environments_or_the_platforms(monkeypatch, tmp_path):
+    from bench.resources import data_home
+
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert data_home().name == "bench"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BENCH_DATA", "mine")
+    assert data_home() == tmp_path / "mine"
+
+
+def test_images_of_a_folder_are_found_where_an_import_puts_them(releases, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    assert main(["data", "import", "folder", str(releases.folder())]) == 0
+    (tmp_path / "data" / "sop").mkdir()
+    assert main(["data", "verify", "folder"]) == 0
+    assert "24 images, 8 classes" in capsys.readouterr().out
+
+
+def test_releases_that_are_downloaded_state_terms():
+    for cls in (CUB200, SOP, Grocery):
+        assert cls.licence
+        assert cls.citation
+        downloads.check_checksum(cls.archive.checksum or MD5)
+
+
+def _grocery(root, names, images=2, copies=("train", "val", "test")):
+    base = root / "GroceryStoreDataset-fc80ba9" / "dataset"
+    base.mkdir(parents=True)
+    (base / "classes.csv").write_text("Class Name (str),Class ID (int)\n")
+    for part in copies:
+        lines = []
+        for number, name in enumerate(names):
+            for i in range(images):
+                path = f"{part}/Fruit/{name}/{name}_{i:03d}.jpg"
+                lines.append(f"{path}, {number}, 0")
+        (base / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    return base
+
+
+def test_grocery_is_split_by_name_with_test_images_against_train_images(tmp_path, make_photo, monkeypatch):
+    names = ["Zucchini", "Apple", "Milk", "Banana", "Leek"]
+    base = _grocery(tmp_path, names)
+    for part in ("train", "val", "test"):
+        for line in (base / f"{part}.txt").read_text().splitlines():
+            make_photo(base / line.split(",")[0])
+    monkeypatch.setattr(Grocery, "counts", (24, 5))  # without the three times two of val.txt
+    monkeypatch.setattr(Grocery, "part_classes", (2, 3))
+    data = Grocery(tmp_path)
+    test, split = data.test(), data.train_val()
+    assert [*split.train.class_names, *split.val.class_names] == ["Banana", "Apple"]
+    assert list(test.class_names) == ["Leek", "Milk", "Zucchini"]
+    assert len(split.train) + len(split.val) == 12
+    assert {test.ids[i].split("/")[0] for i in test.queries} == {"test"}
+    assert {test.ids[i].split("/")[0] for i in test.gallery} == {"train"}
+    assert len(test) == 12
+
+
+def test_lists_of_grocery_that_are_wrong_are_refused(tmp_path):
+    base = _grocery(tmp_path, ["Apple", "Milk", "Leek", "Plum"])
+    (base / "val.txt").write_text("train/Fruit/Apple/1.jpg, 0, 0\n")
+    with pytest.raises(DataError, match=r"val.txt: the line `train/Fruit/Apple/1.jpg, 0, 0` is not `val/"):
+        Grocery(tmp_path)
+    (base / "val.txt").unlink()
+    with pytest.raises(DataError, match=r"has not all of classes\.csv"):
+        Grocery(tmp_path)
+
+
+def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, make_photo, mirror, monkeypatch, capsys):
+    base = _grocery(tmp_path / "tree", ["Apple", "Milk", "Leek", "Plum"], images=1)
+    for part in ("train", "val", "test"):
+        for line in (base / f"{part}.txt").read_text().splitlines():
+            make_photo(base / line.split(",")[0])
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "fc80"}) as file:
+        file.add(base.parent, base.parent.name)
+    mirror.content, mirror.length, mirror.tag = packed.getvalue(), False, ""
+    arguments = [
+        "data",
+        "download",
+        "grocery",
+        "--mirror",
+        f"{mirror.url}/any.tar.gz",
+        "--data-root",
+        str(tmp_path / "d"),
+    ]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "incomplete: 10 of 5280 images, 4 of 81 classes" in said
+    assert "(2 queries, 2 gallery)" in said
+
+
+@pytest.mark.slow
+def test_on_an_empty_machine_a_download_and_a_run_lead_to_tables(mirror, releases, tmp_path):
+    root, packed = releases.sop(train=12, test=12), io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in sorted(root.rglob("*.*")):
+            archive.write(path, path.relative_to(root))
+    mirror.content = packed.getvalue()
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("BENCH_", "XDG_", "HF_", "TORCH"))
+    }
+    environment = {**kept, "HOME": str(home)}
+
+    def bench(*arguments, **more):
+        command = [Path(sys.executable).with_name("bench"), *arguments]
+        done = subprocess.run(command, cwd=home, env=environment | more, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    bench("data", "download", "sop", "--mirror", mirror.url)
+    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--set", "data.classes_per_batch=8")
+    run = ("run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--trials", "2", "--allow-partial",
+           "--weights", "none", "--set", "optim.epochs=1", *small)  # fmt: skip
+    assert "dul_cls" in bench(*run, "--workers", "2")
+    assert (home / "results" / "runs" / "metrics.csv").exists()
+    moved = tmp_path / "moved"
+    (home / ".local" / "share" / "bench").rename(moved)
+    assert "dul_cls" in bench(*run, "--dry-run", "--on-existing", "rerun", BENCH_DATA=str(moved))
+
+
+@pytest.mark.slow
+def test_after_a_download_the_short_command_plans_a_run(releases, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(SOP, "counts", (144, 48))
+    monkeypatch.setattr(SOP, "part_classes", (44, 4))
+    monkeypatch.setenv("BENCH_DATA", str(releases.sop(train=44, test=4)))
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--dry-run"]
+    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--backbone", "squeezenet1_0")
+    assert main([*command, "--weights", "none", *small]) == 0
+    assert "dul_cls" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_there_is_nothing_to_download_of_data_in_memory(capsys):
+    assert main(["data", "download", "ndigit"]) == 2
+    assert "data set 'ndigit' is built in memory" in capsys.readouterr().err
