@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..datasets.corruptions._base import CROP
 from ..datasets.corruptions.apply import corrupted
 from ..datasets.corruptions.severity import draw_quality, manifest_sha256
 from ..datasets.image_set import ImageSet
@@ -46,7 +47,7 @@ class CorruptedImages:
         Raises:
             ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
         """
-        seed = seed_for("crops" if kind == "crop" else kind, dataset)
+        seed = seed_for("crops" if kind == CROP else kind, dataset)
         return cls(images, kind, severity, draw_quality(kind, images.ids, seed, *severity), seed)
 
     def __len__(self) -> int:

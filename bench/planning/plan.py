@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ..code_id import code_id
-from ..datasets.corruptions import CROP
+from ..datasets.corruptions._base import CROP
 from ..datasets.corruptions.registry import corruption_module
 from ..methods.backbones.registry import backbone_module
 from ..methods.scorers.registry import scorer_module
