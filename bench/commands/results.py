@@ -161,8 +161,8 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, confidence, tuning, tuning_front,"
-            " sweeps, convergence (which every report has), filter_out_probability, spectra, norms, images, and, without"
-            " any results, densities, distances, normalisers.",
+            " sweeps, convergence (which every report has), filter_out_probability, spectra, norms, images, and,"
+            " without any results, densities, distances, normalisers.",
             metavar="NAME[,NAME]",
         ),
     ] = None,
