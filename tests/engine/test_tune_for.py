@@ -316,8 +316,8 @@ def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatc
     assert {trial.state for trial in _trials(tmp_path).values()} == {"failed"}
 
 
-BOTH = ("run", "--method", "dul_cls,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1",
-        "--trials", "6", "--tune-for", "both", "--workers", "2")  # fmt: skip
+BOTH = ("run", "--method", "dul_cls", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1",
+        "--trials", "5", "--tune-for", "both", "--workers", "2")  # fmt: skip
 
 
 @pytest.mark.slow
@@ -330,15 +330,13 @@ def test_a_killed_study_for_both_resumes_to_the_same_table_and_front(cli, killer
     for file in ("metrics.csv", "report/tuning_front_ndigit_smoke.csv", "report/tuning_front_ndigit_smoke.png"):
         assert (root / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     front = pd.read_csv(root / "report/tuning_front_ndigit_smoke.csv")
-    assert list(front.groupby("method")["chosen"].sum()) == [1, 1]
+    assert front["chosen"].sum() == 1
     frame = pd.read_csv(root / "metrics.csv", keep_default_na=False)
     assert set(frame["pinned"]) == {"optim.epochs=2; tune_for=both"}
     # The weights of the chosen trial are kept: its confidence is measured again.
     site = Site(results=str(root), device="cpu")
-    for study, trials in Store(root).studies():
-        if study.cell.method == "dul_cls":
-            unit = choose("both", trials).units[0]
-            model, record = load_model(study.cell, unit, site)
-            images = site.dataset("ndigit_smoke", record.spec.view).train_val(0, record.spec.folds).val
-            expected = _by_hand(model, images, (0.0, 0.5), _cosines)
-            assert record.val_confidence_auroc == pytest.approx(expected, abs=1e-6)
+    ((study, trials),) = Store(root).studies()
+    model, record = load_model(study.cell, choose("both", trials).units[0], site)
+    images = site.dataset("ndigit_smoke", record.spec.view).train_val(0, record.spec.folds).val
+    expected = _by_hand(model, images, (0.0, 0.5), _cosines)
+    assert record.val_confidence_auroc == pytest.approx(expected, abs=1e-6)
