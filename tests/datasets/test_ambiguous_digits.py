@@ -158,7 +158,8 @@ def _check_calibration(p, y):
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
     largest, right = p.max(1), p.argmax(1) == y
     assert abs(right.mean() - largest.mean()) < 3 * np.sqrt((largest * (1 - largest)).sum()) / len(y)
-    assert max(map(abs, _z_by_bin(largest, right, [0.3, 0.5, 0.7, 0.9, 0.99]))) < 3.5
+    # No finer at the top: a bin without five expected errors has no normal band.
+    assert max(map(abs, _z_by_bin(largest, right, [0.3, 0.5, 0.7, 0.9]))) < 3.5
     # The Brier score of a known posterior is 1 - sum p^2 on average.
     brier = ((p - np.eye(p.shape[1])[y]) ** 2).sum(1)
     excess = brier - (1 - (p**2).sum(1))
