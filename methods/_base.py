@@ -187,7 +187,7 @@ class Method:
 
     @property
     def probabilistic(self) -> bool:
-        """True if the embedding is a distribution, or a point with a confidence of its own, rather than a point."""
+        """True if the embedding is more than a point: a distribution, or a point with a confidence of its own."""
         return type(self).distribution is not Method.distribution
 
     @property

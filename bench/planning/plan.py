@@ -217,6 +217,7 @@ class Plan:
             trained: Specifications of the replicate's trainings, by fold; of an ensemble, those of each seed.
         """
         folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
+        tuned = self.base if self.ensemble and self.base else self
         ensembles: tuple[Ensemble, ...] = OF_FOLDS if self.models > 1 else ("",)
         return [
             TestSpec(
@@ -227,7 +228,7 @@ class Plan:
                 train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
                 hparams=self.hparams,
-                trials=self.trials,
+                trials=tuned.trials,
                 tuning_trainings=self.tuning_trainings,
                 pinned=self.pinned,
                 tests=self.testing.tests,

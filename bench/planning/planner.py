@@ -6,7 +6,7 @@ result is checked once, and a plan is made of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UnknownName, UserError
 from ..site import Site
@@ -73,6 +73,7 @@ def _build(request: RunRequest, site: Site) -> Plans:
         if asked.place in settings:
             base = plans[asked.base] if asked.base else None
             plans[asked.place] = make_plan(experiment, settings[asked.place], base, site)
+    _check_bases_are_named(experiment, settings)
     _check_all_used(experiment, split_names(request.scorers), site, plans)
     named = [error for place, error in missing.items() if place.cell.method in experiment.methods]
     return Plans(tuple(plans.values()), tuple(dict.fromkeys(map(str, named))))
@@ -93,7 +94,26 @@ def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetti
         if setting.request.base in missing:
             missing[place] = missing[setting.request.base]
             del settings[place]
+        elif setting.method.ensemble and setting.request.base:
+            # An ensemble is at the setting of its models: nothing else was pinned, selected or tuned.
+            of = settings[setting.request.base]
+            settings[place] = replace(setting, pinned=of.pinned, select_by=of.select_by, tune_for=of.tune_for)
     return settings, missing
+
+
+def _check_bases_are_named(experiment: Experiment, settings: dict[Place, CellSetting]) -> None:
+    """Refuse options about trainings if all that was asked for are ensembles: a base that only serves ignores them."""
+    named = [setting for place, setting in settings.items() if place.cell.method in experiment.methods]
+    if not named or not all(setting.method.ensemble for setting in named):
+        return
+    base = next(setting.request.base.cell.method for setting in named if setting.request.base)
+    used = {key for setting in settings.values() for key in setting.pinned.keys}
+    ignored = [f"--set {pin.key}" for pin in experiment.pins if pin.key not in used]
+    ignored += [f"--select-by {experiment.select_by}"] if experiment.select_by else []
+    ignored += [f"--tune-for {experiment.tune_for}"] if experiment.tune_for != "retrieval" else []
+    if ignored:
+        methods = ",".join([base, *experiment.methods])
+        raise UserError(f"{ignored[0]}: an ensemble trains nothing; ask for its base, too: --method {methods}")
 
 
 def _check_all_used(experiment: Experiment, scorers: tuple[str, ...], site: Site, plans: dict[Place, Plan]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from ..errors import printable
 from ..protocols.confidence_kinds import OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
+from .contender import distinct_labels
 from .seeds import SeedGroup, SeedStatistics, seed_groups
 
 REGRET_COLUMNS = (
     "observer\nAUGRC",
-    "own",
+    "default",
     "best other\nimage",
     *(name.replace("_", "\n") for name in RETRIEVAL_CONFIDENCES),
 )
@@ -25,7 +26,7 @@ Regrets = Mapping[str, list[tuple[str, ...]]]
 def regrets(frame: pd.DataFrame, roles: pd.DataFrame) -> Regrets:
     """AUGRC of the observer and regrets of the confidences of every method in percent, means over seeds, by data set.
 
-    Among the image confidences other than the method's own, the one with the lowest regret on these test images is
+    Among the image confidences other than the default one, the one with the lowest regret on these test images is
     shown: the most that another image confidence would have given.
 
     Args:
@@ -35,10 +36,12 @@ def regrets(frame: pd.DataFrame, roles: pd.DataFrame) -> Regrets:
             own scorer, default confidence and so on).
     """
     known = frame[frame["metric"].isin(["augrc_regret", "observer_augrc"])].merge(roles, on="unit")
-    return {
-        str(dataset): [(printable(group.contender.label), *_texts(group)) for group in seed_groups(rows)]
-        for dataset, rows in known.groupby("dataset", sort=True)
-    }
+    return {str(dataset): _rows(seed_groups(rows)) for dataset, rows in known.groupby("dataset", sort=True)}
+
+
+def _rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
+    labels = distinct_labels([group.contender for group in groups])
+    return [(printable(labels[group.contender]), *_texts(group)) for group in groups]
 
 
 def _texts(group: SeedGroup) -> list[str]:

@@ -14,7 +14,7 @@ NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
     "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
     "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
-    "cross-validation; `conc.`: their embeddings side by side. "
+    "cross-validation; `conc.`: their embeddings side by side; `ens.`: the models of all seeds of a base as one. "
     "`rank`: ranks by MAP@R that the paired seeds leave possible, for all methods at once with 95 % confidence, among "
     "those of one protocol, preset and ensemble; methods that share a letter in `ties` are not told apart."
 )

@@ -68,23 +68,31 @@ def print_comparison(rows: Comparison, console: Console) -> None:
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
     for dataset, group in rows.items():
         table = _comparison_table(dataset, group, columns)
-        if not _fits(table, console):
-            table.padding = 0
-        fits = _fits(table, console)
+        fits = _made_to_fit(table, console)
         if not fits:
             table = _comparison_table(dataset, group, columns, with_rank=False)
         _print_with_notes(table, _rank_notes(group, fits), console)
 
 
-def _print_with_notes(table: Table, notes: Sequence[str], console: Console) -> None:
+def _print(table: Table, console: Console) -> None:
+    """Print a table; if it is too wide even with narrow gaps, names are folded, since their columns may wrap."""
+    _made_to_fit(table, console)
     console.print(table)
+
+
+def _print_with_notes(table: Table, notes: Sequence[str], console: Console) -> None:
+    _print(table, console)
     if notes:
         console.print(Text("\n".join(notes)))
         console.print()
 
 
-def _fits(table: Table, console: Console) -> bool:
-    return console.measure(table, options=console.options.update(max_width=1000)).maximum <= console.width
+def _made_to_fit(table: Table, console: Console) -> bool:
+    """Narrow the gaps of a table that is too wide; True if it then fits without folding names."""
+    wide = console.options.update(max_width=1000)
+    if console.measure(table, options=wide).maximum > console.width:
+        table.padding = 0
+    return console.measure(table, options=wide).maximum <= console.width
 
 
 def _comparison_table(
@@ -96,17 +104,26 @@ def _comparison_table(
     optional = ("network", "tuning", "pinned", "seeds", "confidence")
     ranked = any(row.rank.interval is not None for row in rows)
     shown = ["method", *(name for name in optional if name not in common), *["rank"] * (ranked and with_rank)]
-    table = new_table(_comparison_title(dataset, common, shared))
+    backbone = _shared_backbone(rows) if "network" in shown else ""
+    table = new_table(_comparison_title(dataset, common | {"backbone": backbone}, shared))
     for name in shown:
-        table.add_column(name, no_wrap=name not in ("tuning", "pinned"))
+        heading = "dim" if name == "network" and backbone else name
+        table.add_column(heading, overflow="fold", no_wrap=name in ("seeds", "rank"))
     for column in columns:
         arrow = "" if column.sign > 0 else " \N{DOWNWARDS ARROW}"
         table.add_column(column.title + arrow, justify="right", no_wrap=True)
     for row, pinned in zip(rows, own):
         labels = dict(zip(HEAD, row.labels)) | {"pinned": pinned}
+        labels["network"] = labels["network"].removeprefix(f"{backbone}/")
         # Rich would take "[released]" for markup.
         table.add_row(*(plain(labels[name]) for name in shown), *_marked_values(row, columns))
     return table
+
+
+def _shared_backbone(rows: Sequence[ComparisonRow]) -> str:
+    """Backbone of all rows; empty if they have several."""
+    backbones = {row.contender.backbone for row in rows}
+    return backbones.pop() if len(backbones) == 1 else ""
 
 
 def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
@@ -122,6 +139,7 @@ def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
     title = f"{dataset}: mean ± SD over {seeds}"
     title += f", {common['tuning']}" if "tuning" in common else ""
+    title += f", {printable(common['backbone'])}" if common["backbone"] else ""
     title += f"\n{printable(pinned)}" if pinned else ""
     return Text(title)
 
@@ -155,16 +173,19 @@ def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console
         images = "centre crops" if split == "test_crop" else "clean images"
         title = f"{printable(str(dataset))}: AUROC of Recall@1 being right, {images}, mean over seeds"
         table = new_table(Text(f"{title}\n(image: known before any gallery; retrieval: needs ranking and labels)"))
-        table.add_column("method", no_wrap=True)
-        for kind, names in (("image", ("own",)), ("retrieval", RETRIEVAL_CONFIDENCES), ("combined", ("own+margin",))):
+        table.add_column("method", overflow="fold")
+        default = ("image", ("default",)), ("combined", ("default\n+margin",))
+        for kind, names in (default[0], ("retrieval", RETRIEVAL_CONFIDENCES), default[1]):
             for name in names:
                 table.add_column(f"{kind}\n{name.replace('_', ' ')}", justify="right", no_wrap=True)
-        for group in seed_groups(rows):
+        groups = seed_groups(rows)
+        labels = distinct_labels([group.contender for group in groups])
+        for group in groups:
             shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
             means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
             texts = [f"{100 * value.mean:.1f}" if value.defined else "-" for value in means]
-            table.add_row(plain(group.contender.label), *texts)
-        console.print(table)
+            table.add_row(plain(labels[group.contender]), *texts)
+        _print(table, console)
 
 
 def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
@@ -222,12 +243,12 @@ def print_regrets(by_dataset: Regrets, console: Console) -> None:
     for dataset, rows in by_dataset.items():
         title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
         table = new_table(Text(f"{title}\n(the observer knows P(answer is right): expected regrets are 0 or more)"))
-        table.add_column("method", no_wrap=True)
+        table.add_column("method", overflow="fold")
         for heading in REGRET_COLUMNS:
             table.add_column(heading, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(*map(Text, row))
-        console.print(table)
+        _print(table, console)
 
 
 def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
@@ -253,12 +274,14 @@ def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) ->
         if not set(names) - {"cosine", *tested["primary_scorer"]}:
             continue
         table = new_table(f"{dataset}: mean MAP@R by scorer (own scorer in bold)")
-        table.add_column("method", no_wrap=True)
+        table.add_column("method", overflow="fold")
         for name in names:
             table.add_column(Text(printable(name).replace("_", "\n")), justify="right", no_wrap=True)
-        for group in by_contender(tested):
-            table.add_row(plain(Contender.of(group).label), *(_scorer_mean(group, name) for name in names))
-        console.print(table)
+        groups = [(Contender.of(group), group) for group in by_contender(tested)]
+        labels = distinct_labels([contender for contender, _ in groups])
+        for contender, group in groups:
+            table.add_row(plain(labels[contender]), *(_scorer_mean(group, name) for name in names))
+        _print(table, console)
 
 
 def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Text:
@@ -282,16 +305,26 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
     columns = [column for column in COMPARED if column.brief and not column.wide]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
-        table = new_table(f"{dataset} ({place}): other - first, mean over paired seeds [95 % t-interval]")
-        # One above the other, so that both names fit next to the numbers.
-        table.add_column("other\n- first", no_wrap=True)
-        for heading in (*(column.title for column in columns), "seeds"):
-            table.add_column(heading, justify="right")
-        for _, pair in rows.groupby(list(SIDES), sort=False):
-            names = [_side(pair, rows, side) for side in ("other", "first")]
-            values = [_difference(pair, column) for column in columns]
-            table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
+        where = printable(f"{dataset} ({place})")
+        title = Text(f"{where}: other - first\nmean over paired seeds [95 % t-interval]")
+        table = _paired_table(title, rows, columns, between=" ")
+        if not _made_to_fit(table, console):
+            table = _paired_table(title, rows, columns, between="\n")
         _print_with_notes(table, _paired_notes(rows), console)
+
+
+def _paired_table(title: Text, rows: pd.DataFrame, columns: Sequence[ComparedColumn], between: str) -> Table:
+    """Table of differences, with some space or a new line between the ends of an interval."""
+    table = new_table(title)
+    # One above the other, so that both names fit next to the numbers.
+    table.add_column("other\n- first", overflow="fold")
+    for heading in (*(column.title for column in columns), "seeds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for _, pair in rows.groupby(list(SIDES), sort=False):
+        names = [_side(pair, rows, side) for side in ("other", "first")]
+        values = [_difference(pair, column, between) for column in columns]
+        table.add_row(Text("\n- ").join(names), *values, str(int(pair["seeds"].max())))
+    return table
 
 
 def _paired_notes(rows: pd.DataFrame) -> list[str]:
@@ -307,7 +340,7 @@ def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> Text:
     return plain(f"{name}, {tuning}" if several else str(name))
 
 
-def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
+def _difference(pair: pd.DataFrame, column: ComparedColumn, between: str) -> str:
     variants = [column.variant, *([RERANKED] if column.reranked else [])]
     chosen = pair[(pair["metric"] == column.metric) & (pair["split"] == column.split) & pair["variant"].isin(variants)]
     if chosen.empty:
@@ -315,7 +348,7 @@ def _difference(pair: pd.DataFrame, column: ComparedColumn) -> str:
     factor, digits = (100.0, 1) if column.percent else (1.0, 2)
     line = chosen.iloc[0]
     mean, low, high = (float(line[key]) * factor for key in ("difference_mean", "ci95_low", "ci95_high"))
-    interval = f"\n[{low:+.{digits}f}, {high:+.{digits}f}]" if low == low else ""
+    interval = f"\n[{low:+.{digits}f},{between}{high:+.{digits}f}]" if low == low else ""
     mean_text = f"{mean:+.{digits}f}" if mean == mean else "-"
     return f"{mean_text}{interval}\n{_verdict(str(line['verdict']), float(line['p_holm']))}"
 

@@ -232,7 +232,7 @@ class TestSpec(_Spec):
             embeddings side by side (``concatenated``); ``seeds`` for one ensemble of all seeds of a base; empty for one
             model.
         hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
-        trials: Number of trials of the study; 0 if nothing was tuned.
+        trials: Number of trials of the study, of an ensemble that of its members; 0 if nothing was tuned.
         tuning_trainings: Number of trainings spent on tuning the setting, including those of the base; of an ensemble,
             those of its members, too.
         pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.

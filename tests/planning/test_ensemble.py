@@ -40,8 +40,31 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
 
 def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
     plans, _ = _plans(tmp_path, "deep_ensemble", trials=7, seeds=5)
-    plan = plans["deep_ensemble"]
-    assert (plan.trials, plan.tuning_trainings, plans["norm_softmax"].tuning_trainings) == (0, 12, 7)
+    base, plan = plans["norm_softmax"], plans["deep_ensemble"]
+    assert (plan.trials, plan.tuning_trainings, base.tuning_trainings) == (0, 12, 7)
+    trained = [base.train_specs({}, seed, None) for seed in range(5)]
+    (spec,) = plan.test_specs(*trained)
+    assert spec.trials == base.test_specs(trained[0])[0].trials == 7  # its members are tuned models
+
+
+OF_TRAININGS = {"pins": ("optim.epochs=3",), "tune_for": "both", "select_by": "cosine"}
+
+
+def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path):
+    request = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "seeds": 2, "trials": 2} | OF_TRAININGS
+    for methods, label in (
+        (("laplace", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
+        (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
+    ):
+        plans = build_plans(RunRequest(methods=methods, **request), Site(results=str(tmp_path))).plans
+        found = {plan.cell.method: plan.pinned for plan in plans}
+        assert (found["norm_softmax"], found["deep_ensemble"]) == (label, label)
+
+
+@pytest.mark.parametrize("option", OF_TRAININGS)
+def test_options_that_reach_no_member_of_an_ensemble_are_refused(tmp_path, option):
+    with pytest.raises(UserError, match=r"an ensemble trains nothing; .*--method norm_softmax,deep_ensemble$"):
+        _plans(tmp_path, "deep_ensemble", trials=2, **{option: OF_TRAININGS[option]})
 
 
 def test_the_members_of_an_ensemble_are_the_models_of_the_first_fold(tmp_path):

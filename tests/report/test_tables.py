@@ -141,11 +141,79 @@ def test_the_terminal_tells_retrieval_confidences_from_those_of_images():
     assert max(map(len, lines)) <= 80
     assert lines[0] == "d: AUROC of Recall@1 being right, centre crops, mean over seeds"
     kinds = next(line.split() for line in lines if line.split().count("retrieval") == 4)
-    assert kinds == ["image", *["retrieval"] * 4, "combined"]
+    assert kinds == ["image", *["retrieval"] * 4, "default"]
     body = {line.split()[0]: line.split()[1:] for line in lines if line.startswith((" point", " normal"))}
-    # own, top-1 score, margin, agreement, spread, own + margin
+    # default, top-1 score, margin, agreement, spread, default + margin
     assert body["point"] == ["55.0", "-", "85.0", "75.0", "-", "80.0"]
     assert body["normal"] == ["(point)", "65.0", "-", "85.0", "75.0", "-", "-"]
+
+
+LONG = ("a_method_of_a_long_name", "a_base_of_a_long_name")
+WORDS = (LONG[0], f"({LONG[1]})")
+
+
+def _long_names(frame, roles):
+    """Results of the one two-stage method with long names."""
+    method = frame["method"].replace("normal", LONG[0])
+    return frame.assign(method=method, base=frame["base"].replace("point", LONG[1])), roles
+
+
+def _printed(show, width=80):
+    out = io.StringIO()
+    show(Console(file=out, width=width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    return out.getvalue()
+
+
+def test_long_names_are_folded_and_no_number_is_cut(data):
+    frame, roles = _long_names(*data)
+    frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
+    frame["pinned"] = np.where(frame["method"] == "point", "", "optim.epochs=3; tune_for=confidence")
+    rows = comparison(frame, roles)
+    shown = _printed(lambda console: print_comparison(rows, console))
+    for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):
+        assert text in shown
+    whole = "".join(line[1:].split(" ")[0] for line in shown.splitlines())
+    assert all(word in whole for word in WORDS)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+def test_long_names_are_folded_in_the_other_tables_too():
+    tables = {
+        "65.0": lambda console: print_confidences(*_long_names(*_judged()), console),
+        "12.00": lambda console: print_regrets(regrets(*_long_names(*_regrets())), console),
+    }
+    for number, show in tables.items():
+        shown = _printed(show)
+        assert number in shown
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
+def test_settings_of_one_method_are_told_apart_in_every_table():
+    for show, data in (
+        (print_confidences, _judged()),
+        (lambda frame, roles, console: print_regrets(regrets(frame, roles), console), _regrets()),
+        (print_scorers, _scorers()),
+    ):
+        frame, roles = (pd.concat([part, part.assign(unit=part["unit"] + "'")]) for part in data)
+        frame["ensemble"] = np.where(frame["unit"].str.endswith("'"), "concatenated", "separated")
+        shown = _printed(lambda console, show=show, frame=frame, roles=roles: show(frame, roles, console), 200)
+        assert " sep., default" in shown
+        assert " conc., default" in shown
+
+
+def _scorers():
+    lines = [("point", "", 0, "", MAP | {"scorer": name}, 0.5) for name in ("cosine", "l2", "raw_l2")]
+    return _frame(lines)
+
+
+def test_what_all_rows_share_of_the_network_is_said_once(data):
+    frame, roles = data
+    several = frame.assign(backbone="convnet", dim=np.where(frame["method"] == "point", 64, 128))
+    title, *body = _printed(lambda console: print_comparison(comparison(several, roles), console)).splitlines()
+    assert title.rstrip().endswith(", convnet")
+    assert "convnet" not in "".join(body)
+    assert "128" in "".join(body)
 
 
 def test_results_from_before_retrieval_confidences_have_no_such_table():
@@ -225,7 +293,7 @@ def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
     assert max(map(len, lines)) <= 80
     assert lines[0] == "d: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
     body = {line.split()[0]: line.split() for line in lines if line.startswith((" point", " normal"))}
-    # observer, own, best other image confidence, top-1 score, margin, agreement, spread
+    # observer, default, best other image confidence, top-1 score, margin, agreement, spread
     assert body["point"] == ["point", "12.00", "5.10", "4.10", "-", "2.10", "3.10", "-"]
     assert body["normal"] == ["normal", "(point)", "12.00", "6.10", "4.10", "-", "2.10", "3.10", "-"]
     assert sum(line.strip() == "max_cosine" for line in lines) == 2
