@@ -86,9 +86,9 @@ class Channel:
     one another and of the identity, and uniform.
 
     Attributes:
-        views: Views that the channel chooses from; one named n times has n times the chance. They are ``whole``; ``centre``,
-            the 6 x 6 pixels there, enlarged by repeating some; or the side of which 7 rows or columns stay (``left``,
-            ``right``, ``top``, ``bottom``), while the others turn dark.
+        views: Views that the channel chooses from; one named n times has n times the chance. They are ``whole``;
+            ``centre``, the 6 x 6 pixels there, enlarged by repeating some; or the side of which 7 rows or columns stay
+            (``left``, ``right``, ``top``, ``bottom``), while the others turn dark.
         noise_sds: Standard deviations of the noise that the channel chooses from, in grey levels of 255.
     """
 

@@ -67,12 +67,13 @@ def unit_folder(results: Path, unit: str) -> Path:
     for path in sorted(results.glob(f"*/*/*/test-{unit}*")):
         with contextlib.suppress(OSError, DamagedRecord):
             record = TestRecord.from_json((path / RECORD).read_bytes())
-            matching |= {path.with_name(f"train-{name}"): None for name in record.spec.train}
+            trained = path.parent.with_name(record.trained_cell.method)
+            matching |= {trained / f"train-{name}": None for name in record.spec.train}
     if not matching:
         raise UserError(f"no unit {unit} in {results}; the column `unit` of {results / 'metrics.csv'} has the ids")
     if len(matching) > 1:
         names = ", ".join(f"{path.parent.name}/{path.name}" for path in list(matching)[:3])
-        raise UserError(f"--run {unit} names {len(matching)} units ({names}, ..); give more of the id")
+        raise UserError(f"--run {unit} names {len(matching)} units ({names}, ..); name one of them")
     return next(iter(matching))
 
 

@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from bench.engine.encoder import unit_folder
 from bench.engine.networks import build_model
+from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
 from bench.protocols.confidence_kinds import kind_of
@@ -14,7 +17,7 @@ from bench.protocols.recipes._base import Optim
 from bench.scoring.files import read_embeddings
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
-from bench.store.folder import WEIGHTS
+from bench.store.folder import RECORD, WEIGHTS
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 from bench.store.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
 from PIL import Image
@@ -305,6 +308,16 @@ def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
     code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
     assert "names 2 units" in err
+
+
+def test_the_units_of_an_ensemble_are_those_of_its_base(tmp_path, monkeypatch):
+    folder = tmp_path / "p" / "d" / "deep_ensemble" / "test-aa"
+    folder.mkdir(parents=True)
+    (folder / RECORD).write_bytes(b"")
+    record = SimpleNamespace(trained_cell=Cell("p", "d", "cosface"), spec=SimpleNamespace(train=("bb", "cc")))
+    monkeypatch.setattr(TestRecord, "from_json", lambda data: record)
+    with pytest.raises(UserError, match=r"cosface/train-bb, cosface/train-cc, ..\); name one of them"):
+        unit_folder(tmp_path, "aa")
 
 
 def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
