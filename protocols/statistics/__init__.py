@@ -7,7 +7,7 @@ the truth.
 from __future__ import annotations
 
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
-from .equivalence import Superiority, Verdict, probability_of_superiority, verdict
+from .equivalence import Decision, Superiority, probability_of_superiority, verdict
 from .paired import holm, p_different, p_equivalent, p_greater
 from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
 from .ranks import RankInterval, mean_ranks, performance_profile, rank_intervals, significantly_better, tie_groups
@@ -15,13 +15,13 @@ from .seeds import Summary, paired_difference, summarise
 
 __all__ = [
     "FEW",
+    "Decision",
     "Interval",
     "NestedInterval",
     "RankInterval",
     "Summary",
     "Superiority",
     "VarianceShare",
-    "Verdict",
     "holm",
     "mean_ranks",
     "nested_bootstrap",

@@ -9,7 +9,7 @@ import numpy as np
 
 from .paired import ROUNDING
 
-Verdict = Literal["better", "worse", "equivalent", "undecided"]
+Decision = Literal["better", "worse", "equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def probability_of_superiority(differences: np.ndarray) -> Superiority:
     return Superiority(won / runs, low, high, runs)
 
 
-def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Verdict:
-    """Verdict on a mean difference A - B, positive if A is better.
+def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Decision:
+    """Decision on a mean difference A - B, positive if A is better.
 
     A difference inside the region of practical equivalence is ``equivalent`` even if it is not 0; that is looked at
     first. One whose sign is certain, but not whether it exceeds the region, is ``better`` or ``worse``.
