@@ -31,6 +31,9 @@ _TILE = 1 << 11
 _LANES = 64
 """Groups of a tile are a multiple of this number, so that maxima are computed on whole registers."""
 
+_SAMPLE = 1 << 12
+"""Images, more or less, whose mean is the centre of a gallery."""
+
 _PAIR_BYTES = 24 << 20
 """Bound on the memory of the pairs that are scored in float64 at a time."""
 
@@ -156,7 +159,8 @@ class Gallery:
         bound: The score, as a function of inner products and at most one number per image.
         gallery: Positions of the gallery images, ``[G]``.
         size: Number of images in a group.
-        rounded: Keep a second copy of the vectors that is rounded to bfloat16, for faster products.
+        rounded: Keep a second copy of the vectors for faster products, centred and then rounded to bfloat16. A centre
+            shifts the products of a query by a constant; vectors and products that it makes small lose less.
     """
 
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
@@ -186,17 +190,23 @@ class Gallery:
         self.rounded = rounded
         self.factors = torch.empty(len(self.items), width, dtype=torch.float32)
         self.coarse = torch.empty_like(self.factors, dtype=torch.bfloat16) if rounded else self.factors
-        norms, lost = [], []
-        for part in torch.arange(len(self.items)).split(1 << 12):
+        # Any centre is right; the mean of some images serves as well as that of all.
+        some = gallery[:: -(-count // _SAMPLE)]
+        self.centre = bound.right(some).mean(0) if rounded else torch.zeros(width, dtype=torch.float64)
+        parts = torch.arange(len(self.items)).split(1 << 12)
+        # Filled in place: a new small result after each block would keep the block's memory from being reused.
+        most = torch.zeros(3, len(parts), dtype=torch.float64)
+        for at, part in enumerate(parts):
             right = bound.right(self.items[part].clamp_min(0))
-            norms.append(right.norm(dim=1).max())
+            most[0, at] = most[1, at] = right.norm(dim=1).max()
             here = slice(int(part[0]), int(part[-1]) + 1)
             self.factors[here] = right
             if rounded:
-                self.coarse[here] = self.factors[here].bfloat16()
-                lost.append((right - self.coarse[here]).norm(dim=1).max())
-        self.longest = float(torch.stack(norms).max())
-        self.lost = float(torch.stack(lost).max()) if lost else 0.0
+                right = right - self.centre
+                self.coarse[here] = right.bfloat16()
+                most[1, at] = right.norm(dim=1).max()
+                most[2, at] = (right - self.coarse[here]).norm(dim=1).max()
+        self.longest, self.longest_centred, self.lost = most.amax(1).tolist()
 
 
 def rounding_pays(queries: int) -> bool:
@@ -248,7 +258,8 @@ def _upper(products: Tensor, error: Tensor) -> Tensor:
 
     Args:
         products: Computed products, float32 or bfloat16.
-        error: Bound on the error of each row, ``[B, 1]``, without that of rounding the products to bfloat16.
+        error: Bound on the error of each row, ``[B, 1]``, without that of rounding the products to bfloat16, plus what
+            a centre has taken from the products of the row.
     """
     wide = products.double()
     if products.dtype == torch.bfloat16:
@@ -321,7 +332,7 @@ def search(
             return
         prepared = Gallery(bound, gallery, group_size(len(gallery), wide), rounded)
         rounded = False  # the second time round
-        if not prepared.longest < 1e18:
+        if not max(prepared.longest, prepared.longest_centred) < 1e18:
             return
         gathered = 4 * (wide + 6) * prepared.factors.shape[1] if prepared.rounded else 0
         bounds = 48 * prepared.groups if prepared.per_image is not None else 0  # float64 steps on the way to a bound
@@ -355,10 +366,13 @@ def _block(
         return []
     error, coarse = fine, factor.float()
     if g.rounded:
-        # left.right - round(left).round(right) = (left - round(left)).right + round(left).(right - round(right))
+        # With c = right - centre, left.right = left.centre + left.c, and
+        # left.c - round(left).round(c) = (left - round(left)).c + round(left).(c - round(c))
         coarse = factor.bfloat16()
-        off = (factor - coarse).norm(dim=1) * g.longest + coarse.double().norm(dim=1) * g.lost
-        error = 1.02 * fine + 1.0001 * off[:, None]
+        off = (factor - coarse).norm(dim=1) * g.longest_centred + coarse.double().norm(dim=1) * g.lost
+        # Errors in float64, such as that of the shift, are far below the 2 % that are added to the sum's.
+        summed = product_error(factor, factor.new_full((1, 1), max(g.longest, g.longest_centred)))[:, None]
+        error = 1.02 * summed + 1.0001 * off[:, None] + (factor @ g.centre)[:, None]
     own = g.column[rows.clamp_max(len(g.column) - 1)].masked_fill(rows >= len(g.column), -1)
     products, best = _products(coarse, own, g, buffer)
     groups, zero = min(wide + 4, g.groups - 1), error.new_zeros(1)

@@ -117,7 +117,9 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         confidences["method"] = -distribution.variance.log().mean(-1)
     elif not isinstance(distribution, PointMass):
         confidences["method"] = spread_confidence(distribution)
-    norm = torch.cat([norm_confidence(torch.from_numpy(block)) for block in images.embeddings.blocks()])
+    norm, start = torch.empty(len(images), dtype=torch.float64), 0
+    for block in images.embeddings.blocks():  # filled in place, as the divisors are
+        norm[start : (start := start + len(block))] = norm_confidence(torch.from_numpy(block))
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))

@@ -77,7 +77,11 @@ class Bound(Protocol):
 
 def _statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor:
     """A statistic per image, ``[N]``, of ``count`` images."""
-    return torch.cat([of(rows_at(rows)) for rows in torch.arange(count).split(_CHUNK)])
+    # Filled in place: a new small result after each chunk would keep the chunk's memory from being reused.
+    found = torch.empty(count, dtype=torch.float64)
+    for rows in torch.arange(count).split(_CHUNK):
+        found[rows[0] : rows[-1] + 1] = of(rows_at(rows))
+    return found
 
 
 class InnerBound:

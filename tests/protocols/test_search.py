@@ -335,18 +335,23 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     exact, found = (torch.cat(tiles, 1)[:, gallery.items >= 0] for tiles in zip(*seen[: gallery.tiles]))
     assert found.dtype == torch.bfloat16
     left, right = form.left(rows), form.right(gallery.items[gallery.items >= 0])
+    centred = right - gallery.centre
     # The factors are what bfloat16 holds, so the product errs as one in float32, and by its own rounding,
-    within = search.product_error(left, right)[:, None]
+    within = search.product_error(left, centred)[:, None]
     assert (exact <= search._upper(found, within)).all()
     assert (-exact <= search._upper(-found, within)).all()
-    # and the bound used covers the rounding of the factors too.
+    # and the bound used covers the rounding of the factors too, and adds what the centre has taken.
     coarse = left.bfloat16().double()
-    off = (left - coarse).norm(dim=1) * gallery.longest + coarse.norm(dim=1) * gallery.lost
-    bound = (1.02 * search.product_error(left, right) + 1.0001 * off)[:, None]
-    above, below = search._upper(found, bound), search._upper(-found, bound)
+    off = (left - coarse).norm(dim=1) * gallery.longest_centred + coarse.norm(dim=1) * gallery.lost
+    longest = left.new_full((1, 1), max(gallery.longest, gallery.longest_centred))
+    bound = (1.02 * search.product_error(left, longest) + 1.0001 * off)[:, None]
+    shift = (left @ gallery.centre)[:, None]
+    above, below = search._upper(found, bound + shift), search._upper(-found, bound - shift)
     product = left @ right.T
     assert (product <= above).all()
     assert (-product <= below).all()
+    if kind == "offset":  # the rounding of vectors that are not centred loses more than it does of those that are
+        assert gallery.lost < 1e-3 * (right - right.bfloat16()).norm(dim=1).max()
     if kind == "random":
         assert (found.double() - product).abs().max() > 0.01 * (above + below).max()
 
