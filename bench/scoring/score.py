@@ -16,7 +16,7 @@ from ..protocols.known_tests import load_tests
 from ..protocols.rows import Row
 from ..store.records import COLUMNS
 from .embedding_set import EmbeddingSet
-from .requests import check_scorers, groups_of_tests, recall_ks, wanted_metrics
+from .requests import check_scorers, groups_of_tests, is_wanted, recall_ks, wanted_metrics
 from .view import distribution_of, primary_of, view_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def score_set(
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
-        rows = [row for row in run_battery(view, load_tests(groups)) if row["confidence"] or row["metric"] in wanted]
+        rows = [row for row in run_battery(view, load_tests(groups)) if is_wanted(row["metric"], wanted)]
     except ValueError as error:
         raise BadInput(str(error)) from None
     values = {name: view.query_values(name) if ranked else {} for name in names}
