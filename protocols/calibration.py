@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -183,7 +184,7 @@ def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
             if before is not None and bool(fitted_to.any()):
                 probability = validation.once(
                     f"{variant} calibration of {name} under {scorer}",
-                    lambda fit=fit, before=before: fit(before[fitted_to], known[fitted_to]),
+                    partial(fit, before[fitted_to], known[fitted_to]),
                 )(now[counted])
                 error = expected_calibration_error(probability, right[counted])
                 brier = brier_score(probability, right[counted])
