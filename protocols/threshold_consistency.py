@@ -98,18 +98,20 @@ def class_rates(
     rows, places = torch.arange(len(labels)) if images is None else images, len(thresholds) + 1
     classes, of_images = torch.unique(labels[rows], return_inverse=True)
     label = torch.zeros(len(labels), dtype=torch.long).index_copy(0, rows, of_images)
-    counts = torch.zeros(2, len(classes) * places, dtype=torch.float64)
+    counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
     for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
         scores = scorer.matrix(block, rows).double().cpu()
         if not torch.isfinite(scores).all():
             raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
         # Number of thresholds that accept the pair.
         reached = torch.searchsorted(thresholds.double(), scores, right=True)
-        cell = label[block][:, None] * places + reached
-        same = label[block][:, None] == of_images[None, :]
-        for kind, pairs in enumerate((same & (block[:, None] != rows[None, :]), ~same)):
-            counts[kind] += torch.bincount(cell[pairs], minlength=counts.shape[1])
-    by_class = counts.view(2, len(classes), places)
+        of_block = label[block][:, None]
+        kind = (of_block != of_images[None, :]).long()
+        cell = (kind * len(classes) + of_block) * places + reached
+        itself = cell[block[:, None] == rows[None, :]]
+        counts += torch.bincount(cell.flatten(), minlength=len(counts))
+        counts -= torch.bincount(itself, minlength=len(counts))
+    by_class = counts.double().view(2, len(classes), places)
     accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / by_class.sum(2, keepdim=True)
     return accepted[0], 1.0 - accepted[1]
 
