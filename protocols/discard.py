@@ -19,7 +19,7 @@ from .declare import test
 from .embeddings import Embeddings
 from .rows import Row, row
 from .vectors import as_vectors
-from .verification import pair_scores, tpr_at_fpr, verification_pairs
+from .verification import pair_scores, verification_pairs
 
 LIMIT = 0.2
 """Largest share that is discarded in a partial area, by default."""
@@ -134,20 +134,30 @@ def discard_threshold_refit(
         >>> curve.fnmr.tolist()
         [0.5, 0.0]
     """
-    ordered = as_vectors(quality, quality)[0]
-    of_pair = pair_quality(quality, left, right).double()
-    values, sizes = np.unique(ordered, return_counts=True)
+    x, of_images = as_vectors(scores, scores)[0], as_vectors(quality, quality)[0]
+    order = np.argsort(-x, kind="stable")  # sorted once, not at each share
+    last_of_equal = np.flatnonzero(np.diff(x[order], append=-math.inf))
+    mated, of_pair = same.numpy()[order], pair_quality(quality, left, right).double().numpy()[order]
+    values, sizes = np.unique(of_images, return_counts=True)
     gone = np.cumsum(sizes)
     rates = []
     for fraction in fractions:
-        count = int(np.searchsorted(gone, fraction * len(ordered) + 1e-9, side="right"))
-        kept = of_pair > values[count - 1] if count else torch.ones_like(same)
-        both = bool(same[kept].any()) and not bool(same[kept].all())
-        rates.append(1.0 - tpr_at_fpr(scores[kept], same[kept], false_match_rate) if both else math.nan)
+        count = int(np.searchsorted(gone, fraction * len(of_images) + 1e-9, side="right"))
+        kept = of_pair > (values[count - 1] if count else -math.inf)
+        matches, false_matches = (np.cumsum(kept & kind)[last_of_equal] for kind in (mated, ~mated))
+        rates.append(_fnmr(matches, false_matches, false_match_rate))
     return DiscardCurve(
         torch.tensor(list(fractions), dtype=torch.float64),
         torch.tensor(rates, dtype=torch.float64),
     )
+
+
+def _fnmr(matches: np.ndarray, false_matches: np.ndarray, rate: float) -> float:
+    """Lowest false non-match rate at a bounded false match rate; both counted at descending thresholds."""
+    if not len(matches) or not matches[-1] or not false_matches[-1]:
+        return math.nan
+    allowed = false_matches / false_matches[-1] <= rate
+    return float(1.0 - matches[allowed].max(initial=0) / matches[-1])
 
 
 def fnmr_at(curve: DiscardCurve, fraction: float) -> float:

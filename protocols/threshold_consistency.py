@@ -98,21 +98,24 @@ def class_rates(
     rows, places = torch.arange(len(labels)) if images is None else images, len(thresholds) + 1
     classes, of_images = torch.unique(labels[rows], return_inverse=True)
     label = torch.zeros(len(labels), dtype=torch.long).index_copy(0, rows, of_images)
+    lowest = float(thresholds.min()) if len(thresholds) else math.inf
     counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
     for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
         scores = scorer.matrix(block, rows).double().cpu()
         if not torch.isfinite(scores).all():
             raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+        # Most pairs are of different classes, and few of these are accepted at all.
+        left, right = (scores >= lowest).nonzero(as_tuple=True)
+        left, right = (ends[block[left] != rows[right]] for ends in (left, right))
         # Number of thresholds that accept the pair.
-        reached = torch.searchsorted(thresholds.double(), scores, right=True)
-        of_block = label[block][:, None]
-        kind = (of_block != of_images[None, :]).long()
-        cell = (kind * len(classes) + of_block) * places + reached
-        itself = cell[block[:, None] == rows[None, :]]
-        counts += torch.bincount(cell.flatten(), minlength=len(counts))
-        counts -= torch.bincount(itself, minlength=len(counts))
+        reached = torch.searchsorted(thresholds.double(), scores[left, right], right=True)
+        first, second = label[block[left]], of_images[right]
+        cell = ((first != second) * len(classes) + first) * places + reached
+        counts += torch.bincount(cell, minlength=len(counts))
     by_class = counts.double().view(2, len(classes), places)
-    accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / by_class.sum(2, keepdim=True)
+    sizes = torch.bincount(of_images).double()
+    pairs = torch.stack([sizes * (sizes - 1), sizes * (len(rows) - sizes)])
+    accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / pairs[:, :, None]
     return accepted[0], 1.0 - accepted[1]
 
 
@@ -176,7 +179,7 @@ def sampled_images(labels: Tensor, ids: Sequence[str], seed: int, limit: int = L
     return chosen[of_class < of_class[limit]].sort().values if len(chosen) > limit else chosen.sort().values
 
 
-@test(group="threshold_consistency", per="own scorer")
+@test(group="threshold_consistency", per="own scorer", clean_only=True)
 def threshold_consistency(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Consistency of one threshold over classes (OPIS), for thresholds that accept 1 to 10 % of the negative pairs.
 

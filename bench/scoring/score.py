@@ -83,7 +83,8 @@ def score(
         is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
-            ``verification``, ``clustering`` (such as NMI), ``structure`` (such as spectral decay and uniformity), or
+            ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
+            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences), or
             single metrics such as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is
             chosen on half of the classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first.
