@@ -34,7 +34,20 @@ class Selection:
     reranked: bool = False
 
 
-GROUPS = ("retrieval", "verification", "reranked", "filter_out", "risk", "quality", "soft_labels", "ambiguity")
+GROUPS = (
+    "retrieval",
+    "verification",
+    "reranked",
+    "filter_out",
+    "risk",
+    "quality",
+    "soft_labels",
+    "ambiguity",
+    "discard",
+    "calibration",
+    "retrieval_sets",
+    "threshold_consistency",
+)
 """Groups of tests that every protocol runs; those that need what the embeddings do not have are left out."""
 
 

@@ -6,12 +6,18 @@ A calibration is fitted on the queries of a validation set, whose answers are kn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .confidence import fit_on_validation
+from .confidence_kinds import FITTED, kind_of
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
 from .vectors import as_vectors
 
 Calibration = Callable[[Tensor], Tensor]
@@ -142,3 +148,71 @@ def _shares(probability: Tensor, correct: Tensor) -> tuple[np.ndarray, np.ndarra
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"{name} must be in [0, 1]")
     return p, y
+
+
+FITS = {"isotonic": fit_isotonic, "platt": fit_platt}
+"""Ways to calibrate by their names in tables."""
+
+
+@test(group="calibration", per="own scorer", needs=("validation",))
+def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Calibration of "the top-1 answer is right": errors of probabilities that were fitted on validation classes.
+
+    Every confidence is turned into a probability by a fit on the clean images of validation classes, also if the test
+    images are corrupted. Judged are image confidences, retrieval confidences, and the logistic combinations with the
+    margin, whose weights come from the same images. Mean ranks are not judged: they depend on the other queries.
+
+    Args:
+        view: The embedded images, with those of validation classes.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``ece_top1``, the expected calibration error, or
+        ``brier_top1``, the Brier score), ``confidence``, ``variant`` (``isotonic`` or ``platt``) and ``value``. The
+        value is nan if no validation query has a positive, or a combination had nothing to be fitted to. There are no
+        rows if the validation classes were trained on.
+    """
+    validation = view.validation
+    if validation is None or view.validation_split != "val":
+        return
+    known = validation.query_values(scorer, (1,))["recall_at_1"]
+    right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
+    fitted_to, counted = ~known.isnan(), ~right.isnan()
+    for name, (before, now) in _confidences_of_both(view, validation, scorer).items():
+        for variant, fit in FITS.items():
+            error, brier = math.nan, math.nan
+            if before is not None and bool(fitted_to.any()):
+                probability = validation.once(
+                    f"{variant} calibration of {name} under {scorer}",
+                    partial(fit, before[fitted_to], known[fitted_to]),
+                )(now[counted])
+                error = expected_calibration_error(probability, right[counted])
+                brier = brier_score(probability, right[counted])
+            for metric, value in (("ece_top1", error), ("brier_top1", brier)):
+                yield row(
+                    metric,
+                    value,
+                    scorer=scorer,
+                    confidence=name,
+                    variant=variant,
+                    n_queries=int(counted.sum()),
+                    n_lone=int((~counted).sum()),
+                )
+
+
+def _confidences_of_both(
+    view: Embeddings, validation: Embeddings, scorer: str
+) -> dict[str, tuple[Tensor | None, Tensor]]:
+    """Confidences of validation and of test queries by name; None for a combination that was fitted to nothing."""
+    of_validation, of_test = (
+        {**each.confidences_of_queries(), **each.retrieval_confidences(scorer)} for each in (validation, view)
+    )
+    both: dict[str, tuple[Tensor | None, Tensor]] = {
+        name: (of_validation[name], now) for name, now in of_test.items() if name in of_validation
+    }
+    for name in [name for name in both if kind_of(name) == "image"]:
+        fit = fit_on_validation(view, scorer, name)
+        if fit is not None:
+            now = fit(of_test[name], of_test["margin"])
+            both[f"{name}{FITTED}"] = (fit(of_validation[name], of_validation["margin"]) if fit.found else None, now)
+    return both

@@ -291,15 +291,24 @@ def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tenso
     for name, confidence in view.confidences_of_queries().items():
         if kind_of(name) == "image":
             combined[f"{name}{COMBINED}"] = mean_rank(confidence, margin)
-            fit = _fit_on_validation(view, scorer, name)
+            fit = fit_on_validation(view, scorer, name)
             if fit is not None:
                 combined[f"{name}{FITTED}"] = fit(confidence, margin)
                 gaps |= set() if fit.found else {f"{name}{FITTED}"}
     return combined, gaps
 
 
-def _fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
-    """Combination of an image confidence and the margin that suits clean images of validation classes."""
+def fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
+    """Combination of an image confidence and the margin that suits clean images of validation classes.
+
+    Args:
+        view: The embedded images, with those of validation classes.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+        name: Name of the image confidence.
+
+    Returns:
+        None if there are no validation classes, they were trained on, or their images lack this confidence.
+    """
     validation = view.validation
     if validation is None or view.validation_split != "val" or name not in validation.confidences:
         return None

@@ -8,21 +8,27 @@ each time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .declare import test
+from .embeddings import Embeddings
+from .rows import Row, row
 from .vectors import as_vectors
-from .verification import tpr_at_fpr
+from .verification import pair_scores, verification_pairs
 
 LIMIT = 0.2
 """Largest share that is discarded in a partial area, by default."""
 
 FRACTIONS = tuple(i / 100 for i in range(21))
 """Shares of images that are discarded with a threshold chosen anew, by default."""
+
+SHOWN = (0.0, 0.1, 0.2)
+"""Shares discarded at which tables give the error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,20 +134,46 @@ def discard_threshold_refit(
         >>> curve.fnmr.tolist()
         [0.5, 0.0]
     """
-    ordered = as_vectors(quality, quality)[0]
-    of_pair = pair_quality(quality, left, right).double()
-    values, sizes = np.unique(ordered, return_counts=True)
+    x, of_images = as_vectors(scores, scores)[0], as_vectors(quality, quality)[0]
+    order = np.argsort(-x, kind="stable")  # sorted once, not at each share
+    last_of_equal = np.flatnonzero(np.diff(x[order], append=-math.inf))
+    mated, of_pair = same.numpy()[order], pair_quality(quality, left, right).double().numpy()[order]
+    values, sizes = np.unique(of_images, return_counts=True)
     gone = np.cumsum(sizes)
     rates = []
     for fraction in fractions:
-        count = int(np.searchsorted(gone, fraction * len(ordered) + 1e-9, side="right"))
-        kept = of_pair > values[count - 1] if count else torch.ones_like(same)
-        both = bool(same[kept].any()) and not bool(same[kept].all())
-        rates.append(1.0 - tpr_at_fpr(scores[kept], same[kept], false_match_rate) if both else math.nan)
+        count = int(np.searchsorted(gone, fraction * len(of_images) + 1e-9, side="right"))
+        kept = of_pair > (values[count - 1] if count else -math.inf)
+        matches, false_matches = (np.cumsum(kept & kind)[last_of_equal] for kind in (mated, ~mated))
+        rates.append(_fnmr(matches, false_matches, false_match_rate))
     return DiscardCurve(
         torch.tensor(list(fractions), dtype=torch.float64),
         torch.tensor(rates, dtype=torch.float64),
     )
+
+
+def _fnmr(matches: np.ndarray, false_matches: np.ndarray, rate: float) -> float:
+    """Lowest false non-match rate at a bounded false match rate; both counted at descending thresholds."""
+    if not len(matches) or not matches[-1] or not false_matches[-1]:
+        return math.nan
+    allowed = false_matches / false_matches[-1] <= rate
+    return float(1.0 - matches[allowed].max(initial=0) / matches[-1])
+
+
+def fnmr_at(curve: DiscardCurve, fraction: float) -> float:
+    """False non-match rate of a curve once at most some share is discarded; nan if the curve has no points.
+
+    Args:
+        curve: The curve.
+        fraction: Share discarded, in [0, 1].
+
+    Example:
+        >>> fnmr_at(DiscardCurve(torch.tensor([0.0, 0.25]), torch.tensor([0.5, 0.0])), 0.2)
+        0.5
+    """
+    # A billionth more: 0.07 * 100 is a little more than 7.
+    reached = int((curve.discarded <= fraction + 1e-9).sum())
+    return float(curve.fnmr[reached - 1]) if reached else math.nan
 
 
 def discard_area(curve: DiscardCurve, limit: float = LIMIT) -> float:
@@ -174,3 +206,64 @@ def discard_area(curve: DiscardCurve, limit: float = LIMIT) -> float:
     widths = np.diff(np.append(x[inside], limit))
     ideal = (y[0] ** 2 - max(0.0, y[0] - limit) ** 2) / 2
     return float(widths @ y[inside] - ideal)
+
+
+@test(group="discard", per="own scorer", needs=("confidences",))
+def discard(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Error versus discard characteristic (EDC) of every image confidence, taken as the quality of the image.
+
+    The pairs are those of verification. With ``threshold_fixed``, pairs of one class are discarded, by the smaller of
+    their two confidences; with ``threshold_refit``, images are, and the threshold is chosen anew for the false positive
+    rate of the options.
+
+    Args:
+        view: The embedded images, with their confidences (one of them random).
+        scorer: Name of the scorer (similarity of embeddings) of the pairs.
+
+    Yields:
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence``, ``variant`` (``threshold_fixed`` or
+        ``threshold_refit``) and ``value``. The metric is ``edc_fnmr``, the false non-match rate once the share
+        ``fraction`` is discarded, or ``edc_pauc``, the area up to a share of 0.2 minus that of the ideal
+        (:func:`discard_area`). ``n_queries`` is the number of pairs of one class. All values are nan if there are no
+        pairs of both kinds.
+    """
+    sizes = torch.unique(view.labels, return_counts=True)[1]
+    paired = len(sizes) > 1 and int(sizes.max()) > 1
+    mates = int(verification_pairs(view).same.sum()) if paired else 0
+    for name, confidence in view.confidences.items():
+        for variant, curve in _curves(view, scorer, confidence) if paired else _NO_CURVES:
+            for fraction in SHOWN:
+                yield row(
+                    "edc_fnmr",
+                    fnmr_at(curve, fraction),
+                    scorer=scorer,
+                    confidence=name,
+                    variant=variant,
+                    fraction=fraction,
+                    n_queries=mates,
+                )
+            area = discard_area(curve)
+            yield row("edc_pauc", area, scorer=scorer, confidence=name, variant=variant, n_queries=mates)
+
+
+_NOTHING = DiscardCurve(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
+_NO_CURVES = (("threshold_fixed", _NOTHING), ("threshold_refit", _NOTHING))
+
+
+def _curves(view: Embeddings, scorer: str, confidence: Tensor) -> tuple[tuple[str, DiscardCurve], ...]:
+    """Both forms of the curve, by the names of their variants."""
+    pairs, scores = verification_pairs(view), pair_scores(view, scorer)
+    mated = pairs.same.nonzero().squeeze(1)
+    quality = pair_quality(confidence, pairs.left[mated], pairs.right[mated])
+    refit = discard_threshold_refit(
+        scores,
+        pairs.same,
+        pairs.left,
+        pairs.right,
+        confidence,
+        false_match_rate=view.options.false_positive_rate,
+    )
+    return (
+        ("threshold_fixed", discard_threshold_fixed(scores[mated], quality)),
+        ("threshold_refit", refit),
+    )

@@ -23,6 +23,10 @@ BUILT_IN = {
     "quality": "quality",
     "soft_labels": "soft_labels",
     "ambiguity": "ambiguity",
+    "discard": "discard",
+    "calibration": "calibration",
+    "retrieval_sets": "retrieval_sets",
+    "threshold_consistency": "threshold_consistency",
 }
 """Module of every built-in group; tests run in this order."""
 

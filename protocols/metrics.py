@@ -29,13 +29,15 @@ class Metric:
             file of embeddings; if empty, the name of its group.
         better: ``higher`` or ``lower``; empty if neither is better.
         of: Subject of the metric: ``ranking`` (by a similarity), ``confidence``, or ``embeddings``. Metrics of a
-            confidence are computed whenever there is one, the others on request or by ``default``.
+            confidence are computed whenever there is one, unless they are ``on_request``; the others on request or by
+            ``default``.
         unit: ``share`` (printed in percent), ``correlation`` in [-1, 1], or a plain ``number``.
         low: Smallest possible value.
         high: Largest possible value.
         members: Names of the members of a family that are computed if none is named.
         source: Publication that defines it.
         default: Whether ``bench score`` computes it by default.
+        on_request: Whether ``bench score`` computes this metric of a confidence on request only.
         short: Heading in tables with little space; the title if empty.
         equivalence: Largest difference of two methods without practical meaning, by which verdicts call them
             equivalent; 0 if there is no such convention.
@@ -56,6 +58,7 @@ class Metric:
     members: tuple[str, ...] = ()
     source: str = ""
     default: bool = False
+    on_request: bool = False
     short: str = ""
     equivalence: float = 0.0
 
@@ -88,6 +91,14 @@ class Metric:
         pattern = re.sub(r"\\\{(\w+)\\\}", _placeholder, re.escape(self.name))
         match = re.fullmatch(pattern, name)
         return match and match.groupdict()
+
+    @property
+    def has_request(self) -> bool:
+        """True if the option ``--metrics`` of ``bench score`` takes the metric.
+
+        False for metrics of a confidence that are computed whenever there is one.
+        """
+        return self.of != "confidence" or self.on_request
 
     @property
     def sign(self) -> int:
@@ -190,6 +201,30 @@ _RANKED = (
         title="verification TPR",
         group="verification",
         source="largest true positive rate at a bounded false positive rate",
+    ),
+    Metric(
+        name="set_size_at_90",
+        title="size of sets for 90 %",
+        group="retrieval_sets",
+        better="lower",
+        unit="number",
+        high=float("inf"),
+        source="number of nearest images that are to contain a positive of 90 % of the queries (split conformal)",
+    ),
+    Metric(
+        name="set_coverage_at_90",
+        title="coverage of sets for 90 %",
+        group="retrieval_sets",
+        source="share of queries with a positive among these; what it lacks to 0.9 is the shortfall",
+    ),
+    Metric(
+        name="opis",
+        title="OPIS",
+        group="threshold_consistency",
+        better="lower",
+        unit="number",
+        high=0.25,
+        source="variance over classes of the utility of one threshold (Zhang et al. 2024)",
     ),
 )
 _DIRECTIONS = (
@@ -305,6 +340,43 @@ _CONFIDENCES = (
         of="confidence",
         source=_KIRCHHOF,
         equivalence=_ONE_POINT,
+    ),
+    Metric(
+        name="ece_top1",
+        title="ECE of the top-1",
+        group="calibration",
+        better="lower",
+        of="confidence",
+        source="expected calibration error of the probability that the answer is right, 15 bins (Naeini et al. 2015)",
+    ),
+    Metric(
+        name="brier_top1",
+        title="Brier score of the top-1",
+        group="calibration",
+        better="lower",
+        of="confidence",
+        source="mean squared error of the probability that the answer is right (Brier 1950)",
+    ),
+    Metric(
+        name="edc_fnmr",
+        title="FNMR after discarding",
+        group="discard",
+        better="lower",
+        of="confidence",
+        on_request=True,
+        source="false non-match rate of verification (Schlett et al. 2023; Terhoerst et al. 2020)",
+    ),
+    Metric(
+        name="edc_pauc",
+        title="EDC pAUC",
+        group="discard",
+        better="lower",
+        of="confidence",
+        unit="number",
+        low=-0.2,
+        high=0.2,
+        on_request=True,
+        source="area under it to a share of 0.2 minus that of the ideal (Schlett et al. 2023)",
     ),
     Metric(
         name="spearman_human_entropy",
@@ -453,7 +525,7 @@ def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
 def metric_requests() -> dict[str, tuple[str, ...]]:
     """Names of groups of related metrics that the option ``bench score --metrics`` takes, each with its metrics.
 
-    Metrics of a confidence are left out: they are computed whenever there is a confidence.
+    Metrics that are computed whenever there is a confidence are left out.
 
     Example:
         >>> metric_requests()["recall"], metric_requests()["clustering"]
@@ -461,7 +533,7 @@ def metric_requests() -> dict[str, tuple[str, ...]]:
     """
     requests: dict[str, tuple[str, ...]] = {}
     for metric in known_metrics().values():
-        if metric.of != "confidence":
+        if metric.has_request:
             name = metric.asked_as or metric.group
             requests[name] = (*requests.get(name, ()), *(metric.members or (metric.name,)))
     return requests
@@ -499,14 +571,14 @@ def metrics_page() -> str:
         "Every metric of the tidy table, made of the table in `protocols/metrics.py` by",
         "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent if",
         "the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a metric's own;",
-        "metrics of a confidence are computed whenever there is one. *Region*: two methods that differ by less are",
-        "practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
+        "those without a name there are computed whenever there is a confidence. *Region*: two methods that differ by",
+        "less are practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
         "",
         "| metric | title | of | better | unit | range | region | asked as | definition |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for metric in METRICS.values():
-        asked_as = "" if metric.of == "confidence" else f"`{metric.asked_as or metric.group}`"
+        asked_as = f"`{metric.asked_as or metric.group}`" if metric.has_request else ""
         bounds = f"[{metric.low:g}, {metric.high:g}]".replace("inf]", "inf)")
         region = f"{metric.equivalence:g}" if metric.equivalence else ""
         cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, region]

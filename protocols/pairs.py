@@ -82,6 +82,28 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
     return Pairs(both[:, 0], both[:, 1], same)
 
 
+def classes_in_random_order(labels: Tensor, ids: Sequence[str], seed: int) -> Tensor:
+    """Classes in a random order, int64 ``[C]``.
+
+    The draw of a class depends on the seed and the alphabetically first identity of its images, not on its number.
+
+    Args:
+        labels: Classes ``[N]``.
+        ids: Identities (permanent names) of the N images.
+        seed: Seed of the draw.
+
+    Example:
+        >>> sorted(classes_in_random_order(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0).tolist())
+        [0, 1]
+    """
+    least: dict[int, str] = {}
+    for label, name in zip(labels.tolist(), ids):
+        least[label] = min(name, least.get(label, name))
+    classes = sorted(least)
+    drawn = random_confidence([least[label] for label in classes], seed)
+    return torch.tensor(classes, dtype=torch.long)[drawn.argsort()]
+
+
 def class_halves(labels: Tensor, ids: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
     """Split the classes into two random halves.
 
@@ -99,11 +121,7 @@ def class_halves(labels: Tensor, ids: Sequence[str], seed: int) -> tuple[Tensor,
         >>> sorted(map(len, class_halves(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)))
         [1, 2]
     """
-    least: dict[int, str] = {}
-    for label, name in zip(labels.tolist(), ids):
-        least[label] = min(name, least.get(label, name))
-    classes = sorted(least)
-    drawn = random_confidence([least[label] for label in classes], seed)
-    first = torch.tensor(classes)[drawn.argsort()[: len(least) // 2]]
+    classes = classes_in_random_order(labels, ids, seed)
+    first = classes[: len(classes) // 2]
     inside = torch.isin(labels, first)
     return inside.nonzero().squeeze(1), (~inside).nonzero().squeeze(1)

@@ -108,8 +108,8 @@ class LogisticFit:
     """Weights of two confidences, standardised, by which they tell right from wrong answers of other queries.
 
     Attributes:
-        mean: Mean of each of the two, ``[2]``.
-        scale: Standard deviation of each, 1 if it is constant, ``[2]``.
+        mean: Mean of each of the two, ``[2]``; 0 if there was nothing to fit.
+        scale: Standard deviation of each, ``[2]``; 1 if it is constant or there was nothing to fit.
         weights: Weight of each, ``[2]``; 0 if there was nothing to fit.
         found: Whether there were right and wrong answers to fit to.
     """
@@ -132,11 +132,12 @@ class LogisticFit:
         counted = ~correct.isnan()
         x = torch.stack([first.double(), second.double()], 1)[counted]
         y = correct[counted].double()
+        if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
+            zeros = torch.zeros(2, dtype=torch.float64)
+            return cls(zeros, torch.ones_like(zeros), zeros, found=False)
         mean = x.mean(0)
         scale = x.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
-        if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
-            return cls(mean, scale, torch.zeros(2, dtype=torch.float64), found=False)
         from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
 
         both = ((x - mean) / scale).numpy()

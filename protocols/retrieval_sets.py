@@ -8,15 +8,18 @@ those queries: if both are one random query of random classes, say. Under a shif
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .controls import uniform_by_identity
+from .declare import test
+from .embeddings import Embeddings
 from .pairs import class_halves
-from .ranking import BLOCK_BYTES, TIE_TOLERANCE
+from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking
+from .rows import Row, row
 from .scorers import Scorer
 
 
@@ -89,6 +92,33 @@ def first_positive_ranks(
         before = (scores >= (best - TIE_TOLERANCE * scale)[:, None]) & other & ~same
         ranks[place] = (before.sum(1) + 1).double().masked_fill(~same.any(1), math.nan)
     return ranks
+
+
+def ranks_in(ranking: Ranking) -> Tensor:
+    """Rank of the first positive of every query (:func:`first_positive_ranks`) as far as a ranking tells it.
+
+    Args:
+        ranking: Nearest neighbours of the queries.
+
+    Returns:
+        Ranks, float64 ``[Q]``; nan for queries without a positive, infinite for those whose first one lies beyond the
+        depth of the ranking.
+
+    Example:
+        >>> from .ranking import rank
+        >>> from .scorers import ScoreMatrix
+        >>> scores = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
+        >>> ranks_in(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=1)).tolist()
+        [inf, 1.0, nan]
+    """
+    parts = []
+    for block in ranking.blocks():
+        first = block.group.gather(1, block.relevant.int().argmax(1, keepdim=True))
+        before = ((block.group <= first) & (block.neighbours >= 0) & ~block.relevant).sum(1)
+        tied_beyond = (first == block.group[:, -1:]).squeeze(1) * (block.beyond - block.beyond_relevant)
+        found = (before + tied_beyond + 1).double().masked_fill(~block.relevant.any(1), math.inf)
+        parts.append(found.masked_fill(block.positives == 0, math.nan))
+    return torch.cat(parts)
 
 
 def conformal_k(ranks: Tensor, *, coverage: float = 0.9) -> float:
@@ -183,3 +213,57 @@ def sets_of_classes(
     sizes = torch.bincount(label[second])
     share = float((covered[sizes > 0] / sizes[sizes > 0]).mean()) if len(second) else math.nan
     return RetrievalSets(k, share, min(k, float(items)), len(second), lone)
+
+
+@test(group="retrieval_sets", per="own scorer")
+def sets_of_nearest(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Size and coverage of retrieval sets that are to contain a positive of 90 % of the queries.
+
+    The number of images in a set is calibrated in two ways. ``calibrated_val``: on clean images of validation classes,
+    all of them queries; nothing is guaranteed for other classes, or for a gallery of another size, and the coverage
+    shows what is missing. ``calibrated_classes``: on half of the classes that are tested; the other half is covered as
+    promised if the classes are exchangeable.
+
+    Args:
+        view: The embedded images, with those of validation classes if there are any.
+        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
+
+    Yields:
+        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``set_size_at_90`` or ``set_coverage_at_90``),
+        ``value`` and ``variant``. There is no ``calibrated_val`` without validation classes, or if they were trained
+        on. The set is the whole gallery if there are too few queries to calibrate on.
+    """
+    rows = torch.arange(len(view))
+    queries = rows if view.queries is None else view.queries
+    gallery = rows if view.gallery is None else view.gallery
+    items = len(gallery) - int(torch.isin(queries, gallery).any())
+    ranks = _ranks(view, scorer)
+    found: dict[str, RetrievalSets] = {}
+    if view.validation is not None and view.validation_split == "val":
+        found["calibrated_val"] = retrieval_sets(conformal_k(_ranks(view.validation, scorer)), ranks, items)
+    found["calibrated_classes"] = sets_of_classes(
+        ranks,
+        view.labels[queries],
+        [view.ids[i] for i in queries.tolist()],
+        items=items,
+        seed=view.seed("retrieval sets"),
+    )
+    for variant, sets in found.items():
+        for metric, value in (("set_size_at_90", sets.size), ("set_coverage_at_90", sets.coverage)):
+            yield row(metric, value, scorer=scorer, variant=variant, n_queries=sets.n_queries, n_lone=sets.n_lone)
+
+
+def _ranks(view: Embeddings, scorer: str) -> Tensor:
+    """Rank of the first positive of every query: from the ranking, or from all scores if it lies beyond the depth."""
+
+    def compute() -> Tensor:
+        ranking = view.ranking(scorer)
+        ranks = ranks_in(ranking)
+        deeper = ranks.isinf()
+        if bool(deeper.any()):
+            ranks[deeper] = first_positive_ranks(
+                view.scorer(scorer), view.labels, queries=ranking.queries[deeper], gallery=view.gallery
+            )
+        return ranks
+
+    return view.once(f"ranks of first positives {scorer}", compute)

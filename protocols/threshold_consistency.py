@@ -7,17 +7,33 @@ Open-World Deep Metric Learning" (ICLR 2024, arXiv:2307.04047).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .controls import uniform_by_identity
+from .declare import test
+from .embeddings import Embeddings
+from .pairs import classes_in_random_order
 from .ranking import BLOCK_BYTES
+from .rows import Row, row
 from .scorers import Scorer
 from .vectors import as_vectors
+from .verification import pair_scores, verification_pairs
 
 ACCEPT_RATES = (0.01, 0.1)
 """False accept rates at the ends of the calibration range, by default."""
+
+STEPS = 100
+"""Steps of the threshold through the calibration range."""
+
+LIMIT = 1 << 13
+"""Largest number of images whose pairs are all scored; of more images, a random part is taken."""
+
+_EACH = 8
+"""Images that are taken of a class, if it has as many, before whole classes are left out."""
 
 
 def calibration_range(scores: Tensor, rates: tuple[float, float] = ACCEPT_RATES) -> tuple[float, float]:
@@ -46,7 +62,12 @@ def calibration_range(scores: Tensor, rates: tuple[float, float] = ACCEPT_RATES)
 
 
 def class_rates(
-    scorer: Scorer, labels: Tensor, thresholds: Tensor, *, block_bytes: int = BLOCK_BYTES
+    scorer: Scorer,
+    labels: Tensor,
+    thresholds: Tensor,
+    *,
+    images: Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
 ) -> tuple[Tensor, Tensor]:
     """Sensitivity and specificity of every class at some thresholds, over all pairs of an image of the class.
 
@@ -57,6 +78,7 @@ def class_rates(
         scorer: Similarity of images, given by their positions in ``labels``.
         labels: Classes of all images, ``[N]``.
         thresholds: Thresholds, ascending, ``[T]``.
+        images: Positions of the images that are compared, ``[M]``; all if None.
         block_bytes: Memory in bytes for the scores of the images that are compared at a time.
 
     Returns:
@@ -73,21 +95,27 @@ def class_rates(
         >>> sensitivity.tolist(), specificity.tolist()
         ([[1.0], [nan]], [[1.0], [1.0]])
     """
-    classes, label = torch.unique(labels, return_inverse=True)
-    rows, places = torch.arange(len(labels)), len(thresholds) + 1
-    counts = torch.zeros(2, len(classes) * places, dtype=torch.float64)
-    for block in rows.split(max(1, block_bytes // (40 * max(1, len(labels))))):
+    rows, places = torch.arange(len(labels)) if images is None else images, len(thresholds) + 1
+    classes, of_images = torch.unique(labels[rows], return_inverse=True)
+    label = torch.zeros(len(labels), dtype=torch.long).index_copy(0, rows, of_images)
+    lowest = float(thresholds.min()) if len(thresholds) else math.inf
+    counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
+    for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
         scores = scorer.matrix(block, rows).double().cpu()
         if not torch.isfinite(scores).all():
             raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+        # Most pairs are of different classes, and few of these are accepted at all.
+        left, right = (scores >= lowest).nonzero(as_tuple=True)
+        left, right = (ends[block[left] != rows[right]] for ends in (left, right))
         # Number of thresholds that accept the pair.
-        reached = torch.searchsorted(thresholds.double(), scores, right=True)
-        cell = label[block][:, None] * places + reached
-        same = label[block][:, None] == label[None, :]
-        for kind, pairs in enumerate((same & (block[:, None] != rows[None, :]), ~same)):
-            counts[kind] += torch.bincount(cell[pairs], minlength=counts.shape[1])
-    by_class = counts.view(2, len(classes), places)
-    accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / by_class.sum(2, keepdim=True)
+        reached = torch.searchsorted(thresholds.double(), scores[left, right], right=True)
+        first, second = label[block[left]], of_images[right]
+        cell = ((first != second) * len(classes) + first) * places + reached
+        counts += torch.bincount(cell, minlength=len(counts))
+    by_class = counts.double().view(2, len(classes), places)
+    sizes = torch.bincount(of_images).double()
+    pairs = torch.stack([sizes * (sizes - 1), sizes * (len(rows) - sizes)])
+    accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / pairs[:, :, None]
     return accepted[0], 1.0 - accepted[1]
 
 
@@ -119,3 +147,63 @@ def opis(sensitivity: Tensor, specificity: Tensor) -> float:
         return math.nan
     spread = (utility - utility.mean(0)).square().mean(0)
     return float(torch.trapezoid(spread) / (len(spread) - 1) if len(spread) > 1 else spread[0])
+
+
+def sampled_images(labels: Tensor, ids: Sequence[str], seed: int, limit: int = LIMIT) -> Tensor:
+    """Positions of at most ``limit`` images, ascending: all of them, or random ones of equally many a class.
+
+    If there are too many classes for eight images of each, random classes are left out.
+
+    Args:
+        labels: Classes of all images, ``[N]``.
+        ids: Identities (permanent names) of the images; the draws depend on them, not on the order of the images.
+        seed: Seed of the draws.
+        limit: Largest number of images, at least 8.
+
+    Example:
+        >>> len(sampled_images(torch.arange(100) // 20, [f"{i:02d}" for i in range(100)], seed=0, limit=50))
+        50
+    """
+    if len(labels) <= limit:
+        return torch.arange(len(labels))
+    classes = classes_in_random_order(labels, ids, seed)
+    number = torch.zeros(int(labels.max()) + 1, dtype=torch.long)
+    number[classes] = torch.arange(len(classes))
+    by_draw = uniform_by_identity(ids, seed, "threshold consistency").argsort()
+    order = by_draw[number[labels[by_draw]].argsort(stable=True)]
+    sizes = torch.bincount(number[labels])
+    place = torch.arange(len(order)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    chosen = order[place < max(_EACH, limit // len(classes))]
+    # Classes follow one another, so what fits is whole classes and a part of one, which is left out.
+    of_class = number[labels[chosen]]
+    return chosen[of_class < of_class[limit]].sort().values if len(chosen) > limit else chosen.sort().values
+
+
+@test(group="threshold_consistency", per="own scorer", clean_only=True)
+def threshold_consistency(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Consistency of one threshold over classes (OPIS), for thresholds that accept 1 to 10 % of the negative pairs.
+
+    The range comes from the negative pairs of verification. Rates of the classes are over all pairs of images; of more
+    than 8,192 images, over those of a random part (:func:`sampled_images`).
+
+    Args:
+        view: The embedded images.
+        scorer: Name of the scorer (similarity of embeddings) of the pairs.
+
+    Yields:
+        A row (:class:`~bench.protocols.rows.Row`) with the metric ``opis`` and its ``value``; ``n_queries`` is the
+        number of images. The value is nan if fewer than two classes have two images.
+    """
+    images = view.once(
+        "images of threshold consistency",
+        lambda: sampled_images(view.labels, view.ids, view.seed("threshold consistency")),
+        shared=True,
+    )
+    value = math.nan
+    sizes = torch.unique(view.labels, return_counts=True)[1]
+    if int((sizes > 1).sum()) > 1:
+        scores = pair_scores(view, scorer)
+        low, high = calibration_range(scores[~verification_pairs(view).same])
+        thresholds = torch.linspace(low, high, STEPS + 1, dtype=torch.float64)
+        value = opis(*class_rates(view.scorer(scorer), view.labels, thresholds, images=images))
+    yield row("opis", value, scorer=scorer, n_queries=len(images))

@@ -252,12 +252,29 @@ def verification_rows(
         yield row("verification_tpr_at_fpr", rate, variant=f"nearest_fpr={false_positive_rate:g}", **common)
 
 
-def _pairs(view: Embeddings) -> Pairs:
+def verification_pairs(view: Embeddings) -> Pairs:
+    """Sampled pairs of images, drawn once for all tests.
+
+    Args:
+        view: The embedded images.
+
+    Raises:
+        ValueError: If there is only one class, or no class has two images.
+    """
     return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs")), shared=True)
 
 
-def _pair_scores(view: Embeddings, scorer: str) -> Tensor:
-    pairs = _pairs(view)
+def pair_scores(view: Embeddings, scorer: str) -> Tensor:
+    """Scores of the sampled pairs, float64 ``[P]``, computed once for all tests.
+
+    Args:
+        view: The embedded images.
+        scorer: Name of the scorer (similarity of embeddings).
+
+    Raises:
+        ValueError: If there is only one class, or no class has two images.
+    """
+    pairs = verification_pairs(view)
     return view.once(f"pair scores {scorer}", lambda: view.scorer(scorer).pairs(pairs.left, pairs.right))
 
 
@@ -279,10 +296,10 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     """
     validation = view.validation
     yield from verification_rows(
-        _pair_scores(view, scorer),
-        _pairs(view).same,
-        None if validation is None else _pair_scores(validation, scorer),
-        None if validation is None else _pairs(validation).same,
+        pair_scores(view, scorer),
+        verification_pairs(view).same,
+        None if validation is None else pair_scores(validation, scorer),
+        None if validation is None else verification_pairs(validation).same,
         scorer=scorer,
         false_positive_rate=view.options.false_positive_rate,
         nearest_roc_point=view.options.nearest_roc_point,

@@ -141,6 +141,7 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         )
     _print_metrics(list(scored), frame, comparison, console)
     _print_confidences(scored, frame, console)
+    _print_requested(scored, frame, console)
 
 
 def _percent(value: float, digits: int = 2, sign: str = "") -> str:
@@ -262,6 +263,30 @@ def _print_quality(frame: pd.DataFrame, console: Console) -> None:
         console.print(plain(text))
 
 
+def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
+    """Metrics of confidences that are computed on request, such as error versus discard characteristics."""
+    declared = {name: find_metric(name) for name in frame["metric"].unique()}
+    rows = frame[frame["metric"].isin([name for name, metric in declared.items() if metric and metric.on_request])]
+    if rows.empty:
+        return
+    scorer = rows["scorer"].iloc[0]
+    rows = rows[rows["scorer"] == scorer]
+    columns = list(dict.fromkeys(zip(rows["metric"], rows["fraction"].fillna(-1.0))))
+    table = new_table(f"Confidence, scored by {scorer}")
+    for title in (*(["file"] if len(scored) > 1 else []), "confidence", "variant"):
+        table.add_column(title, no_wrap=True)
+    for metric, fraction in columns:
+        title = title_of(metric) if fraction < 0 else f"{title_of(metric)} {100 * fraction:.0f} %"
+        table.add_column(title, justify="right")
+    for keys, group in rows.groupby(["method", "confidence", "variant"], sort=False):
+        name, confidence, variant = map(str, keys)
+        values = dict(zip(zip(group["metric"], group["fraction"].fillna(-1.0)), group["value"]))
+        texts = [*([name] if len(scored) > 1 else []), confidence, variant.replace("_", " ")]
+        texts += [_value(metric, values[metric, fraction]) for metric, fraction in columns]
+        table.add_row(*map(plain, texts))
+    console.print(table)
+
+
 def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
     whole = frame[
         (frame["method"] == name)
@@ -281,7 +306,8 @@ def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
 def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the points of filter-out curves and risk-coverage curves of scored files of embeddings.
 
-    A filter-out curve shows a metric as the least confident images are removed. A risk-coverage curve, of at most 100
+    A filter-out curve shows a metric as the least confident images are removed; so does an error versus discard
+    characteristic (``edc_fnmr``), if it was asked for. A risk-coverage curve, of at most 100
     points, shows the error of Recall@1 among the most confident queries.
 
     Args:

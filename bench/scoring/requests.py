@@ -34,7 +34,7 @@ def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
     for name in (metrics,) if isinstance(metrics, str) else metrics:
         for member in sorted(singles) if name == "all" else requests.get(name, (name,)):
             metric = find_metric(member)
-            if metric is None or metric.of == "confidence":
+            if metric is None or not metric.has_request:
                 raise BadInput(str(UnknownName("metric", member, {*requests, *singles, "all"})))
             wanted[member] = metric
     if not wanted:
@@ -56,17 +56,34 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
     """Names of the groups of tests (functions that compute metrics) that the wanted metrics need.
 
-    All groups that judge confidences are added; their tests give no values for a set without a confidence.
+    All groups that judge confidences, but those on request, are added; their tests give no values for a set without a
+    confidence.
 
     Args:
         wanted: Metrics by name, from :func:`wanted_metrics`.
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
-        ['ambiguity', 'clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
+        ['ambiguity', 'calibration', 'clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
     """
-    of_confidences = {metric.group for metric in known_metrics().values() if metric.of == "confidence"}
+    of_confidences = {metric.group for metric in known_metrics().values() if not metric.has_request}
     return of_confidences | {metric.group for metric in wanted.values()}
+
+
+def is_wanted(name: str, wanted: dict[str, Metric]) -> bool:
+    """Check if a metric is wanted by name, or is computed whenever there is a confidence.
+
+    Args:
+        name: Full name of a metric, such as ``recall_at_4``.
+        wanted: Metrics by name, from :func:`wanted_metrics`.
+
+    Example:
+        >>> wanted = wanted_metrics(["edc_pauc"])
+        >>> is_wanted("edc_pauc", wanted), is_wanted("edc_fnmr", wanted), is_wanted("aurc", wanted)
+        (True, False, True)
+    """
+    metric = find_metric(name)
+    return name in wanted or metric is None or not metric.has_request
 
 
 def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:

@@ -16,7 +16,7 @@ from ..protocols.known_tests import load_tests
 from ..protocols.rows import Row
 from ..store.records import COLUMNS
 from .embedding_set import EmbeddingSet
-from .requests import check_scorers, groups_of_tests, recall_ks, wanted_metrics
+from .requests import check_scorers, groups_of_tests, is_wanted, recall_ks, wanted_metrics
 from .view import distribution_of, primary_of, view_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def score(
         is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
-            ``verification``, ``clustering`` (such as NMI), ``structure`` (such as spectral decay and uniformity), or
+            ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
+            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences), or
             single metrics such as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is
             chosen on half of the classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first.
@@ -155,7 +156,7 @@ def score_set(
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
-        rows = [row for row in run_battery(view, load_tests(groups)) if row["confidence"] or row["metric"] in wanted]
+        rows = [row for row in run_battery(view, load_tests(groups)) if is_wanted(row["metric"], wanted)]
     except ValueError as error:
         raise BadInput(str(error)) from None
     values = {name: view.query_values(name) if ranked else {} for name in names}

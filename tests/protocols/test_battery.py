@@ -125,7 +125,7 @@ def test_one_ranking_serves_every_test():
         return _Counting(x @ x.T, "cosine", asked)
 
     view = _view(scorers={"cosine": make}, candidates=None)
-    run_battery(view, load_tests(["retrieval", "verification", "filter_out", "risk"]))
+    run_battery(view, load_tests(["retrieval", "verification", "filter_out", "risk", "discard", "retrieval_sets"]))
     assert made == [1]
     assert asked[0] == sum(asked) == len(view)
 
@@ -256,7 +256,8 @@ def test_help_on_metrics_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == (
-        "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, clustering, structure, all,"
-        " single ones such as recall_at_16 or nmi, or groups of tests of plug-ins."
+        "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, retrieval_sets,"
+        " threshold_consistency, clustering, structure, discard, all, single ones such as recall_at_16 or nmi, or"
+        " groups of tests of plug-ins."
         " Default: recall,map_at_r,r_precision."
     )

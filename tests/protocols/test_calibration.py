@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from bench.protocols.battery import run_battery
 from bench.protocols.calibration import brier_score, expected_calibration_error, fit_isotonic, fit_platt
+from bench.protocols.embeddings import Embeddings
+from bench.protocols.known_tests import load_tests
+from bench.protocols.retrieval_confidence import LogisticFit
+from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -122,3 +127,77 @@ def test_scores_of_probabilities_without_queries_and_out_of_range():
             score(torch.tensor([1.5]), torch.ones(1))
         with pytest.raises(ValueError, match="answers must be in"):
             score(torch.ones(1), torch.tensor([-1.0]))
+
+
+def _images(seed, labels, **changes):
+    """Images of which the noisier ones have a lower ``norm``."""
+    g = torch.Generator().manual_seed(seed)
+    noise = torch.rand(len(labels), generator=g, dtype=torch.float64)
+    x = torch.eye(9, dtype=torch.float64)[labels] + noise[:, None] * torch.randn(len(labels), 9, generator=g)
+    given = {
+        "labels": labels,
+        "ids": tuple(f"{seed} {i:03d}" for i in range(len(labels))),
+        "scorers": {"l2": lambda: ScoreMatrix(-torch.cdist(x, x), "l2")},
+        "own_scorers": ("l2",),
+        "confidences": {"norm": -noise, "random": torch.rand(len(labels), generator=g)},
+    }
+    return Embeddings(**(given | changes))
+
+
+def _rows(view):
+    rows = run_battery(view, load_tests(["calibration"]))
+    return {(row["metric"], row["confidence"], row["variant"]): row for row in rows}
+
+
+def test_rows_are_errors_of_fits_to_validation_answers():
+    validation = _images(1, torch.arange(80) // 10)
+    view = _images(2, torch.cat([torch.arange(60) // 12, torch.tensor([8])]), validation=validation)
+    rows = _rows(view)
+    names = {"norm", "random", "top1_score", "margin", "agreement", "spread", "norm+margin_fitted"}
+    assert {name for _, name, _ in rows} == names
+    assert len(rows) == 2 * 2 * len(names)
+    answers, values = [], []
+    for each in (validation, view):
+        scores = each.scorers["l2"]().scores.clone().fill_diagonal_(-math.inf)
+        right = (each.labels[scores.argmax(1)] == each.labels).double()
+        right[60:] = math.nan if each is view else right[60:]
+        rival = scores.masked_fill(each.labels[scores.argmax(1)][:, None] == each.labels, -math.inf).amax(1)
+        answers.append(right)
+        values.append({**each.confidences, "top1_score": scores.amax(1), "margin": scores.amax(1) - rival})
+    fit = LogisticFit.of(values[0]["norm"], values[0]["margin"], answers[0])
+    for each in values:
+        each["norm+margin_fitted"] = fit(each["norm"], each["margin"])
+    right = answers[1][:60]
+    assert 0 < right.mean() < 1
+    for name in ("norm", "random", "top1_score", "margin", "norm+margin_fitted"):
+        for variant, calibrate in (("isotonic", fit_isotonic), ("platt", fit_platt)):
+            p = calibrate(values[0][name].double(), answers[0])(values[1][name][:60])
+            ece, brier = rows["ece_top1", name, variant], rows["brier_top1", name, variant]
+            assert ece["value"] == pytest.approx(expected_calibration_error(p, right), abs=1e-6), name
+            assert brier["value"] == pytest.approx((p - right).square().mean().item(), abs=1e-6), name
+            assert (ece["n_queries"], ece["n_lone"]) == (60, 1)
+
+
+def test_corrupted_images_are_judged_by_the_fit_to_clean_validation_images():
+    validation = _images(1, torch.arange(80) // 10)
+    view = _images(3, torch.arange(60) // 12, validation=validation, clean=False)
+    assert _rows(view)["brier_top1", "norm", "platt"]["value"] > 0
+
+
+def test_validation_classes_that_are_missing_or_were_trained_on_calibrate_nothing():
+    labels = torch.arange(20) // 5
+    assert _rows(_images(2, labels)) == {}
+    assert _rows(_images(2, labels, validation=_images(1, labels), validation_split="train")) == {}
+
+
+def test_without_validation_answers_or_a_fit_there_is_no_value():
+    labels = torch.arange(20) // 5
+    lone = _rows(_images(2, labels, validation=_images(1, torch.arange(9))))
+    assert all(math.isnan(row["value"]) for row in lone.values())
+    one = _rows(_images(2, labels, validation=_images(1, torch.zeros(9, dtype=torch.long))))  # all answers are right
+    for (metric, name, variant), row in one.items():
+        assert math.isnan(row["value"]) == (name == "norm+margin_fitted"), (metric, name, variant)
+    # One class on both sides, and a constant confidence: the answer is known to be right.
+    alone, flat = torch.zeros(9, dtype=torch.long), {"norm": torch.ones(9)}
+    sure = _rows(_images(2, alone, confidences=flat, validation=_images(1, alone, confidences=flat)))
+    assert sure["ece_top1", "norm", "isotonic"]["value"] == 0.0

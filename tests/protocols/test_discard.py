@@ -6,13 +6,20 @@ import math
 import numpy as np
 import pytest
 import torch
+from bench.protocols.battery import run_battery
 from bench.protocols.discard import (
+    FRACTIONS,
     DiscardCurve,
     discard_area,
     discard_threshold_fixed,
     discard_threshold_refit,
+    fnmr_at,
     pair_quality,
 )
+from bench.protocols.embeddings import Embeddings, Options
+from bench.protocols.known_tests import load_tests
+from bench.protocols.pairs import sample_pairs
+from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
@@ -154,3 +161,72 @@ def test_values_that_are_not_finite_and_limits_out_of_range_are_refused():
     for limit in (0.0, 1.5):
         with pytest.raises(ValueError, match=r"limit must be in \(0, 1\]"):
             discard_area(curve, limit)
+
+
+def _view(labels, confidences, **changes):
+    g = torch.Generator().manual_seed(3)
+    x = torch.eye(6, dtype=torch.float64)[labels] + torch.randn(len(labels), 6, generator=g, dtype=torch.float64)
+    given = {
+        "labels": labels,
+        "ids": tuple(f"{i:02d}" for i in range(len(labels))),
+        "scorers": {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
+        "own_scorers": ("cosine",),
+        "confidences": confidences,
+        "seed": lambda purpose: len(purpose),
+    }
+    return Embeddings(**(given | changes)), x @ x.T
+
+
+def _rows(view):
+    rows = run_battery(view, load_tests(["discard"]))
+    return {(row["metric"], row["confidence"], row["variant"], row["fraction"]): row["value"] for row in rows}
+
+
+def test_rows_are_those_of_the_pairs_of_verification():
+    labels, g = torch.arange(60) // 10, torch.Generator().manual_seed(1)
+    own = torch.randint(8, (60,), generator=g).double()
+    view, scores = _view(labels, {"method": own, "random": torch.ones(60)}, options=Options(false_positive_rate=0.05))
+    rows = _rows(view)
+    assert len(rows) == 2 * 2 * 4
+    pairs = sample_pairs(labels, view.ids, len("pairs"))
+    every = [*zip(scores[pairs.left, pairs.right].tolist(), pairs.left.tolist(), pairs.right.tolist())]
+    mated = [(score, min(own[a].item(), own[b].item())) for score, a, b in every[:60]]
+    threshold = np.quantile([score for score, _ in mated], 0.05)
+    assert pairs.same.tolist() == [True] * 60 + [False] * 60
+    for fraction in (0.0, 0.1, 0.2):
+        # Fixed threshold: whole groups of pairs of the lowest quality.
+        least = next(q for q in range(8) if sum(quality <= q for _, quality in mated) > fraction * 60 + 1e-9)
+        kept = [score for score, quality in mated if quality >= least]
+        expected = sum(score < threshold for score in kept) / len(kept)
+        assert rows["edc_fnmr", "method", "threshold_fixed", fraction] == pytest.approx(expected, abs=1e-12)
+        # Threshold chosen anew: whole groups of images.
+        least = next(q for q in range(8) if int((own <= q).sum()) > fraction * 60 + 1e-9)
+        left = [(score, i < 60) for i, (score, a, b) in enumerate(every) if min(own[a], own[b]) >= least]
+        mates, others = ([score for score, same in left if same is kind] for kind in (True, False))
+        allowed = [t for t, _ in left if sum(score >= t for score in others) / len(others) <= 0.05]
+        expected = sum(score < min(allowed) for score in mates) / len(mates)
+        assert rows["edc_fnmr", "method", "threshold_refit", fraction] == pytest.approx(expected, abs=1e-12)
+    quality = torch.tensor([quality for _, quality in mated])
+    fixed = discard_threshold_fixed(torch.tensor([score for score, _ in mated]), quality)
+    refit = discard_threshold_refit(
+        torch.tensor([score for score, *_ in every]), pairs.same, pairs.left, pairs.right, own, false_match_rate=0.05
+    )
+    assert rows["edc_pauc", "method", "threshold_fixed", None] == pytest.approx(discard_area(fixed), abs=1e-12)
+    assert rows["edc_pauc", "method", "threshold_refit", None] == pytest.approx(discard_area(refit), abs=1e-12)
+    # A constant confidence discards nothing.
+    for variant in ("threshold_fixed", "threshold_refit"):
+        assert len({rows["edc_fnmr", "random", variant, fraction] for fraction in (0.0, 0.1, 0.2)}) == 1
+
+
+def test_rates_are_read_off_the_curve():
+    curve = DiscardCurve(torch.tensor(FRACTIONS), torch.arange(21.0))
+    assert [fnmr_at(curve, x) for x in (0.0, 0.07, 0.075, 0.2, 0.9)] == [0.0, 7.0, 7.0, 20.0, 20.0]
+    assert math.isnan(fnmr_at(DiscardCurve(torch.zeros(0), torch.zeros(0)), 0.1))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]], ids=["one class", "no class of two"])
+def test_images_without_pairs_of_both_kinds_have_no_rates(labels):
+    view, _ = _view(torch.tensor(labels), {"norm": torch.ones(3)})
+    rows = _rows(view)
+    assert len(rows) == 8
+    assert all(math.isnan(value) for value in rows.values())

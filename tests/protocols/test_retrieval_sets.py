@@ -6,9 +6,18 @@ import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
+from bench.protocols.battery import run_battery
+from bench.protocols.embeddings import Embeddings
+from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import rank
-from bench.protocols.retrieval_sets import conformal_k, first_positive_ranks, retrieval_sets, sets_of_classes
+from bench.protocols.retrieval_sets import (
+    conformal_k,
+    first_positive_ranks,
+    ranks_in,
+    retrieval_sets,
+    sets_of_classes,
+)
 from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,3 +181,82 @@ def test_too_few_queries_take_the_whole_gallery():
         sets = sets_of_classes(ranks, torch.arange(3), ["a", "b", "c"], items=2, seed=0)
         assert (sets.k, sets.size) == (math.inf, 2.0)
         assert math.isnan(sets.coverage) or sets.coverage == 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 12), st.sampled_from([2, 5, 1000]), st.booleans(), st.integers(1, 12))
+def test_a_ranking_tells_the_ranks_as_far_as_it_reaches(seed, count, levels, apart, depth):
+    g = torch.Generator().manual_seed(seed)
+    scorer = ScoreMatrix(torch.randint(levels, (count, count), generator=g).double())
+    labels = torch.randint(3, (count,), generator=g)
+    roles = {"queries": torch.arange(count - 1), "gallery": torch.arange(1, count)} if apart and count > 2 else {}
+    ranking = rank(scorer, labels, depth=depth, **roles)
+    expected = first_positive_ranks(scorer, labels, **roles)
+    found = ranks_in(ranking)
+    assert torch.equal(found.isnan(), expected.isnan())
+    known = found.isfinite()
+    assert torch.equal(found[known], expected[known])
+    assert bool((expected[found.isinf()] > ranking.depth).all())
+
+
+def _embeddings(seed, labels, **changes):
+    """Images of which some have their first positive far beyond the depth of a ranking."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(labels), 3, generator=g, dtype=torch.float64)
+    given = {
+        "labels": labels,
+        "ids": tuple(f"{seed} {i:03d}" for i in range(len(labels))),
+        "scorers": {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
+        "own_scorers": ("cosine",),
+        "seed": lambda purpose: len(purpose),
+    }
+    return Embeddings(**(given | changes)), ScoreMatrix(x @ x.T)
+
+
+def _values(view):
+    rows = run_battery(view, load_tests(["retrieval_sets"]))
+    return {(row["metric"], row["variant"]): row for row in rows}
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["all", "queries and gallery"])
+def test_rows_are_the_sets_of_validation_and_of_classes(apart):
+    labels = torch.cat([torch.arange(120) // 3, torch.tensor([99])])
+    roles = {"queries": torch.arange(0, 121, 3), "gallery": torch.arange(1, 121)} if apart else {}
+    validation, of_validation = _embeddings(1, torch.arange(60) // 4)
+    view, scorer = _embeddings(2, labels, validation=validation, **roles)
+    rows = _values(view)
+    ranks = first_positive_ranks(scorer, labels, **roles)
+    assert ranks.nan_to_num().max() > view.ranking("cosine").depth
+    queries = roles.get("queries", torch.arange(121))
+    items = 120
+    k = conformal_k(first_positive_ranks(of_validation, validation.labels))
+    counted = [rank for rank in ranks.tolist() if not math.isnan(rank)]
+    size, coverage = (rows[f"set_{what}_at_90", "calibrated_val"] for what in ("size", "coverage"))
+    assert size["value"] == min(k, items)
+    assert coverage["value"] == pytest.approx(sum(rank <= k for rank in counted) / len(counted))
+    assert (size["n_queries"], size["n_lone"]) == (len(counted), 1)
+    of_classes = sets_of_classes(
+        ranks, labels[queries], [view.ids[i] for i in queries], items=items, seed=len("retrieval sets")
+    )
+    size, coverage = (rows[f"set_{what}_at_90", "calibrated_classes"] for what in ("size", "coverage"))
+    assert (size["value"], coverage["value"]) == (of_classes.size, of_classes.coverage)
+    assert size["n_queries"] == of_classes.n_queries
+    assert 1 < size["value"] < items
+
+
+def test_validation_classes_that_are_missing_or_were_trained_on_calibrate_nothing():
+    labels = torch.arange(60) // 3
+    validation, _ = _embeddings(1, labels)
+    for changes in ({}, {"validation": validation, "validation_split": "train"}):
+        view, _ = _embeddings(2, labels, **changes)
+        assert {variant for _, variant in _values(view)} == {"calibrated_classes"}
+
+
+@pytest.mark.parametrize("labels", [[0] * 4, [0, 1, 2, 3]], ids=["one class", "no positives"])
+def test_rows_of_one_class_and_of_lone_queries(labels):
+    validation, _ = _embeddings(1, torch.tensor(labels))
+    rows = _values(_embeddings(2, torch.tensor(labels), validation=validation)[0])
+    for variant in ("calibrated_val", "calibrated_classes"):
+        assert rows["set_size_at_90", variant]["value"] == 3.0  # too few queries: the whole gallery
+        coverage = rows["set_coverage_at_90", variant]["value"]
+        assert coverage == 1.0 if len(set(labels)) == 1 else math.isnan(coverage)

@@ -2,10 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from bench.protocols.battery import run_battery
+from bench.protocols.embeddings import Embeddings
+from bench.protocols.known_tests import load_tests
+from bench.protocols.pairs import sample_pairs
 from bench.protocols.scorers import ScoreMatrix
-from bench.protocols.threshold_consistency import calibration_range, class_rates, opis
+from bench.protocols.threshold_consistency import calibration_range, class_rates, opis, sampled_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,3 +104,70 @@ def test_without_two_classes_of_pairs_there_is_no_score():
     assert opis(*class_rates(ScoreMatrix(torch.ones(6, 6)), labels, torch.linspace(low, high, 3))) == 0.0
     with pytest.raises(ValueError, match="not finite"):
         class_rates(ScoreMatrix(torch.full((2, 2), math.inf)), torch.arange(2), thresholds)
+
+
+def _view(labels, seed=0, levels=None):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.eye(8, dtype=torch.float64)[labels % 8] + torch.randn(len(labels), 8, generator=g, dtype=torch.float64)
+    scores = torch.ones(len(labels), len(labels)).double() if levels == 1 else x @ x.T
+    return scores, Embeddings(
+        labels=labels,
+        ids=tuple(f"{i:03d}" for i in range(len(labels))),
+        scorers={"cosine": lambda: ScoreMatrix(scores, "cosine")},
+        own_scorers=("cosine",),
+        seed=lambda purpose: len(purpose),
+    )
+
+
+def _row(view):
+    (row,) = run_battery(view, load_tests(["threshold_consistency"]))
+    return row
+
+
+def test_the_row_is_the_score_over_the_range_of_the_negative_pairs():
+    labels = torch.cat([torch.arange(40) // 8, torch.tensor([7])])
+    scores, view = _view(labels)
+    pairs = sample_pairs(labels, view.ids, len("pairs"))
+    negative = sorted(scores[a, b].item() for a, b, same in zip(pairs.left, pairs.right, pairs.same) if not same)
+    thresholds = np.linspace(*np.quantile(negative, [0.9, 0.99]), 101)
+    row = _row(view)
+    assert row["value"] == pytest.approx(_loop(scores.tolist(), labels.tolist(), thresholds.tolist()), abs=1e-12)
+    assert row["n_queries"] == 41
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0, 0, 1]], ids=["one class", "lone", "one pair"])
+def test_the_row_has_no_value_without_two_classes_of_two(labels):
+    assert math.isnan(_row(_view(torch.tensor(labels))[1])["value"])
+
+
+def test_a_constant_score_is_consistent():
+    assert _row(_view(torch.arange(12) // 3, levels=1)[1])["value"] == 0.0
+
+
+def test_of_many_images_random_classes_and_images_are_taken():
+    many = torch.arange(400) // 4  # 100 classes of 4: whole classes
+    ids = [f"{i:03d}" for i in range(400)]
+    kept = sampled_images(many, ids, seed=0, limit=42)
+    assert len(kept) == 40
+    assert torch.equal(torch.unique(many[kept], return_counts=True)[1], torch.full((10,), 4))
+    large = torch.tensor([0] * 300 + [1] * 80 + [2] * 20)  # 3 classes: equally many of each
+    taken = sampled_images(large, ids, seed=0, limit=90)
+    assert torch.bincount(large[taken]).tolist() == [30, 30, 20]
+    for labels, chosen, limit in ((many, kept, 42), (large, taken, 90)):
+        assert torch.equal(chosen, chosen.unique())
+        assert not torch.equal(chosen, sampled_images(labels, ids, seed=1, limit=limit))
+        # Neither the order of the images nor the numbers of the classes matter.
+        mixed = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+        again = sampled_images(500 - labels[mixed], [ids[i] for i in mixed], seed=0, limit=limit)
+        assert sorted(mixed[again].tolist()) == chosen.tolist()
+    assert torch.equal(sampled_images(many, ids, seed=0, limit=400), torch.arange(400))
+
+
+def test_rates_of_some_images_are_those_of_a_set_of_them_alone():
+    labels = torch.arange(30) // 5
+    scores, _ = _view(labels)
+    some, thresholds = torch.tensor([1, 2, 3, 7, 8, 20, 21, 29]), torch.linspace(-2, 2, 5)
+    got = class_rates(ScoreMatrix(scores), labels, thresholds, images=some)
+    expected = class_rates(ScoreMatrix(scores[some][:, some]), labels[some], thresholds)
+    for rates, of_set in zip(got, expected):
+        assert torch.equal(rates.nan_to_num(9.0), of_set.nan_to_num(9.0))

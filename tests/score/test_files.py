@@ -75,6 +75,21 @@ def test_the_real_command_prints_a_table(arrays, tmp_path):
         assert text in done.stdout
 
 
+def test_errors_versus_discard_are_printed_and_written_on_request(arrays, bench, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    code, out, _ = bench("score", "mine.npz", "--metrics", "discard", "--out", "out")
+    lines = [line.split() for line in out.splitlines() if "threshold refit" in line]
+    assert (code, {line[0] for line in lines}) == (0, {"given", "norm", "random"})
+    frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
+    given = frame[(frame["confidence"] == "given") & (frame["variant"] == "threshold_refit")]
+    values = dict(zip(zip(given["metric"], given["fraction"]), given["value"].astype(float)))
+    printed = next(line for line in lines if line[0] == "given")[-4:]
+    rates = [f"{100 * values['edc_fnmr', share]:.2f}" for share in ("0.0", "0.1", "0.2")]
+    assert printed == [*rates, f"{values['edc_pauc', '']:.4f}"]
+    curves = pd.read_csv(tmp_path / "out" / "curves.csv")
+    assert sorted(set(curves[curves["curve"] == "edc_fnmr"]["x"])) == [0.0, 0.1, 0.2]
+
+
 def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_path):
     bare = {name: arrays[name] for name in ("embeddings", "labels")}
     np.savez(tmp_path / "bare.npz", **bare)

@@ -52,7 +52,7 @@ def _rows_of_run(x, labels, variance, ids):
         device="cpu",
     )
     test_images = TestImages(images, {}, noise, replace(view))
-    spec = SimpleNamespace(tests=Tests(groups=known_groups()), scorers=())
+    spec = SimpleNamespace(tests=Tests(groups=known_groups()), scorers=(), ensemble="")
     return [row for row in rows_of_model(model, test_images, spec) if row["split"] == "test"]
 
 
@@ -79,13 +79,27 @@ def test_both_commands_give_the_same_values(arrays):
     scored = score_set(EmbeddingSet.of(path), scorers=("mls", "cosine"), metrics=("all",))
     of_score = _by_key(tidy(scored).to_dict("records"))
     # Confidences are judged with the method's own scorer by the one, with every scorer by the other, and a threshold
-    # comes from validation classes there and from held-out classes here. Fits are on validation classes.
+    # comes from validation classes there and from held-out classes here. Fits, sets and
+    # probabilities are calibrated on validation classes; sets and OPIS are for the method's own scorer.
     only_run = {key for key in of_run if key not in of_score}
     only_score = {key for key in of_score if key not in of_run}
-    assert {key[2:4] for key in only_run if not key[1]} == {("threshold_val", "verification_accuracy")}
-    assert {key[1] for key in only_run if key[1]} == {"method+margin_fitted", "norm+margin_fitted"}
+    assert {key[2:4] for key in only_run if not key[1]} == {
+        ("threshold_val", "verification_accuracy"),
+        ("calibrated_val", "set_size_at_90"),
+        ("calibrated_val", "set_coverage_at_90"),
+    }
+    calibrated = {"ece_top1", "brier_top1"}
+    assert {key[1] for key in only_run if key[1] and key[3] not in calibrated} == {
+        "method+margin_fitted",
+        "norm+margin_fitted",
+    }
     assert {key[0] for key in only_score if key[1]} == {"cosine"}
-    assert {key[2:4] for key in only_score if not key[1]} == {("threshold_held_out_classes", "verification_accuracy")}
+    assert {key[2:4] for key in only_score if not key[1]} == {
+        ("threshold_held_out_classes", "verification_accuracy"),
+        ("calibrated_classes", "set_size_at_90"),
+        ("calibrated_classes", "set_coverage_at_90"),
+        ("", "opis"),
+    }
     both = set(of_run) & set(of_score)
     assert {key[3] for key in both} >= set(bench.score(x, labels, metrics=["all"])["metric"])
     assert {key[3] for key in both} >= {"aurc", "e_aurc", "confidence_auroc", "filter_out_map_at_r"}

@@ -211,7 +211,8 @@ def test_the_table_is_tidy(arrays):
     assert list(frame.columns) == list(COLUMNS)
     assert not frame.duplicated(KEYS).any()
     assert set(frame["scorer"]) == {"", "cosine", "mls"}
-    ranged = frame[~frame["metric"].isin(["spearman_crop", "kendall_crop", "spectral_decay", "density", "ami"])]
+    signed, unbounded = ["spearman_crop", "kendall_crop", "ami", "edc_pauc"], ["spectral_decay", "density"]
+    ranged = frame[~frame["metric"].isin([*signed, *unbounded, "set_size_at_90"])]
     assert ranged["value"].dropna().between(0, 1 + 1e-12).all()
     # A constant confidence has no rank correlation, and nothing else may be missing where nothing was removed.
     missing = frame[frame["value"].isna() & frame["fraction"].isna()]
@@ -285,6 +286,20 @@ def test_a_quality_alone_is_correlated_with_the_norm(arrays):
     assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
     risks = {"aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc"}
     assert set(frame["metric"]) == {"map_at_r", "spearman_crop", "kendall_crop"} | risks
+
+
+def test_metrics_of_decisions_are_computed_on_request(arrays):
+    """Sizes of sets, OPIS and errors versus discard, each by its name or by that of its group."""
+
+    def names(*metrics):
+        frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=metrics)
+        assert frame["value"].notna().all()
+        return set(frame["metric"])
+
+    assert names("discard") == {"edc_fnmr", "edc_pauc"}
+    assert names("edc_pauc", "opis") == {"edc_pauc", "opis"}
+    assert names("retrieval_sets") == {"set_size_at_90", "set_coverage_at_90"}
+    assert not {"edc_pauc", "opis", "set_size_at_90", "ece_top1"} & names("recall_at_1")
 
 
 def test_the_signature_is_the_agreed_one():
