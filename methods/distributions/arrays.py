@@ -76,7 +76,7 @@ def known_distributions() -> dict[str, type[Distribution]]:
 
     Example:
         >>> list(known_distributions())[:2]
-        ['point', 'isotropic_normal']
+        ['point', 'rated_point']
     """
     from .registry import MODULES
 

@@ -181,9 +181,8 @@ def test_ctrl_c_at_ten_moments(after, cli, small):
     assert after < 1 or (process.returncode == 130 and "Traceback" not in stderr)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_in_training_is_like_ctrl_c(number, code, cli, tiny, tmp_path, alive_in_group):
     process = cli.start("run", "--method", "arcface", *tiny)
     _wait_for_training(process, tmp_path / "results" / "runs")
