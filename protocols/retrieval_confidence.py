@@ -73,9 +73,12 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
 
 def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
     """Scores of queries ``[Q]`` with some gallery items each, ``[M, Q]``, equal for what is tied."""
-    places = torch.arange(len(queries)).split(max(1, _PAIRS // len(items)))
-    parts = [scorer.pairs(queries[i].repeat(len(items)), items[:, i].flatten()) for i in places]
-    scores = torch.cat([part.double().cpu().view(len(items), -1) for part in parts], dim=1)
+    scores = torch.empty(items.shape, dtype=torch.float64)
+    for part in torch.arange(len(queries)).split(max(1, _PAIRS // len(items))):
+        # Filled in place: a new small result after each block of pairs would keep the block's memory from being reused.
+        here = slice(int(part[0]), int(part[-1]) + 1)
+        pairs = scorer.pairs(queries[here].repeat(len(items)), items[:, here].flatten())
+        scores[:, here] = pairs.double().cpu().view(len(items), -1)
     if not torch.isfinite(scores).all():
         raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores not finite")
     step = 2.0 ** (math.frexp(float(scores.abs().max()))[1] - _DIGITS)
