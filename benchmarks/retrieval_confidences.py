@@ -4,8 +4,8 @@
 
 Embeddings, thread and clock are those of ``evaluator.py``: the sides run in turns, seconds are processor time of one
 thread. A ratio is the median over repeats; the smallest and the largest follow. Memory is what a side adds at its peak
-in a process of its own, the largest of the repeats: it varies with what the allocator can use again. The ranking is that of Recall@k and MAP@R; its confidences need a little more depth, and scores
-of three pairs per query.
+in a process of its own, the largest of the repeats: it varies with what the allocator can use again.
+The ranking is that of Recall@k and MAP@R; its confidences need a little more depth, and scores of three pairs each.
 ``bench.score`` is called as a user calls it, with an array of float32 and labels, and gives the free confidences too.
 """
 
