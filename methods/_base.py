@@ -68,6 +68,10 @@ def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits:
     return Field(default, json_schema_extra={"search": search}, **limits)
 
 
+class UnfitBase(TypeError):
+    """Error of a method on a base that lacks what the method needs; its message is one line and says what to do."""
+
+
 class Method:
     """Base class of a way to learn embeddings. Subclass it, decorate with :func:`register`, and it can be benchmarked.
 

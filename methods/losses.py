@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ._base import UnfitBase
+
 
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     """Target cosine cos(theta) after an additive angular margin m (ArcFace, Deng et al. 2019, Eq. 3).
@@ -157,14 +159,14 @@ class ClassLikelihood(nn.Module):
         method: Name of the method, for the error message.
 
     Raises:
-        TypeError: If the base has no class weights.
+        UnfitBase: If the base has no class weights.
     """
 
     def __init__(self, base: nn.Module | None, method: str) -> None:
         super().__init__()
         weight = getattr(base, "weight", None)
         if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
-            raise TypeError(f"{method} needs a base with one weight per class, such as cosface or arcface")
+            raise UnfitBase(f"{method} needs a base with one weight per class, such as cosface or arcface")
         # The base module keeps its weights; this is a view of them, not a second copy in the state dict.
         self._weight = [weight]
 

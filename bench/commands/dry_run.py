@@ -40,12 +40,14 @@ def print_plan(plan: Plan) -> None:
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
     role = f"  ({plan.stage})" if plan.stage else role
     if plan.ensemble:
-        print(f"{plan.cell.method}{base} on {plan.cell.dataset}: one ensemble of {plan.seeds} models, nothing to train")
+        print(
+            f"{plan.cell.method}{base} on {plan.cell.dataset}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train"
+        )
         return
     goal = "retrieval and confidence" if plan.tune_for == "both" else plan.tune_for
     source = plan.hparams if plan.tune_for == "retrieval" else f"{plan.hparams} for {goal}"
     print(
-        f"{plan.cell.method}{base} on {plan.cell.dataset}: {plan.trials} trials ({source}) + {plan.seeds} seeds"
+        f"{plan.cell.method}{base} on {plan.cell.dataset}: {_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{role}"
     )
@@ -54,6 +56,10 @@ def print_plan(plan: Plan) -> None:
     for name, r in plan.space.items():
         scale = "log" if r.log else "linear"
         print(f"    {name} in [{r.low:g}, {r.high:g}] {scale}, default {plan.defaults()[name]:g}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _fixed_setting(plan: Plan) -> dict[str, object]:

@@ -84,6 +84,8 @@ class Pinned:
 def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pinned:
     """Values pinned (fixed) by the user that apply to one method on one data set; other pins are left out.
 
+    A method that is fitted, or an ensemble of trained models, has no optimiser to set.
+
     Args:
         pins: All pins of a run.
         method: Class of the method.
@@ -104,6 +106,8 @@ def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pi
     for pin in pins:
         prefix, _, name = pin.key.partition(".")
         for group, title in COMMAND_LINE.items():
+            if group == "optim" and (method.fitted or method.ensemble):
+                continue
             if title == prefix and name in defaults[group]:
                 values[group][name] = convert(pin.text, defaults[group][name], f"--set {pin.key}")
                 keys.add(pin.key)

@@ -126,4 +126,10 @@ def _check_all_used(experiment: Experiment, scorers: tuple[str, ...], site: Site
     if unused:
         methods = [site.methods.method(name) for name in experiment.methods]
         recipes = [site.recipe(name) for name in experiment.datasets]
-        raise UnknownName("--set key", unused[0], known_keys(methods, recipes))
+        known = known_keys(methods, recipes)
+        if unused[0] in known:
+            raise UserError(
+                f"--set {unused[0]}: nothing here is trained by steps; ask for a base, too:"
+                f" --method BASE,{','.join(experiment.methods)}"
+            )
+        raise UnknownName("--set key", unused[0], known)

@@ -251,6 +251,8 @@ def _cells(
                 f"--base {base_name}: {name!r} needs a base with a classifier of the training classes;"
                 f" leave --base out for the recipe's, {recipe.base!r}"
             )
+        if on_base and request.base:
+            _check_fit(site.methods.method(name), site.methods.method(base_name))
         base = Place(Cell(request.protocol, dataset, base_name), name if request.hparams == "published" else "")
         for place in [base, own] if on_base else [own]:
             if place not in done:
@@ -268,6 +270,18 @@ def _cells(
 def _classifies(method: type[Method]) -> bool:
     """Check if the objective of a one-stage method has class probabilities."""
     return hasattr(method().objective(2, 8), "class_cosines")
+
+
+def _check_fit(method: type[Method], base: type[Method]) -> None:
+    """Refuse a base without what a method needs of it, before the base is trained."""
+    from ..methods._base import UnfitBase
+
+    if method.ensemble or method.fitted:
+        return  # they have no objective that would use the base's
+    try:
+        method().objective(2, 8, base().objective(2, 8))
+    except UnfitBase as error:
+        raise UserError(f"--base {base.name}: {error}") from None
 
 
 def _check_names(request: RunRequest) -> None:

@@ -53,7 +53,7 @@ OF_TRAININGS = {"pins": ("optim.epochs=3",), "tune_for": "both", "select_by": "c
 def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path):
     request = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "seeds": 2, "trials": 2} | OF_TRAININGS
     for methods, label in (
-        (("laplace", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
+        (("pfe", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
         (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
     ):
         plans = build_plans(RunRequest(methods=methods, **request), Site(results=str(tmp_path))).plans
@@ -82,6 +82,17 @@ def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
     found = set(plans[method].space)
     assert space <= found
     assert any(name.startswith("optim.") for name in found) == (method == "pfe")
+
+
+def test_settings_of_an_optimiser_are_refused_if_nothing_is_trained_by_steps(tmp_path):
+    with pytest.raises(UserError, match=r"--set optim\.lr: nothing here is trained by steps; .*--method BASE,laplace$"):
+        _plans(tmp_path, "laplace", pins=("optim.lr=0.1",))
+
+
+def test_a_base_without_class_weights_is_refused_before_anything_is_trained(tmp_path):
+    request = RunRequest(methods=("scf",), datasets=("ndigit_smoke",), base="hib")
+    with pytest.raises(UserError, match=r"--base hib: scf needs a base with one weight per class"):
+        build_plans(request, Site(results=str(tmp_path)))
 
 
 def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
