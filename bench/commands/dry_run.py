@@ -38,16 +38,15 @@ def print_plan(plan: Plan) -> None:
     role = "" if plan.requested else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
+    what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
     role = f"  ({plan.stage})" if plan.stage else role
     if plan.ensemble:
-        print(
-            f"{plan.cell.method}{base} on {plan.cell.dataset}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train"
-        )
+        print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")
         return
     goal = "retrieval and confidence" if plan.tune_for == "both" else plan.tune_for
     source = plan.hparams if plan.tune_for == "retrieval" else f"{plan.hparams} for {goal}"
     print(
-        f"{plan.cell.method}{base} on {plan.cell.dataset}: {_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
+        f"{what}: {_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{role}"
     )
