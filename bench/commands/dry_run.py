@@ -39,6 +39,7 @@ def print_plan(plan: Plan) -> None:
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
     role = f"  ({plan.stage})" if plan.stage else role
+    role += f"  ({plan.variant.mark})" if plan.variant else ""
     if plan.ensemble:
         print(f"{plan.cell.method}{base} on {plan.cell.dataset}: one ensemble of {plan.seeds} models, nothing to train")
         return
