@@ -265,14 +265,19 @@ ABOUT = (
 """Legend of the tables of costs."""
 
 
+COLUMNS = (
+    *("method", "network", "tuning", "pinned", "seeds", "trainings", "tuning + bases + own"),
+    *("s per training", "CPU s", "GPU s", "MiB", "GPU MiB", "ms per image"),
+)
+"""Headings of the tables of costs."""
+
+
 def cost_tables(rows: Sequence[CostRow]) -> list[TextTable]:
     """Costs as texts, one table per data set.
 
     Args:
         rows: Rows, as :func:`costs` makes them.
     """
-    columns = ("method", "network", "tuning", "pinned", "seeds", "trainings", "tuning + bases + own", "s per training")
-    columns = (*columns, "CPU s", "GPU s", "MiB", "GPU MiB", "ms per image")
     tables = []
     for dataset in dict.fromkeys(row.contender.dataset for row in rows):
         chosen = [row for row in rows if row.contender.dataset == dataset]
@@ -281,7 +286,7 @@ def cost_tables(rows: Sequence[CostRow]) -> list[TextTable]:
         for row in chosen:
             gaps.setdefault(row.gaps, []).append(names[row.contender])
         notes = tuple(f"Gaps of {', '.join(methods)}: {reason}." for reason, methods in gaps.items() if reason)
-        tables.append(TextTable(dataset, columns, tuple(map(_cells, chosen)), 4, notes, ABOUT))
+        tables.append(TextTable(dataset, COLUMNS, tuple(map(_cells, chosen)), 4, notes, ABOUT))
     return tables
 
 
