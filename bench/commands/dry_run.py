@@ -40,6 +40,7 @@ def print_plan(plan: Plan) -> None:
     base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
     what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
     role = f"  ({plan.stage})" if plan.stage else role
+    role += f"  ({plan.variant.mark})" if plan.variant else ""
     if plan.ensemble:
         print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")
         return

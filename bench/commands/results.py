@@ -166,6 +166,15 @@ def report(
             metavar="NAME[,NAME]",
         ),
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write these, too, comma separated: bootstrap (intervals over seeds, classes and queries from the kept"
+            " embeddings), parquet (a copy of every table), or a table of a paper to fill with these results, such as"
+            " per/table1 (`bench reproduce list`).",
+            metavar="NAME[,NAME]",
+        ),
+    ] = None,
     reference: Annotated[
         str,
         typer.Option(
@@ -184,6 +193,7 @@ def report(
 
     \b
     bench report --results results/runs --out report
+    bench report --also per/table1,bootstrap,parquet
     bench report --figures spectra,norms
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
@@ -196,7 +206,9 @@ def report(
     from ..report.frame import collect, write_metrics
     from ..report.terminal import print_tables
     from ..report.write import write_report
+    from .extra_tables import check_extras, write_extras
 
+    check_extras(names(also))
     load_plugins(plugin or ())  # titles and directions of their metrics
     store = open_results(results)
     damaged: list[Damage] = []
@@ -204,7 +216,10 @@ def report(
     collected = collect(store)
     if collected.frame.empty:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
-    written = write_report(store, collected, out or results / "report")
+    folder = out or results / "report"
+    written = write_report(store, collected, folder)
+    if also:
+        written += write_extras(names(also), site_of(results, plugin=plugin), collected, folder, written)
     try:
         write_metrics(collected, store.root)
     except OSError:

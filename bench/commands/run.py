@@ -74,7 +74,7 @@ class RunCommand(SectionedCommand):
     sections: ClassVar = {
         "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
         "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim"),
-        "Budget": ("seeds", "trials", "sampler", "tune_for", "select_by", "folds"),
+        "Budget": ("seeds", "vary", "trials", "sampler", "tune_for", "select_by", "folds"),
         "Tests": ("scorers", "corruptions"),
         "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "gpus_per_worker", "stall"),
         "Several machines": ("launcher", "address"),
@@ -114,6 +114,15 @@ def run(
     seeds: Annotated[
         int | None,
         typer.Option(min=1, max=1_000_000, help="Replicates trained at the best setting; the preset's if not given."),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measure how much of the variance between seeds each source causes: initialisation, order,"
+            " augmentation, noise, tuning, comma separated, or `all`. For each, as many runs as seeds share its draw"
+            " while all else is drawn anew; tuning takes a study for every seed.",
+            metavar="SOURCE[,S..]",
+        ),
     ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Tuning budget per method; the preset's if not given.")
@@ -252,6 +261,7 @@ def run(
         corruptions=tuple(corruptions or ()),
         pins=tuple(set_ or ()),
         sweeps=tuple(sweep or ()),
+        vary=tuple(vary or ()),
     )
     site = site_of(results, plugin=plugin, data_root=data_root, weights=weights, allow_partial=allow_partial)
     launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall)

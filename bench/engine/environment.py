@@ -11,6 +11,7 @@ import torch
 from .._version import __version__
 from ..site import Site
 from ..store.records import Environment
+from .meter import Meter
 from .running import Running
 
 
@@ -20,7 +21,8 @@ def environment(site: Site, started: float, running: Running) -> Environment:
     Args:
         site: Its device is recorded.
         started: Value of ``time.perf_counter()`` at the start.
-        running: Progress of the training or test; sizes that memory forced on it are recorded.
+        running: Progress of the training or test; sizes that memory forced on it are recorded, and the cost if it is a
+            :class:`~bench.engine.meter.Meter`.
     """
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
@@ -33,4 +35,5 @@ def environment(site: Site, started: float, running: Running) -> Environment:
         seconds=round(time.perf_counter() - started, 3),
         peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // per_mib,
         **running.sizes,
+        cost=running.cost() if isinstance(running, Meter) else None,
     )

@@ -41,7 +41,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     method = site.method(spec.method, spec.params, spec.fidelity)
 
     def seeded(part: str) -> None:
-        torch.manual_seed(seed_for("init", spec.dataset, spec.replicate, part))
+        torch.manual_seed(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
 
     seeded("backbone")
     weights = find_weights(spec.backbone, site.weights)

@@ -210,7 +210,7 @@ class Scheduler:
             self._claims.close()
 
     async def _execute(self) -> Outcome:
-        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in range(plan.tests)]
+        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in plan.replicates]
         results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
         for (plan, seed, _), result in zip(jobs, results):
@@ -316,7 +316,7 @@ class Scheduler:
             self.display.log(f"{who} is at work in this folder too; `bench status` shows on what")
 
     def _study(self, plan: Plan) -> Awaitable[Best]:
-        return self._tasks.once(("study", plan.key), lambda: self._tune(plan))
+        return self._tasks.once(("study", plan.study_key), lambda: self._tune(plan))
 
     async def _tune(self, plan: Plan) -> Best:
         """Best setting of a cell: batches of trials, each proposed before any of its results is reported."""

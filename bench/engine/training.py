@@ -175,7 +175,7 @@ class Trainer:
         spec, labels = self.spec, self.data.train.labels
         calibrate = getattr(self.model.backbone, "calibrate", None)
         if spec.batches.calibrate and calibrate is not None and spec.base is None:
-            gen = generator("calibrate", spec.dataset, spec.replicate)
+            gen = generator("calibrate", spec.dataset, spec.draw_of("initialisation"))
             calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
         if self.model.method.warm_start:
             self._warm_start()
@@ -187,7 +187,7 @@ class Trainer:
         before = {key: value.clone() for key, value in self.model.state_dict().items()}
         self.model.train()
         raw, labels = [], []
-        batches = self._batches("warm start", self.spec.dataset, self.spec.replicate)
+        batches = self._batches(before=("warm start",))
         for rows, batch in islice(batches, self.model.method.warm_start_batches):
             self.running.alive("warm start")
             raw.append(self.micro_batches.embedding(batch).raw)
@@ -195,10 +195,13 @@ class Trainer:
         self.model.load_state_dict(before)
         self.model.method.initialise(self.model, torch.cat(raw), torch.cat(labels).to(self.site.device))
 
-    def _batches(self, *axes: str | int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows and inputs of the batches of an epoch, drawn by named axes."""
-        sizes, labels = self.spec.batches, self.data.train.labels
-        order, augment = generator("order", *axes), generator("augment", *axes)
+    def _batches(
+        self, before: tuple[str | int, ...] = (), after: tuple[str | int, ...] = ()
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows and inputs of the batches of an epoch; draws are named by the data set and what is given around it."""
+        sizes, labels, spec = self.spec.batches, self.data.train.labels, self.spec
+        order = generator("order", *before, spec.dataset, spec.draw_of("order"), *after)
+        augment = generator("augment", *before, spec.dataset, spec.draw_of("augmentation"), *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
         return in_turn(self.inputs, batches, augment)
 
@@ -217,14 +220,13 @@ class Trainer:
             UnitFailed: If a loss or an embedding is not finite.
             OutOfMemory: If memory runs out and smaller parts of a batch do not help.
         """
-        axes = (self.spec.dataset, self.spec.replicate, epoch)
         heads_only = epoch < self.spec.optim.head_epochs
-        torch.manual_seed(seed_for("noise", *axes))
+        torch.manual_seed(seed_for("noise", self.spec.dataset, self.spec.draw_of("noise"), epoch))
         self.model.train()
         if heads_only:
             self.model.backbone.eval()  # its batch statistics do not move either
         total = torch.zeros((), dtype=torch.float64)
-        for number, (rows, batch) in enumerate(self._batches(*axes)):
+        for number, (rows, batch) in enumerate(self._batches(after=(epoch,))):
             step = f"epoch {epoch + 1}, batch {number + 1}"
             self.running.alive(step)
             self.optimisation.set_rate(epoch * self.steps + number, self.steps)
@@ -248,7 +250,7 @@ class Trainer:
         self.running.alive("fit")
         labels = self.data.train.labels
         self.model.eval()
-        gen = generator("augment", self.spec.dataset, self.spec.replicate)
+        gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
         features, labels = self.inputs.batch(torch.arange(len(labels)), gen), labels.to(self.site.device)
         self.model.method.fit(self.model, features, labels)
         loss = float(loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))

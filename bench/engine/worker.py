@@ -23,6 +23,7 @@ from typing import TextIO
 from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
 from ..resources import pick_device
 from ..store.files import write_atomic
+from ..store.folder import CHECKPOINT
 from ..store.specs import Point
 from .jobs import JOBS, LOG, Alive, CheckJob, Done, EpochDone, Event, Failed, Job, ProposeJob, TestJob, TrainJob
 from .needs import check, visible
@@ -52,7 +53,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     """
     import torch
 
-    from .running import Running
+    from .meter import Meter
 
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
@@ -61,7 +62,8 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     _ = site.plugin_tests  # imports the plug-ins
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    running = Running(_at_most_ten_a_second(lambda step: emit(Alive(step=step))))
+    resumed = isinstance(job, TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
+    running = Meter.of(_at_most_ten_a_second(lambda step: emit(Alive(step=step))), resumed)
     if isinstance(job, CheckJob):
         check(job.needs, site, running.alive)
         return Done()

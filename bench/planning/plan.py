@@ -30,6 +30,7 @@ from ..store.specs import (
     TuneFor,
 )
 from .cell import CellSetting
+from .frozen import Frozen
 from .request import Experiment
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Plan:
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
             empty.
+        variant: For runs that measure the variance by source, what is drawn anew; None for all others.
     """
 
     template: TrainSpec
@@ -111,6 +113,7 @@ class Plan:
     requested: bool
     differences: tuple[str, ...] = ()
     stage: str = ""
+    variant: Frozen | None = None
 
     @property
     def key(self) -> PlanKey:
@@ -119,7 +122,22 @@ class Plan:
         The last part is there for two-stage methods only. Several plans may have the same protocol, data set and
         method, at different settings.
         """
-        return (self.template.id, self.pinned, *(self.base.key if self.base else ()))
+        variant = (repr(self.variant),) if self.variant else ()
+        return (self.template.id, self.pinned, *variant, *(self.base.key if self.base else ()))
+
+    @property
+    def study_key(self) -> PlanKey:
+        """Tuple that identifies the plan's tuning study, which plans that only differ in later draws share."""
+        pinned = self.pinned
+        if self.variant is not None:
+            pinned = pinned.removesuffix(self.variant.mark).removesuffix("; ")
+        draw = (str(self.study_draw),) if self.study_draw else ()
+        return (self.template.id, pinned, *draw, *(self.base.study_key if self.base else ()))
+
+    @property
+    def study_draw(self) -> int:
+        """Number of the tuning study: 0, or that of one that repeats it with other random draws."""
+        return self.variant.study if self.variant else 0
 
     @property
     def cell(self) -> Cell:
@@ -134,7 +152,8 @@ class Plan:
     @property
     def sampler_axes(self) -> tuple[str, ...]:
         """Names that seed the tuner's draws, with the trial's number: protocol, data set, method, base (or empty)."""
-        return (*self.cell, self.base.cell.method if self.base else "")
+        draw = (f"study {self.study_draw}",) if self.study_draw else ()
+        return (*self.cell, self.base.cell.method if self.base else "", *draw)
 
     def defaults(self) -> Point:
         """Default values of the tuned parameters, clipped to their ranges: the first trial of every study."""
@@ -150,12 +169,20 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        return 0 if self.ensemble else (self.trials + self.seeds) * self.models
+        # The study of a variant is another plan's, too.
+        trials = 0 if self.variant and not self.variant.has_own_study else self.trials
+        return 0 if self.ensemble else (trials + self.seeds) * self.models
 
     @property
     def tests(self) -> int:
         """Number of replicates that are tested: every seed, or one ensemble of them."""
         return 1 if self.ensemble else self.seeds
+
+    @property
+    def replicates(self) -> range:
+        """Numbers of the replicates that are tested."""
+        first = self.variant.first if self.variant else 0
+        return range(first, first + self.tests)
 
     @property
     def tuning_trainings(self) -> int:
@@ -184,6 +211,8 @@ class Plan:
         # Seeds of equal settings are the same trainings, whatever chose the setting.
         measured = self.template.crop_confidence if replicate == TUNING else None
         template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
+        if self.variant is not None:
+            template = template.replaced(draws=self.variant.draws(replicate))
         specs = {}
         for fold in self.validate_folds:
             base: BaseReference | None = bases[fold].as_base() if bases else None
@@ -204,6 +233,7 @@ class Plan:
             trial_batch=self.trial_batch,
             bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
             tune_for=self.tune_for,
+            draw=self.study_draw,
         )
 
     def test_specs(self, *trained: Specs) -> list[TestSpec]:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from ..errors import UnknownName, UserError
 from ..site import Site
+from ..store.specs import AXES
 from .cell import CellSetting, cell_setting
 from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished
-from .request import Experiment, Place, RunRequest, resolve, split_names
+from .request import Experiment, Place, RunRequest, expand, resolve, split_names
 from .sources import known_keys
 from .sweep import swept_pins
+from .variance import SOURCES, check_sources, with_frozen
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,18 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
             if plan.key not in plans or plan.requested:
                 plans[plan.key] = plan
         left_out |= dict.fromkeys(built.left_out)
+    every = tuple(plans.values())
+    if request.vary:
+        sources = expand(request.vary, list(SOURCES if any(plan.trials for plan in every) else AXES))
+        check_sources(sources, every[0].seeds, any(plan.trials for plan in every))
+        every = with_frozen(every, sources)
     lines = (
         f"{plan.cell.method} on {plan.cell.dataset}{f', {plan.stage}' if plan.stage else ''} is not what its paper"
         f" did: {', '.join(plan.differences)}"
         for plan in plans.values()
         if plan.differences
     )
-    return Plans(tuple(plans.values()), tuple(left_out), tuple(dict.fromkeys(lines)))
+    return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)))
 
 
 def _build(request: RunRequest, site: Site) -> Plans:

@@ -57,6 +57,7 @@ class RunRequest(BaseModel):
         corruptions: Corruptions of the test images, with their severities.
         pins: Settings fixed by the user, each ``KEY=VALUE``.
         sweeps: Settings that are run at several values, each ``KEY=A,B,C``.
+        vary: Sources of randomness whose share of the variance is measured.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,6 +81,7 @@ class RunRequest(BaseModel):
     corruptions: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     sweeps: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
+from .budgets import unequal_budgets
 from .contender import Contender
 from .ranks import Rank, ranks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -43,6 +44,7 @@ class ComparisonRow:
         values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`, such as MAP@R.
         marks: Emphasis of each of the values.
         rank: Rank by MAP@R over paired seeds, or the reason for having none.
+        unequal: Difference of its budget from that of most of its rivals, as text; empty if there is none.
     """
 
     contender: Contender
@@ -52,6 +54,7 @@ class ComparisonRow:
     values: tuple[SeedStatistics, ...]
     marks: tuple[Mark, ...] = ()
     rank: Rank = field(default_factory=Rank)
+    unequal: str = ""
 
     @property
     def label(self) -> str:
@@ -108,7 +111,11 @@ def _compare(groups: list[SeedGroup]) -> list[ComparisonRow]:
         for index, column in enumerate(COMPARED)
     ]
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
-    marked = [replace(row, marks=marks, rank=rank) for row, marks, rank in zip(rows, zip(*by_column), ranked)]
+    unequal = unequal_budgets([row.contender for row in rows], [row.seeds for row in rows])
+    marked = [
+        replace(row, marks=marks, rank=rank, unequal=text)
+        for row, marks, rank, text in zip(rows, zip(*by_column), ranked, unequal)
+    ]
     return sorted(marked, key=_order)
 
 
@@ -158,8 +165,8 @@ def comparison_frame(rows: Comparison) -> pd.DataFrame:
     Returns:
         Columns of a :class:`~bench.report.contender.Contender`, ``trainings`` (spent on tuning), ``seeds`` (their
         number), ``confidence`` (name of the default one), ``rank`` by MAP@R (such as ``1-3``), ``rank_low``,
-        ``rank_high``, ``ties`` (letters of its tie groups) and ``not_ranked`` (reason for having no rank), then three
-        per compared metric, such as
+        ``rank_high``, ``ties`` (letters of its tie groups), ``not_ranked`` (reason for having no rank) and
+        ``unequal_budget`` (:func:`~bench.report.budgets.unequal_budgets`), then three per compared metric, such as
         ``test_map_at_r_mean``, ``test_map_at_r_sd`` and ``test_map_at_r_n`` (number of seeds that have a value).
     """
     table = pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
@@ -179,6 +186,7 @@ def _numbers(row: ComparisonRow) -> dict[str, object]:
         "rank_high": row.rank.interval.high if row.rank.interval else None,
         "ties": row.rank.ties,
         "not_ranked": row.rank.reason,
+        "unequal_budget": row.unequal,
     }
     for column, value in zip(COMPARED, row.values):
         name = "_".join(filter(None, [column.split, column.metric, column.variant]))

@@ -10,6 +10,7 @@ import pandas as pd
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
+from ..store.specs import split_frozen
 from .escape import csv_text
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
@@ -25,6 +26,7 @@ class Results:
     Attributes:
         tests: The records that count, in the order of their paths.
         superseded: Number of records that do not count, because there is a later one.
+        frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
             so on.
         roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
@@ -35,16 +37,18 @@ class Results:
     superseded: int
     frame: pd.DataFrame
     roles: pd.DataFrame
+    frozen: tuple[TestRecord, ...] = ()
 
     @classmethod
-    def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0) -> Results:
+    def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0, frozen: tuple[TestRecord, ...] = ()) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test.
 
         Args:
             tests: The records.
             superseded: Number of older records of the same settings that were left out.
+            frozen: Records of runs in which a source of randomness is frozen, which are no part of the tables.
         """
-        return cls(tests, superseded, _tidy(tests), _roles(tests))
+        return cls(tests, superseded, _tidy(tests), _roles(tests), frozen)
 
 
 def collect(store: Store) -> Results:
@@ -59,8 +63,9 @@ def collect(store: Store) -> Results:
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
-    tests = tuple(latest.values())
-    return Results.of(tests, count - len(tests))
+    tests = tuple(record for record in latest.values() if not split_frozen(record.columns.pinned)[1])
+    frozen = tuple(record for record in latest.values() if split_frozen(record.columns.pinned)[1])
+    return Results.of(tests, count - len(latest), frozen)
 
 
 def _tidy(tests: tuple[TestRecord, ...]) -> pd.DataFrame:

@@ -1,13 +1,14 @@
-"""The comparison as Markdown and LaTeX, the verdicts as Markdown."""
+"""The comparison and the verdicts as Markdown and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from .budgets import unequal_text
 from .comparison import HEAD, Comparison, ComparisonRow
-from .escape import latex_text, markdown_text
 from .ranks import unranked_text
 from .seeds import COMPARED
+from .text_table import Styled, TextTable, latex_page, markdown_page
 from .verdicts import ABOUT_VERDICTS, IMAGES, ON_TEST, QUESTIONS, Verdict
 
 NOTE = (
@@ -20,6 +21,13 @@ NOTE = (
 )
 
 
+CAPTION = (
+    "mean ± SD over seeds; bold: best; underlined: better than every deterministic method; rank: 95 % interval by MAP@R"
+    " over paired seeds; ties: methods that share a letter are not told apart."
+)
+"""Caption of the comparison in LaTeX, after the name of the data set."""
+
+
 def to_markdown(rows: Comparison) -> str:
     """Render the comparison of methods as Markdown, one table per data set.
 
@@ -28,96 +36,91 @@ def to_markdown(rows: Comparison) -> str:
     Args:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
     """
-    out = [
-        "# Comparison",
-        "",
-        NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method.",
-        "",
-    ]
-    titles = [*HEAD, *(column.title for column in COMPARED)]
-    for dataset, group in rows.items():
-        out += [f"## {markdown_text(dataset)}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-        out += ["| " + " | ".join([*map(markdown_text, row.labels), *_markdown_values(row)]) + " |" for row in group]
-        out += ["", *_unranked(group, "No rank: ", markdown_text)]
-    return "\n".join(out)
-
-
-def _markdown_values(row: ComparisonRow) -> list[str]:
-    texts = []
-    for column, value, mark in zip(COMPARED, row.values, row.marks):
-        text = value.text(column.percent)
-        text = f"**{text}**" if mark.best else text
-        texts.append(f"<u>{text}</u>" if mark.beats_deterministic else text)
-    return texts
-
-
-def verdicts_markdown(answers: Sequence[Verdict]) -> str:
-    """Render the verdicts about learned confidences as Markdown, one table per data set and split of the test images.
-
-    Args:
-        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
-    """
-    out = ["# Verdicts", "", f"{ABOUT_VERDICTS} {ON_TEST}. Percent.".replace("\n", " "), ""]
-    titles = [*HEAD[:4], "confidence", "own", "best free", "own - free", "seeds", "verdict"]
-    tables = dict.fromkeys((each.contender.dataset, each.split, each.question) for each in answers)
-    for place in tables:
-        dataset, split, question = place
-        heading = f"{dataset}, {IMAGES.get(split, split.removeprefix('test_'))}, {QUESTIONS[question]}"
-        out += [f"## {markdown_text(heading)}", "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-        for each in answers:
-            if (each.contender.dataset, each.split, each.question) == place:
-                out.append("| " + " | ".join(map(markdown_text, _verdict_cells(each))) + " |")
-        out.append("")
-    return "\n".join(out)
-
-
-def _verdict_cells(each: Verdict) -> list[str]:
-    contender, texts = each.contender, each.texts
-    seeds = str(each.difference.n) if each.difference else "-"
-    head = [contender.label, contender.network, contender.tuning, contender.pinned, each.challenger or "-"]
-    return [*head, texts.own, texts.free, texts.difference or "-", seeds, texts.verdict]
+    introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
+    return markdown_page("Comparison", introduction, _comparison_tables(rows))
 
 
 def to_latex(rows: Comparison) -> str:
     """Render the comparison of methods as LaTeX tables (booktabs), one per data set.
 
-    The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
+    The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined. What
+    all rows share is in the caption.
 
     Args:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
     """
-    out = ["% needs \\usepackage{booktabs}"]
-    titles = [*HEAD, *(latex_text(column.title) for column in COMPARED)]
-    for dataset, group in rows.items():
-        out += [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{latex_text(dataset)}: mean $\\pm$ SD over seeds; bold: best; underlined: better"
-            " than every deterministic method; rank: 95 \\% interval by MAP@R over paired seeds; ties: methods that"
-            " share a letter are not told apart.}",
-            "\\begin{tabular}{" + "l" * len(HEAD) + "r" * len(COMPARED) + "}",
-            "\\toprule",
-            " & ".join(titles) + " \\\\",
-            "\\midrule",
-        ]
-        for row in group:
-            out.append(" & ".join([*map(latex_text, row.labels), *_latex_values(row)]) + " \\\\")
-        out += ["\\bottomrule", "\\end{tabular}"]
-        out += [line for line in _unranked(group, "\\par No rank: ", latex_text) if line]
-        out += ["\\end{table}", ""]
-    return "\n".join(out)
+    return latex_page([table.without_shared(("method", "rank", "ties")) for table in _comparison_tables(rows)])
 
 
-def _unranked(rows: Sequence[ComparisonRow], start: str, escape: Callable[[str], str]) -> list[str]:
-    """Paragraph that names the rows without a rank and why; nothing for a single row or if all have one."""
+def _comparison_tables(rows: Comparison) -> list[TextTable]:
+    columns = (*HEAD, *(column.title for column in COMPARED))
+    return [
+        TextTable(
+            title=dataset,
+            columns=columns,
+            rows=tuple((*_labels(row), *_values(row)) for row in group),
+            labels=len(HEAD),
+            notes=_notes(group),
+            caption=CAPTION,
+        )
+        for dataset, group in rows.items()
+    ]
+
+
+def _labels(row: ComparisonRow) -> list[str]:
+    """Labels of a row; the name of one with an unequal budget has a star."""
+    return [f"{row.label} *" if row.unequal else row.label, *row.labels[1:]]
+
+
+def _notes(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
+    """Paragraphs that name the rows without a rank, nothing for a single row, and those with unequal budgets."""
     text = unranked_text((row.label, row.rank) for row in rows) if len(rows) > 1 else ""
-    return [start + escape(text) + ".", ""] if text else []
+    unequal = unequal_text([row.label for row in rows], [row.unequal for row in rows])
+    return (*([f"No rank: {text}."] if text else []), *([f"* Unequal budget: {unequal}."] if unequal else []))
 
 
-def _latex_values(row: ComparisonRow) -> list[str]:
-    texts = []
-    for column, value, mark in zip(COMPARED, row.values, row.marks):
-        text = latex_text(value.text(column.percent))
-        text = f"\\textbf{{{text}}}" if mark.best else text
-        texts.append(f"\\underline{{{text}}}" if mark.beats_deterministic else text)
-    return texts
+def _values(row: ComparisonRow) -> list[Styled]:
+    return [
+        Styled(value.text(column.percent), bold=mark.best, underlined=mark.beats_deterministic)
+        for column, value, mark in zip(COMPARED, row.values, row.marks)
+    ]
+
+
+def verdicts_markdown(answers: Sequence[Verdict]) -> str:
+    """Render the verdicts about learned confidences as Markdown, one table per data set, split and question.
+
+    Args:
+        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
+    """
+    introduction = f"{ABOUT_VERDICTS} {ON_TEST}. Percent.".replace("\n", " ")
+    return markdown_page("Verdicts", introduction, _verdict_tables(answers))
+
+
+def verdicts_latex(answers: Sequence[Verdict]) -> str:
+    """Render the verdicts about learned confidences as LaTeX tables, one per data set, split and question.
+
+    Args:
+        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
+    """
+    tables = _verdict_tables(answers)
+    return latex_page([table.without_shared(("method", "confidence")) for table in tables])
+
+
+def _verdict_tables(answers: Sequence[Verdict]) -> list[TextTable]:
+    columns = (*HEAD[:4], "confidence", "own", "best free", "own - free", "seeds", "verdict")
+    places = dict.fromkeys((each.contender.dataset, each.split, each.question) for each in answers)
+    tables = []
+    for place in places:
+        dataset, split, question = place
+        heading = f"{dataset}, {IMAGES.get(split, split.removeprefix('test_'))}, {QUESTIONS[question]}"
+        rows = [each for each in answers if (each.contender.dataset, each.split, each.question) == place]
+        caption = f"{ABOUT_VERDICTS}. Percent.".replace("\n", " ")
+        tables.append(TextTable(heading, columns, tuple(map(_verdict_cells, rows)), 5, caption=caption))
+    return tables
+
+
+def _verdict_cells(each: Verdict) -> tuple[str, ...]:
+    contender, texts = each.contender, each.texts
+    seeds = str(each.difference.n) if each.difference else "-"
+    head = (contender.label, contender.network, contender.tuning, contender.pinned, each.challenger or "-")
+    return (*head, texts.own, texts.free, texts.difference or "-", seeds, texts.verdict)

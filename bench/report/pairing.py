@@ -21,10 +21,13 @@ from ..protocols.statistics import (
     seeds_needed,
     verdict,
 )
-from .contender import COMMON, CONTENDER_KEYS, by_contender
+from .contender import COMMON, CONTENDER_KEYS, Contender, by_contender
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 
-SIDES = ("first", "first_tuning", "other", "other_tuning")
+SIDE = ("", "_tuning", "_network", "_pinned")
+"""Endings of the columns that name a side of a difference: the method itself, and what tells its settings apart."""
+
+SIDES = tuple(f"{side}{ending}" for side in ("first", "other") for ending in SIDE)
 """Columns that name the two sides of a difference."""
 
 
@@ -159,8 +162,8 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
             every two contenders are compared, and the first is the one that comes first in sorted order.
 
     Returns:
-        One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other`` with
-        ``first_tuning`` and ``other_tuning`` (sources of their hyper-parameters); the keys of
+        One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other``, each with
+        ``_tuning`` (source of its hyper-parameters), ``_network`` and ``_pinned`` (fixed settings); the keys of
         :class:`PairedDifference`; ``p_holm`` and ``p_equivalence_holm``, adjusted by Holm's method over the pairs of
         the table with the same data set, metric and split; and ``verdict``: the other is ``better``, ``worse``,
         ``equivalent`` or ``undecided`` (:func:`~bench.protocols.statistics.equivalence.verdict`), or the reason for
@@ -170,10 +173,14 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
     for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
         for first, other in _pairs(seed_groups(rows), names):
             line: dict[str, object] = {key: getattr(first.contender, key) for key in COMMON}
-            sides = (first.contender.label, first.contender.tuning, other.contender.label, other.contender.tuning)
-            line |= dict(zip(SIDES, sides))
+            line |= dict(zip(SIDES, (*side(first.contender), *side(other.contender))))
             lines += [{**line, **difference} for difference in _differences(other, first)]
     return _judged(lines)
+
+
+def side(contender: Contender) -> tuple[str, ...]:
+    """Texts of a contender (method at one setting) in the columns of a side: name, tuning, network, fixed settings."""
+    return contender.label, contender.tuning, contender.network, contender.pinned
 
 
 def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:

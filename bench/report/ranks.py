@@ -62,19 +62,48 @@ def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
     return found
 
 
-def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
+@dataclass(frozen=True)
+class Competition:
+    """Contenders (methods at one setting) of a data set that have a value at the same seeds, and why others have not.
+
+    Attributes:
+        seeds: The seeds, those that most contenders have; empty if no contender has two.
+        able: Places of the contenders with a value at all of these seeds.
+        values: Values of these, ``[S, K]``, with the sign that makes higher better.
+        reasons: For every contender, the reason for not being among them; empty if it is.
+    """
+
+    seeds: tuple[int, ...]
+    able: tuple[int, ...]
+    values: np.ndarray
+    reasons: tuple[str, ...]
+
+
+def competition(groups: Sequence[SeedGroup], column: ComparedColumn) -> Competition:
+    """Find the seeds that most contenders (methods at one setting) have a value at, and who has a value at all of them.
+
+    Args:
+        groups: Contenders of one data set that may be compared.
+        column: Column of the comparison table.
+    """
     values = [defined_values(group.column(column)) for group in groups]
     seeds = _most_common([frozenset(value) for value in values])
-    able = [index for index, value in enumerate(values) if seeds and seeds <= set(value)]
+    able = tuple(index for index, value in enumerate(values) if seeds and seeds <= set(value))
+    table = column.sign * np.array([[values[index][seed] for index in able] for seed in sorted(seeds)])
+    return Competition(tuple(sorted(seeds)), able, table, tuple(_reason(group, column, seeds) for group in groups))
+
+
+def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
     if len(groups) < 2:
         return [Rank(reason="nothing to compare with")]
-    found = [Rank(reason=_reason(group, column, seeds)) for group in groups]
-    if len(able) < 2:
-        return [Rank(reason=rank.reason or f"no other method with {seeds_text(seeds)}") for rank in found]
-    table = column.sign * np.array([[values[index][seed] for index in able] for seed in sorted(seeds)])
-    for index, interval in zip(able, rank_intervals(table)):
-        found[index] = Rank(interval, seeds_text(seeds))
-    return found
+    found = competition(groups, column)
+    seeds = seeds_text(found.seeds) if found.seeds else ""
+    if len(found.able) < 2:
+        return [Rank(reason=reason or f"no other method with {seeds}") for reason in found.reasons]
+    ranked = [Rank(reason=reason) for reason in found.reasons]
+    for index, interval in zip(found.able, rank_intervals(found.values)):
+        ranked[index] = Rank(interval, seeds)
+    return ranked
 
 
 def _most_common(seeds: Iterable[frozenset[int]]) -> frozenset[int]:

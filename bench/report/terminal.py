@@ -15,6 +15,7 @@ from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .ambiguity import REGRET_COLUMNS, Regrets, regrets
+from .budgets import unequal_text
 from .comparison import HEAD, Comparison, ComparisonRow, comparison
 from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
 from .pairing import SIDES
@@ -132,7 +133,9 @@ def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
     meaning = "by MAP@R, 95 % interval over paired seeds" if shown else "in comparison.md, this terminal is too narrow"
     ranked = any(row.rank.interval is not None for row in rows)
     unranked = unranked_text((row.label, row.rank) for row in rows)
-    return [*([f"rank: {meaning}"] if ranked else []), *([f"no rank: {printable(unranked)}"] if unranked else [])]
+    unequal = unequal_text([row.label for row in rows], [row.unequal for row in rows])
+    notes = {"rank": meaning if ranked else "", "no rank": unranked, "unequal budget": unequal}
+    return [f"{name}: {printable(text)}" for name, text in notes.items() if text]
 
 
 def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:

@@ -9,12 +9,16 @@ from ..store.files import write_atomic
 from ..store.folder import Store
 from .breakdowns import confidences, corruptions, scorers
 from .comparison import comparison, comparison_frame
+from .cost import cost_frame, costs, costs_latex, costs_markdown
+from .decisions import decision_frame, decisions, decisions_latex, decisions_markdown
 from .escape import csv_text
 from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
-from .markup import to_latex, to_markdown, verdicts_markdown
-from .pairing import paired_with_base
+from .markup import to_latex, to_markdown, verdicts_latex, verdicts_markdown
+from .over_datasets import mean_rank_frame, mean_ranks_latex, mean_ranks_markdown, over_datasets, profile_frame
+from .pairing import paired_methods, paired_with_base
+from .variance import shares_of_variance, variance_frame, variance_latex, variance_markdown
 from .verdicts import verdict_frame, verdicts
 
 
@@ -31,16 +35,33 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     """
     frame, roles = results.frame, results.roles
     rows, answers = comparison(frame, roles), verdicts(frame, roles)
+    pairs = paired_methods(frame, roles)
+    decided, spent, sets = decisions(frame, roles, pairs), costs(store, results.tests), over_datasets(frame, roles)
+    shares = shares_of_variance(results)
     tables = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
         "corruptions.csv": corruptions(frame, roles),
-        "scorers.csv": scorers(frame),
+        "cost.csv": cost_frame(spent),
+        "decisions.csv": decision_frame(decided),
+        "mean_ranks.csv": mean_rank_frame(sets),
+        "paired.csv": pairs,
         "paired_with_base.csv": paired_with_base(frame, roles),
+        "profiles.csv": profile_frame(sets),
+        "scorers.csv": scorers(frame),
+        "variance.csv": variance_frame(shares),
         "verdicts.csv": verdict_frame(answers),
     }
     texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
-    texts |= {"verdicts.md": verdicts_markdown(answers)} if answers else {}
+    texts |= {"cost.md": costs_markdown(spent), "cost.tex": costs_latex(spent)}
+    if answers:
+        texts |= {"verdicts.md": verdicts_markdown(answers), "verdicts.tex": verdicts_latex(answers)}
+    if decided:
+        texts |= {"decisions.md": decisions_markdown(decided), "decisions.tex": decisions_latex(decided)}
+    if shares:
+        texts |= {"variance.md": variance_markdown(shares), "variance.tex": variance_latex(shares)}
+    if sets:
+        texts |= {"mean_ranks.md": mean_ranks_markdown(sets), "mean_ranks.tex": mean_ranks_latex(sets)}
     texts |= {name: csv_text(table) for name, table in tables.items() if not table.empty}
     written = []
     for name, text in sorted(texts.items()):

@@ -147,6 +147,25 @@ class _Unit(_Record):
             raise DamagedRecord(f"its id {shortened(self.unit, 40)} is not that of its specification, {self.spec.id}")
 
 
+class Cost(_Value):
+    """Cost of a training or test, as its worker measured it (:mod:`bench.engine.meter`).
+
+    Attributes:
+        cpu_seconds: Processor time of all threads; None if an earlier process did part of the training.
+        peak_memory_mib: Largest resident memory while the process worked on it, MiB; None if the system cannot tell.
+        peak_gpu_memory_mib: Largest memory of tensors on the GPU meanwhile, MiB; None without a GPU.
+        ms_per_image: Time to read and embed a clean test image, milliseconds, median over chunks of images; None for a
+            training, or with fewer images than a chunk.
+        resumed: Whether an earlier process did part of the training.
+    """
+
+    cpu_seconds: float | None
+    peak_memory_mib: int | None
+    peak_gpu_memory_mib: int | None
+    ms_per_image: float | None
+    resumed: bool
+
+
 class Environment(_Value):
     """Machine and software that a training or test ran on, and its run time.
 
@@ -158,10 +177,11 @@ class Environment(_Value):
         device: Name of the GPU, or ``cpu``.
         threads: Number of threads of PyTorch.
         seconds: Wall-clock time of the training or test in the last process that worked on it.
-        peak_memory_mib: Largest resident memory of that process so far, MiB.
+        peak_memory_mib: Largest resident memory of that process so far, MiB; on Linux, since it began this work.
         micro_batch: Images that passed through the backbone at a time in training, because memory ran out with whole
             batches; None if it did not.
         chunk: Images that were embedded at a time, because memory ran out with the usual number; None if it did not.
+        cost: Cost of this training or test alone; None in records that were made before it was measured.
     """
 
     bench: str
@@ -174,6 +194,7 @@ class Environment(_Value):
     peak_memory_mib: int
     micro_batch: int | None = None
     chunk: int | None = None
+    cost: Cost | None = None
 
     @property
     def memory_note(self) -> str:

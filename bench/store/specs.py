@@ -6,7 +6,7 @@ trained once. What does not change a result (paths, device, number of workers) i
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,6 +25,32 @@ Point = dict[str, int | float]
 
 TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
+
+
+Axis = Literal["initialisation", "order", "augmentation", "noise"]
+"""Sources of randomness of a training: initial weights, order of the images, their augmentation, and all other draws,
+such as samples of embeddings and dropout."""
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+"""Sources of randomness of a training, in the order of tables."""
+
+
+FROZEN = "frozen="
+"""Start of the fixed setting that marks runs in which one source of randomness is frozen; they are not compared."""
+
+TUNED_ANEW = " (tuned anew)"
+"""End of that setting if every replicate has a tuning study of its own."""
+
+
+def split_frozen(pinned: str) -> tuple[str, str]:
+    """Split the fixed settings of a run into all others and the mark of a frozen source of randomness; empty if none.
+
+    Example:
+        >>> split_frozen("optim.lr=0.1; frozen=order"), split_frozen("method.frozen=1")
+        (('optim.lr=0.1', 'frozen=order'), ('method.frozen=1', ''))
+    """
+    others, _, last = pinned.rpartition("; ")
+    return (others, last) if last.startswith(FROZEN) else (pinned, "")
 
 
 class Cell(NamedTuple):
@@ -158,6 +184,8 @@ class TrainSpec(_Spec):
         base: The trained model that a two-stage method starts from; None for other methods.
         crop_confidence: Measurement of the confidence on crops, if the training is a trial of a study that tunes for
             it; else None. None counts for nothing in the id.
+        draws: Names that seed single sources of randomness in place of ``replicate``, in runs that measure the variance
+            by source. Empty for all others, and then it counts for nothing in the id.
     """
 
     code: str
@@ -182,11 +210,16 @@ class TrainSpec(_Spec):
     files: str
     base: BaseReference | None
     crop_confidence: CropConfidence | None = Field(None, exclude_if=lambda value: value is None)
+    draws: dict[Axis, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
     @property
     def cell(self) -> Cell:
         """Protocol, data set and method, which also name the folder of the results."""
         return Cell(self.protocol, self.dataset, self.method)
+
+    def draw_of(self, axis: Axis) -> int | str:
+        """Number or name that seeds a source of randomness: that of the replicate, unless it has one of its own."""
+        return self.draws.get(axis, self.replicate)
 
     def as_base(self) -> BaseReference:
         """Reference to this training, for the specification of a two-stage training that starts from it."""
@@ -208,6 +241,8 @@ class StudySpec(_Spec):
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
         tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
             or ``both`` (validation MAP@R and that AUROC). Records without the field mean ``retrieval``.
+        draw: Number of a study that repeats another one with other random draws, to measure the variance that tuning
+            causes; 0 for the study itself, and then it counts for nothing in the id.
     """
 
     template: TrainSpec
@@ -217,6 +252,7 @@ class StudySpec(_Spec):
     trial_batch: int
     bases: tuple[str, ...]
     tune_for: TuneFor = Field("retrieval", exclude_if=lambda value: value == "retrieval")
+    draw: int = Field(0, exclude_if=lambda value: value == 0)
 
 
 class TestSpec(_Spec):

@@ -10,11 +10,22 @@ from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_b
 from .equivalence import Decision, Superiority, probability_of_superiority, verdict
 from .paired import holm, p_different, p_equivalent, p_greater
 from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
-from .ranks import RankInterval, mean_ranks, performance_profile, rank_intervals, significantly_better, tie_groups
+from .ranks import (
+    PROFILED,
+    RankInterval,
+    mean_ranks,
+    performance_profile,
+    rank_intervals,
+    significantly_better,
+    tie_groups,
+)
 from .seeds import Summary, paired_difference, summarise
+from .sets import RANKED, critical_difference, friedman
 
 __all__ = [
     "FEW",
+    "PROFILED",
+    "RANKED",
     "Decision",
     "Interval",
     "NestedInterval",
@@ -22,6 +33,8 @@ __all__ = [
     "Summary",
     "Superiority",
     "VarianceShare",
+    "critical_difference",
+    "friedman",
     "holm",
     "mean_ranks",
     "nested_bootstrap",

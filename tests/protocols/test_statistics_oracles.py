@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import (
+    critical_difference,
+    friedman,
     holm,
     mean_ranks,
     p_different,
@@ -97,3 +99,19 @@ def test_mean_ranks_are_those_of_the_friedman_test(rng):
 def test_p_values_of_many_columns_are_those_of_each(rng):
     values = rng.normal(size=(5, 3, 4))
     assert p_different(values)[1, 2] == pytest.approx(float(p_different(values[:, 1, 2])))
+
+
+def test_the_friedman_test_and_the_critical_difference_are_those_of_scikit_posthocs(rng):
+    """Two methods differ by the critical difference exactly if Nemenyi's p-value is at most 0.05."""
+    import scikit_posthocs
+    from scipy import stats
+
+    values = rng.normal(size=(12, 6)) + 0.8 * np.arange(6)
+    p = scikit_posthocs.posthoc_nemenyi_friedman(values).to_numpy()
+    ranks = mean_ranks(values)
+    apart = np.abs(ranks[:, None] - ranks) >= critical_difference(6, 12)
+    assert apart.any()
+    assert not apart.all()
+    assert (apart == (p <= 0.05)).all()
+    assert friedman(values) == pytest.approx(stats.friedmanchisquare(*values.T).pvalue)
+    assert friedman(np.ones((5, 3))) == 1.0

@@ -1,0 +1,80 @@
+"""Tables of ``bench report`` that are made on request: intervals from embeddings, forms of the papers, Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ..errors import UnknownName, UserError
+from ..report.escape import csv_text
+from ..report.figures.source import Source
+from ..report.frame import Results
+from ..reproduce.items import every_item
+from ..scoring.parquet import import_pyarrow
+from ..site import Site
+from ..store.files import write_atomic
+
+BOOTSTRAP = "bootstrap"
+PARQUET = "parquet"
+
+
+def check_extras(chosen: Sequence[str]) -> None:
+    """Check names of extra tables.
+
+    Args:
+        chosen: ``bootstrap``, ``parquet`` and names of tables of papers, such as ``per/table1``.
+
+    Raises:
+        UserError: If a name is unknown, is one of a figure without columns, or pyarrow is not installed.
+    """
+    forms = [name for name, item in every_item().items() if item.columns("")]
+    for name in chosen:
+        if name not in (BOOTSTRAP, PARQUET, *forms):
+            raise UnknownName("extra table", name, [BOOTSTRAP, PARQUET, *forms])
+    if PARQUET in chosen:
+        import_pyarrow()
+
+
+def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
+    """Write extra tables.
+
+    Args:
+        chosen: Names that :func:`check_extras` accepts.
+        site: The results folder.
+        results: Its finished tests.
+        out: Folder for the files.
+        written: Files of the report, of which the tables are copied as Parquet.
+
+    Returns:
+        The files written.
+    """
+    paths = []
+    for stem, frame, texts in _tables(chosen, site, results):
+        for ending, text in {".csv": csv_text(frame), **texts}.items():
+            write_atomic(out / f"{stem}{ending}", text.encode())
+            paths.append(out / f"{stem}{ending}")
+    if PARQUET in chosen:
+        tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
+        for stem, frame in {"metrics": results.frame, **tables}.items():
+            path = out / f"{stem}.parquet"
+            write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
+            paths.append(path)
+    return paths
+
+
+def _tables(chosen: Sequence[str], site: Site, results: Results) -> Iterator[tuple[str, pd.DataFrame, dict[str, str]]]:
+    if BOOTSTRAP in chosen:
+        from ..report.intervals import interval_frame, interval_texts, query_intervals  # late: they need torch
+
+        found = query_intervals(Source(site, results))
+        yield BOOTSTRAP, interval_frame(found), interval_texts(found)
+    for name in chosen:
+        if name not in (BOOTSTRAP, PARQUET):
+            from ..reproduce.forms import fill_form, form_frame, form_texts
+
+            forms = fill_form(every_item()[name], results)
+            if not forms:
+                raise UserError(f"{name}: there are no results to fill it with")
+            yield f"form_{name.replace('/', '_')}", form_frame(forms), form_texts(forms)

@@ -1,0 +1,242 @@
+"""Decisions against the best method of a table: difference, P(better), verdict, and the seeds that are still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..protocols.statistics import seeds_needed
+from .contender import COMMON, Contender, distinct_labels
+from .pairing import SIDE, SIDES, side
+from .ranks import competition
+from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
+from .text_table import TextTable, latex_page, markdown_page
+
+ABOUT = (
+    "Each method minus the one with the best mean: mean over paired seeds [95 % t-interval]; P(better): share of seeds"
+    " at which it is better than that one [exact 95 % interval]. Verdict: p-values by Holm's method over all pairs of"
+    " the table, not only those shown; equivalent: inside the region of practical equivalence. More seeds: paired seeds"
+    " still needed to tell a true difference of the observed size, at least of the region's, at the level of the whole"
+    " table in 80 % of cases."
+)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision about a contender (method at one setting) against the one with the best mean, by one metric.
+
+    Attributes:
+        contender: The contender.
+        best: The one with the best mean of those that have a value at the seeds that most have.
+        column: Column of the comparison table.
+        mean: Contender minus best, mean over the seeds of both; nan without a common seed.
+        interval: 95 % t-interval of this difference; nan with one seed.
+        better: Share of seeds at which the contender is better, with its exact 95 % interval.
+        seeds: Number of seeds of both.
+        left_out: Seeds that only one of them has, as text.
+        p_holm: P-value of a difference, adjusted over all pairs of the table; nan if it cannot be computed.
+        p_equivalence_holm: P-value of equivalence, likewise.
+        verdict: The contender is ``better``, ``worse``, ``equivalent`` or ``undecided``, or the reason for no verdict.
+        more_seeds: Seeds still needed if it is undecided, at least 1; None otherwise.
+    """
+
+    contender: Contender
+    best: Contender
+    column: ComparedColumn
+    mean: float
+    interval: tuple[float, float]
+    better: tuple[float, float, float]
+    seeds: int
+    left_out: str
+    p_holm: float
+    p_equivalence_holm: float
+    verdict: str
+    more_seeds: int | None
+
+
+def decisions(frame: pd.DataFrame, roles: pd.DataFrame, pairs: pd.DataFrame) -> list[Decision]:
+    """Decide about every contender against the best, by every column of the comparison.
+
+    Args:
+        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
+            so on.
+        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
+            own scorer, default confidence and so on).
+        pairs: Differences of all pairs (:func:`~bench.report.pairing.paired_methods`).
+
+    Returns:
+        Decisions by protocol, preset, data set, ensemble and column; of a column, the smallest loss first.
+    """
+    found: list[Decision] = []
+    if pairs.empty:
+        return found
+    by_table = {tuple(map(str, key)): rows for key, rows in pairs.groupby([*COMMON, "metric", "split"], sort=False)}
+    for common, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
+        groups = seed_groups(rows)
+        for column in COMPARED:
+            of_column = by_table.get((*map(str, common), column.metric, column.split))
+            if of_column is not None:
+                found += _against_best(groups, column, of_column)
+    return found
+
+
+def _against_best(groups: Sequence[SeedGroup], column: ComparedColumn, pairs: pd.DataFrame) -> list[Decision]:
+    field = competition(groups, column)
+    if not field.able:
+        return []
+    best = groups[field.able[int(np.argmax(field.values.mean(0)))]].contender
+    lines = {tuple(line[name] for name in SIDES): line for line in pairs.to_dict("records")}
+    family = int(pairs["p"].notna().sum())
+    found = []
+    for contender in (group.contender for group in groups):
+        forward, backward = lines.get((*side(best), *side(contender))), lines.get((*side(contender), *side(best)))
+        line = forward or backward
+        if contender != best and line is not None:
+            found.append(_decision(contender, best, column, line, 1 if forward else -1, family))
+    return sorted(found, key=lambda each: -np.inf if each.mean != each.mean else column.sign * each.mean, reverse=True)
+
+
+_OPPOSITE = {"better": "worse", "worse": "better"}
+
+
+def _decision(
+    contender: Contender, best: Contender, column: ComparedColumn, line: Mapping[Hashable, Any], sign: int, family: int
+) -> Decision:
+    """Decision from a row about a pair; ``sign`` is -1 if its difference is best minus contender."""
+    interval = sorted((sign * line["ci95_low"], sign * line["ci95_high"]))
+    better = [line[name] for name in ("superiority", "superiority_ci95_low", "superiority_ci95_high")]
+    if sign < 0:
+        better = [1 - better[0], 1 - better[2], 1 - better[1]]
+        verdict = _OPPOSITE.get(line["verdict"], line["verdict"])
+    else:
+        verdict = line["verdict"]
+    more = None
+    effect = max(abs(line["difference_mean"]), line["region"])
+    if verdict == "undecided" and effect > 0:
+        needed = seeds_needed(line["difference_sd"], effect, alpha=0.05 / family)
+        more = max(needed - line["seeds"], 1)
+    return Decision(
+        contender=contender,
+        best=best,
+        column=column,
+        mean=sign * line["difference_mean"],
+        interval=(interval[0], interval[1]),
+        better=(better[0], better[1], better[2]),
+        seeds=line["seeds"],
+        left_out=line["left_out"],
+        p_holm=line["p_holm"],
+        p_equivalence_holm=line["p_equivalence_holm"],
+        verdict=verdict,
+        more_seeds=more,
+    )
+
+
+def decision_frame(found: Sequence[Decision]) -> pd.DataFrame:
+    """Table of decisions as numbers, one row per column of the comparison and contender (method at one setting).
+
+    Args:
+        found: Decisions, as :func:`decisions` makes them.
+
+    Returns:
+        Columns of a :class:`~bench.report.contender.Contender`; ``metric`` and ``split``; ``best``, ``best_tuning``,
+        ``best_network`` and ``best_pinned``; ``difference_mean``, ``ci95_low``, ``ci95_high``; ``superiority`` with its
+        interval; ``region``; ``seeds`` and ``left_out``; ``p_holm``, ``p_equivalence_holm``, ``verdict`` and
+        ``more_seeds``.
+    """
+    table = pd.DataFrame([_numbers(each) for each in found])
+    return table if table.empty else table.astype({"more_seeds": "Int64"})
+
+
+def _numbers(each: Decision) -> dict[str, object]:
+    return {
+        **each.contender._asdict(),
+        "metric": each.column.metric,
+        "split": each.column.split,
+        **{f"best{ending}": text for ending, text in zip(SIDE, side(each.best))},
+        "difference_mean": each.mean,
+        "ci95_low": each.interval[0],
+        "ci95_high": each.interval[1],
+        "superiority": each.better[0],
+        "superiority_ci95_low": each.better[1],
+        "superiority_ci95_high": each.better[2],
+        "region": each.column.declared.equivalence,
+        "seeds": each.seeds,
+        "left_out": each.left_out,
+        "p_holm": each.p_holm,
+        "p_equivalence_holm": each.p_equivalence_holm,
+        "verdict": each.verdict,
+        "more_seeds": each.more_seeds,
+    }
+
+
+def decision_tables(found: Sequence[Decision]) -> list[TextTable]:
+    """Decisions as texts, one table per data set (with protocol, preset and ensemble) and column.
+
+    Args:
+        found: Decisions, as :func:`decisions` makes them.
+    """
+    tables: dict[tuple[str, ...], list[Decision]] = {}
+    for each in found:
+        place = tuple(str(getattr(each.contender, key)) for key in COMMON)
+        tables.setdefault((*place, each.column.metric, each.column.split), []).append(each)
+    return [_text_table(rows) for rows in tables.values()]
+
+
+def _text_table(rows: Sequence[Decision]) -> TextTable:
+    first = rows[0]
+    names = distinct_labels([first.best, *(row.contender for row in rows)])
+    column, place = first.column, first.contender
+    common = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble]))
+    notes = [f"{names[row.contender]}: left out {row.left_out}." for row in rows if row.left_out]
+    region = _number(column, column.declared.equivalence) if column.declared.equivalence else "none"
+    return TextTable(
+        title=f"{place.dataset} ({common}), {column.title}: each method minus {names[first.best]}",
+        columns=("method", "difference", "P(better)", "seeds", "verdict", "p", "p equivalent", "more seeds"),
+        rows=tuple(_cells(names[row.contender], row) for row in rows),
+        notes=(f"Region of equivalence: {region}.", *notes),
+        caption=ABOUT,
+    )
+
+
+def _cells(name: str, row: Decision) -> tuple[str, ...]:
+    low, high = row.interval
+    difference = _number(row.column, row.mean, "+")
+    if low == low:
+        difference += f" [{_number(row.column, low, '+')}, {_number(row.column, high, '+')}]"
+    share, least, most = row.better
+    better = f"{share:.2f} [{least:.2f}, {most:.2f}]" if share == share else "-"
+    p, equivalent = map(_p, (row.p_holm, row.p_equivalence_holm))
+    more = "-" if row.more_seeds is None else str(row.more_seeds)
+    return name, difference, better, str(row.seeds), row.verdict, p, equivalent, more
+
+
+def _p(value: float) -> str:
+    return "-" if value != value else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _number(column: ComparedColumn, value: float, sign: str = "") -> str:
+    if value != value:
+        return "-"
+    return f"{100 * value:{sign}.2f}" if column.percent else f"{value:{sign}.3f}"
+
+
+def decisions_markdown(found: Sequence[Decision]) -> str:
+    """Render decisions as Markdown.
+
+    Args:
+        found: Decisions, as :func:`decisions` makes them.
+    """
+    return markdown_page("Decisions", f"{ABOUT} Shares in percent.", decision_tables(found))
+
+
+def decisions_latex(found: Sequence[Decision]) -> str:
+    """Render decisions as LaTeX tables.
+
+    Args:
+        found: Decisions, as :func:`decisions` makes them.
+    """
+    return latex_page(decision_tables(found))

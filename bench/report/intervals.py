@@ -1,0 +1,175 @@
+"""Intervals over seeds, classes and queries at once, from the embeddings that tests have kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..protocols.metrics import title_of
+from ..protocols.query_metrics import per_query
+from ..protocols.ranking import full_depth, rank
+from ..protocols.statistics import NestedInterval, nested_bootstrap
+from .contender import Contender, distinct_labels
+from .figures.source import Missing, Source
+from .figures.tested import TestedModel, read_model
+from .seeds import SeedGroup
+from .text_table import TextTable, latex_page, markdown_page
+
+METRICS = ("recall_at_1", "map_at_r")
+"""Metrics with a value for every query."""
+
+SIMULATED = 20
+"""Smallest number of classes at which the interval was simulated; it covered 94 to 98 % there."""
+
+ABOUT = (
+    "Mean over seeds and queries of the clean test images, by the method's own scorer, with an interval for new"
+    " trainings and new classes (nested bootstrap over seeds, classes and queries, 2000 draws, widened for few seeds)."
+    f" It is called one of 95 % from {SIMULATED} classes on."
+)
+"""Legend of the tables."""
+
+
+@dataclass(frozen=True)
+class QueryInterval:
+    """Mean of a metric of a contender (method at one setting) with its interval over seeds, classes and queries.
+
+    Attributes:
+        contender: The contender.
+        metric: Name of the metric.
+        interval: The interval; None if there is none.
+        reason: Reason for having none; empty otherwise.
+    """
+
+    contender: Contender
+    metric: str
+    interval: NestedInterval | None
+    reason: str
+
+
+def query_intervals(source: Source) -> list[QueryInterval]:
+    """Intervals of all contenders (methods at one setting), by data set.
+
+    The embeddings are ranked again. A contender has an interval only if this gives the recorded mean at every seed.
+
+    Args:
+        source: The results folder.
+    """
+    found = []
+    for dataset in source.datasets:
+        for _, _, tests in source.contenders(dataset):
+            contender = Contender(*(getattr(tests[0].columns, key) for key in Contender._fields))
+            units = {test.unit for test in tests}
+            group = SeedGroup.of(source.merged[source.merged["unit"].isin(units)])
+            try:
+                if len(tests) < 2:
+                    raise Missing("one seed")
+                models = [read_model(source.site.store, test, contender.label, 0) for test in tests]
+                found += [_interval(contender, group, name, models) for name in METRICS]
+            except Missing as error:
+                found += [QueryInterval(contender, name, None, str(error)) for name in METRICS]
+    return found
+
+
+def _interval(contender: Contender, group: SeedGroup, metric: str, models: Sequence[TestedModel]) -> QueryInterval:
+    recorded = group.per_seed(metric)
+    values = []
+    for model in models:
+        try:
+            scorer = DistributionScorer(group.scorer, model.distribution)
+            ranking = rank(
+                scorer, model.labels, depth=full_depth(model.labels), queries=model.queries, gallery=model.gallery
+            )
+        except (KeyError, TypeError, ValueError):  # trained parameters of a scorer are not kept
+            raise Missing(f"the scorer {group.scorer} cannot be computed from the kept embeddings") from None
+        own = per_query(ranking)[metric].double().numpy()
+        if abs(float(np.nanmean(own)) - recorded.get(model.seed, np.nan)) > 1e-6 or model.seed not in recorded:
+            raise Missing(f"seed {model.seed}: the kept embeddings do not give the recorded {title_of(metric)}")
+        values.append(own)
+    table = np.stack(values)
+    counted = ~np.isnan(table).any(0)
+    classes = models[0].labels[models[0].queries].numpy()[counted]
+    if len(np.unique(classes)) < 2:
+        return QueryInterval(contender, metric, None, "one class")
+    return QueryInterval(contender, metric, nested_bootstrap(table[:, counted], classes), "")
+
+
+def interval_frame(found: Sequence[QueryInterval]) -> pd.DataFrame:
+    """Table of intervals as numbers, one row per contender (method at one setting) and metric.
+
+    Args:
+        found: Intervals, as :func:`query_intervals` makes them.
+
+    Returns:
+        Columns of a :class:`~bench.report.contender.Contender`; ``metric``, ``mean``, ``ci_low``, ``ci_high``,
+        ``seeds``, ``classes``, ``queries`` and ``reason`` (for having no interval).
+    """
+    nan = float("nan")
+    empty = NestedInterval(nan, nan, nan, 0, 0, 0)
+    return pd.DataFrame(
+        [
+            {
+                **each.contender._asdict(),
+                "metric": each.metric,
+                **vars(each.interval or empty),
+                "reason": each.reason,
+            }
+            for each in found
+        ]
+    )
+
+
+def interval_tables(found: Sequence[QueryInterval]) -> list[TextTable]:
+    """Intervals as texts, one table per data set.
+
+    Args:
+        found: Intervals, as :func:`query_intervals` makes them.
+    """
+    return [
+        _text_table(dataset, [each for each in found if each.contender.dataset == dataset])
+        for dataset in dict.fromkeys(each.contender.dataset for each in found)
+    ]
+
+
+def _text_table(dataset: str, rows: Sequence[QueryInterval]) -> TextTable:
+    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
+    by_name: dict[str, dict[str, QueryInterval]] = {}
+    for row in rows:
+        by_name.setdefault(names[row.contender], {})[row.metric] = row
+    first = next((row.interval for row in rows if row.interval), None)
+    sizes = f"{first.classes} classes, {first.queries} queries" if first else ""
+    level = "" if first and first.classes >= SIMULATED else "Not simulated with so few classes."
+    gaps = {name: text for name, of in by_name.items() for text in [next(iter(of.values())).reason] if text}
+    return TextTable(
+        title=", ".join(filter(None, [dataset, sizes])),
+        columns=("method", "seeds", *(title_of(name, short=True) for name in METRICS)),
+        rows=tuple(_cells(name, of) for name, of in by_name.items()),
+        notes=(*filter(None, [level]), *(f"{name}: {text}." for name, text in gaps.items())),
+        caption=ABOUT,
+    )
+
+
+def _cells(name: str, of: Mapping[str, QueryInterval]) -> tuple[str, ...]:
+    texts = []
+    for metric in METRICS:
+        found = of[metric].interval if metric in of else None
+        text = "-"
+        if found is not None:
+            text = f"{100 * found.mean:.2f} [{100 * found.ci_low:.2f}, {100 * found.ci_high:.2f}]"
+        texts.append(text)
+    seeds = next((str(each.interval.seeds) for each in of.values() if each.interval), "-")
+    return name, seeds, *texts
+
+
+def interval_texts(found: Sequence[QueryInterval]) -> dict[str, str]:
+    """Intervals as Markdown and LaTeX, by ending of the file.
+
+    Args:
+        found: Intervals, as :func:`query_intervals` makes them.
+    """
+    tables = interval_tables(found)
+    heading = "Intervals over seeds, classes and queries"
+    return {".md": markdown_page(heading, f"{ABOUT} Percent.", tables), ".tex": latex_page(tables)}

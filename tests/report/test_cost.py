@@ -1,0 +1,111 @@
+"""Costs are sums over everything that a row took; what is not known is a gap with its reason, never a smaller sum."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from bench.engine import meter
+from bench.engine.meter import EMBEDDING, Meter
+from bench.report.cost import cost_frame, costs, costs_latex, costs_markdown
+from bench.report.frame import collect
+from bench.store.folder import Store
+from bench.store.records import Cost
+from bench.store.specs import TUNING
+
+from tests.engine.test_sharing import Fake, _drive
+
+COST = Cost(cpu_seconds=2.0, peak_memory_mib=100, peak_gpu_memory_mib=None, ms_per_image=None, resumed=False)
+
+
+def _store(root, monkeypatch, **asked):
+    """Results of two methods with two seeds whose trainings took 2 s of processor time each."""
+    _drive(root, [Fake()], monkeypatch, **asked)
+    store = Store(root)
+    for record in list(store.tests()):
+        role = record.role.model_copy(update={"trainings": record.spec.tuning_trainings})
+        _write(store, record, COST.model_copy(update={"ms_per_image": 0.5}), role=role)
+    for path in root.glob("*/*/*/train-*/record.json"):
+        protocol, dataset, method, unit, _ = path.parts[-5:]
+        record = next(iter(store.tests())).cell._replace(protocol=protocol, dataset=dataset, method=method)
+        _write(store, store.trained(record, unit.removeprefix("train-")), COST)
+    return store
+
+
+def _write(store, record, cost, **changes):
+    environment = record.environment.model_copy(update={"cost": cost, "seconds": 3.0, "device": "cpu"})
+    store.write(record.model_copy(update={"environment": environment, **changes}))
+
+
+def _rows(store):
+    return {row.contender.method: row for row in costs(store, collect(store).tests)}
+
+
+def _train_records(store, method):
+    cell = next(test.cell for test in store.tests() if test.cell.method == method)
+    for path in sorted(store.root.joinpath(*cell).glob("train-*")):
+        yield store.trained(cell, path.name.removeprefix("train-"))
+
+
+def test_the_cost_of_a_head_includes_its_base_and_the_tuning_of_both(tmp_path, monkeypatch):
+    store = _store(tmp_path, monkeypatch)
+    rows = _rows(store)
+    base, head = rows["cosface"], rows["pfe"]
+    trials = sum(record.spec.replicate == TUNING for record in _train_records(store, "cosface"))
+    assert (base.tuning, base.base, base.own, base.trainings) == (trials, 0, 2, trials + 2)
+    assert (head.tuning, head.base, head.own) == (2 * trials, 2, 2)
+    assert base.cpu_seconds == 2.0 * base.trainings
+    assert head.cpu_seconds == 2.0 * head.trainings
+    assert (head.peak_memory_mib, head.gpu_seconds, head.ms_per_image, head.wall_seconds) == (100, 0.0, 0.5, 3.0)
+    assert not base.gaps
+    assert not head.gaps
+
+
+@pytest.mark.parametrize(
+    ("cost", "reason"),
+    [
+        (None, "made before cost was recorded"),
+        (COST.model_copy(update={"cpu_seconds": None, "resumed": True}), "resumed"),
+    ],
+)
+def test_one_training_of_unknown_cost_leaves_a_gap_and_its_reason(cost, reason, tmp_path, monkeypatch):
+    store = _store(tmp_path, monkeypatch, methods=("cosface",), hparams="default")
+    _write(store, next(_train_records(store, "cosface")), cost)
+    row = _rows(store)["cosface"]
+    assert row.cpu_seconds is None
+    assert row.gaps.startswith(f"1 of 2 trainings {reason}")
+    assert math.isnan(cost_frame([row])["cpu_seconds"].iloc[0])
+    for text in (costs_markdown([row]), costs_latex([row])):
+        assert f"Gaps of cosface: 1 of 2 trainings {reason}" in text
+
+
+def test_lost_records_and_tests_without_a_time_are_named(tmp_path, monkeypatch):
+    store = _store(tmp_path, monkeypatch, methods=("cosface",))
+    lost = next(record for record in _train_records(store, "cosface") if record.spec.replicate == TUNING)
+    store.remove(lost.cell, "train", lost.unit)
+    _write(store, next(iter(store.tests())), COST)
+    row = _rows(store)["cosface"]
+    assert row.cpu_seconds is None
+    assert row.peak_memory_mib is None
+    assert row.ms_per_image is None
+    assert "trainings without a record; too few test images to time: seed" in row.gaps
+
+
+def test_a_meter_times_whole_chunks_of_clean_test_images(monkeypatch):
+    now = iter([0.0, 0.0256, 0.0768, 9.0, 9.5, 9.6])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    heard = []
+    found = Meter.of(heard.append, resumed=False)
+    for step in (EMBEDDING, EMBEDDING, EMBEDDING, "embedding of split test_crop", EMBEDDING, "other"):
+        found.alive(step)
+    assert heard[0] == EMBEDDING
+    cost = found.cost()
+    assert cost.ms_per_image == pytest.approx((0.1 + 0.2) / 2)
+    assert cost.cpu_seconds >= 0
+
+
+def test_a_resumed_training_has_no_processor_time_and_unknown_memory_is_a_gap(monkeypatch):
+    monkeypatch.setattr(meter, "_forget_peaks", lambda: False)
+    cost = Meter.of(lambda step: None, resumed=True).cost()
+    assert (cost.cpu_seconds, cost.peak_memory_mib, cost.ms_per_image, cost.resumed) == (None, None, None, True)

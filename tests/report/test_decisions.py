@@ -1,0 +1,119 @@
+"""Decisions about methods and data sets: what is compared, what is left out by name, and which budgets are unequal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
+from bench.report.comparison import comparison, comparison_frame
+from bench.report.decisions import decision_frame, decisions, decisions_latex, decisions_markdown
+from bench.report.markup import to_latex, to_markdown
+from bench.report.over_datasets import (
+    mean_rank_frame,
+    mean_ranks_latex,
+    mean_ranks_markdown,
+    over_datasets,
+    profile_frame,
+)
+from bench.report.pairing import paired_methods
+
+from tests.report.test_ranks import A, B, C, _results, _seeds
+
+
+def _decided(values):
+    frame, roles = _results(values)
+    return decisions(frame, roles, paired_methods(frame, roles))
+
+
+def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
+    found = {each.contender.method: each for each in _decided({"c": C, "b": B, "a": A})}
+    assert set(found) == {"b", "c"}
+    values = {name: np.array(list(of.values())) for name, of in (("a", A), ("b", B), ("c", C))}
+    differences = [values["b"] - values["a"], values["c"] - values["a"], values["c"] - values["b"]]
+    adjusted = holm(np.array([float(p_different(each)) for each in differences]))
+    assert found["c"].p_holm == pytest.approx(adjusted[1])
+    assert found["c"].mean == pytest.approx(differences[1].mean())
+    assert found["c"].interval[1] < 0
+    assert (found["c"].verdict, found["c"].more_seeds) == ("worse", None)
+    assert found["c"].better[0] == 0.0
+    assert found["b"].verdict == "undecided"
+    needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
+    assert found["b"].more_seeds == needed - 4
+    assert found["b"].better[0] == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+
+
+def test_one_common_seed_and_left_out_seeds_are_said():
+    found = _decided({"a": A, "b": B, "short": {0: 0.1}})
+    short = next(each for each in found if each.contender.method == "short")
+    assert (short.verdict, short.seeds, short.more_seeds) == ("one seed", 1, None)
+    assert "no seeds 1-3" in short.left_out
+    text = decisions_markdown(found)
+    assert "left out short: no seeds 1-3" in text
+    assert "| short | -71.00 | 0.00 [0.00, 0.97] | 1 | one seed |" in text
+    assert decision_frame(found)["more_seeds"].isna().sum() == 1
+
+
+def _over(datasets, **values):
+    frames = [_results({name: of[dataset] for name, of in values.items() if dataset in of}) for dataset in datasets]
+    parts, roles = [], []
+    for dataset, (frame, role) in zip(datasets, frames):
+        parts.append(frame.assign(dataset=dataset, unit=dataset + frame["unit"]))
+        roles.append(role.assign(unit=dataset + role["unit"]))
+    return over_datasets(pd.concat(parts, ignore_index=True), pd.concat(roles, ignore_index=True))
+
+
+def _many(count, scale):
+    return {f"d{number}": _seeds(scale * np.array([0.5, 0.6]) + 0.01 * number) for number in range(count)}
+
+
+def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
+    names = [f"d{number}" for number in range(6)]
+    partly = {name: value for name, value in _many(6, 0.7).items() if name != "d2"}
+    (found,) = _over(names, a=_many(6, 1.0), b=_many(6, 0.9), c=_many(6, 0.8), partly=partly)
+    assert found.methods == (("a", "default [, ]"), ("b", "default [, ]"), ("c", "default [, ]"))
+    assert dict(found.left_out) == {("partly", "default [, ]"): "not on d2"}
+    assert found.ranks.tolist() == mean_ranks(found.means).tolist() == [1.0, 2.0, 3.0]
+    assert found.critical_difference == critical_difference(3, 6)
+    assert found.ties == ["a", "ab", "b"]
+    table = mean_rank_frame([found]).set_index("method")
+    assert np.isnan(table.loc["partly", "mean_rank"])
+    for text in (mean_ranks_markdown([found]), mean_ranks_latex([found])):
+        assert "left out: partly (not on d2)" in text
+    profiles = profile_frame([found])
+    best = profiles[(profiles["method"] == "a") & (profiles["threshold"] == 0.0)]
+    assert best["share"].tolist() == [1.0]
+
+
+def test_few_data_sets_have_no_test_and_no_profile_and_one_has_no_ranks():
+    (found,) = _over(["d0", "d1", "d2"], a=_many(3, 1.0), b=_many(3, 0.9), c=_many(3, 0.8))
+    assert np.isnan(found.p)
+    assert found.ties == ["-", "-", "-"]
+    assert profile_frame([found]).empty
+    assert _over(["d0"], a=_many(1, 1.0), b=_many(1, 0.9)) == []
+
+
+def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
+    frame, roles = _results({"a": A, "b": B, "short": {0: 0.7, 1: 0.7}})
+    frame.loc[frame["method"] == "b", ["hparams", "trials"]] = ["tuned", 10]
+    rows = comparison(frame, roles)
+    table = comparison_frame(rows).set_index("method")["unequal_budget"]
+    assert table["a"] == ""
+    assert table["short"] == "2 seeds, not 4 seeds"
+    assert table["b"].startswith("tuned, 10 trials")
+    for text in (to_markdown(rows), to_latex(rows)):
+        assert "Unequal budget: " in text
+        assert "short (2 seeds, not 4 seeds)" in text
+    assert "| short \\* |" in to_markdown(rows)
+    assert "| a |" in to_markdown(rows)
+
+
+def test_equal_records_give_equal_tables_in_any_order():
+    values = {"c": C, "b": B, "a": A}
+    frame, roles = _results(values)
+    shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
+    first, second = (
+        (decisions_latex(decisions(f, r, paired_methods(f, r))), to_latex(comparison(f, r)))
+        for f, r in ((frame, roles), shuffled)
+    )
+    assert first == second

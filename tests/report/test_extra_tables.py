@@ -1,0 +1,133 @@
+"""Tables on request: intervals from kept embeddings, forms of the papers, copies as Parquet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from bench.commands import extra_tables
+from bench.commands.extra_tables import check_extras, write_extras
+from bench.errors import UserError
+from bench.methods.distributions.point import PointMass
+from bench.protocols.statistics import nested_bootstrap
+from bench.report import intervals
+from bench.report.figures import tested
+from bench.report.figures.source import Missing, Source
+from bench.report.frame import Results, collect
+from bench.report.intervals import interval_texts, query_intervals
+from bench.reproduce.forms import fill_form, form_frame, form_texts
+from bench.reproduce.items import every_item
+from bench.site import Site
+from bench.store.folder import Store
+
+from tests.engine.test_sharing import Fake, _drive
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface", "arcface"), hparams="default", seeds=2)
+    return collect(Store(tmp_path))
+
+
+def test_names_of_extra_tables_are_checked():
+    check_extras(["bootstrap", "parquet", "per/table1", "el/table1", "nir/table3"])
+    for name in ("per/table99", "el/figure2", "boot"):
+        with pytest.raises(UserError, match="unknown extra table"):
+            check_extras([name])
+
+
+def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results):
+    named = every_item()["per/table1"]
+    (form,) = fill_form(named, results)
+    table = form_frame([form])
+    assert set(table["method"]) == {"cosface", "arcface"}
+    assert list(dict.fromkeys(table["column"])) == [column.title for column in named.columns("ndigit_smoke")]
+    own = results.frame[(results.frame["method"] == "cosface") & (results.frame["metric"] == "map_at_r")]["value"]
+    shown = table[(table["method"] == "cosface") & (table["column"] == "MAP@R")].iloc[0]
+    assert shown["mean"] == pytest.approx(100 * own.mean())
+    assert shown["seeds"] == 2
+    other = table[(table["method"] == "cosface") & (table["column"] != "MAP@R")]
+    assert other["mean"].isna().all()
+    texts = form_texts([form])
+    assert "| cosface |" in texts[".md"]
+    assert " | \\- |" in texts[".md"]
+    assert "worth it before the gallery" in texts[".tex"]
+
+
+def _model(noise):
+    """A fake for :func:`read_model`: four classes of three images, with noise around their means."""
+
+    def read(store, record, label, index):
+        generator = torch.Generator().manual_seed(record.columns.seed)
+        labels = torch.arange(12) % 4
+        means = torch.nn.functional.one_hot(labels).float() + noise * torch.randn(12, 4, generator=generator)
+        everything = torch.arange(12)
+        return tested.TestedModel(record, label, index, (), labels, PointMass(means), {}, everything, everything)
+
+    return read
+
+
+def test_intervals_need_embeddings_that_give_the_recorded_value(results, monkeypatch):
+    monkeypatch.setattr(intervals, "read_model", _model(0.5))
+    source = Source(Site(results="."), results)
+    found = query_intervals(source)
+    assert {each.reason for each in found} == {"seed 0: the kept embeddings do not give the recorded Recall@1"}
+    assert all(each.interval is None for each in found)
+    assert "cosface: seed 0" in interval_texts(found)[".md"]
+
+
+def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch):
+    read = _model(0.5)
+    values = {}
+    for seed in (0, 1):
+        model = read(None, next(t for t in results.tests if t.columns.seed == seed), "", 0)
+        ranking = intervals.rank(intervals.DistributionScorer("cosine", model.distribution), model.labels, depth=2)
+        values[seed] = intervals.per_query(ranking)
+    monkeypatch.setattr(intervals, "read_model", read)
+    frame = results.frame
+    lines = []
+    for metric in ("recall_at_1", "map_at_r"):
+        part = frame[frame["metric"] == "map_at_r"].assign(metric=metric, scorer="cosine")
+        part["value"] = [float(values[seed][metric].double().nanmean()) for seed in part["seed"]]
+        lines.append(part)
+    changed = Results(results.tests, 0, pd.concat(lines, ignore_index=True), results.roles)
+    found = query_intervals(Source(Site(results="."), changed))
+    assert not any(each.reason for each in found)
+    table = np.stack([values[seed]["map_at_r"].double().numpy() for seed in (0, 1)])
+    expected = nested_bootstrap(table, np.arange(12) % 4)
+    assert next(each.interval for each in found if each.metric == "map_at_r") == expected
+    assert "Not simulated with so few classes." in interval_texts(found)[".md"]
+
+
+def test_one_seed_or_lost_embeddings_are_a_gap(results, monkeypatch):
+    def lost(store, record, label, index):
+        raise Missing("no embeddings are kept")
+
+    monkeypatch.setattr(intervals, "read_model", lost)
+    found = query_intervals(Source(Site(results="."), results))
+    assert {each.reason for each in found} == {"no embeddings are kept"}
+    one = Results.of(tuple(test for test in results.tests if test.columns.seed == 0))
+    assert {each.reason for each in query_intervals(Source(Site(results="."), one))} == {"one seed"}
+
+
+def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_path):
+    pytest.importorskip("pyarrow")
+    csv = tmp_path / "scorers.csv"
+    csv.write_text("a,b\n1,x\n")
+    outs = [tmp_path / name for name in ("one", "two")]
+    for out in outs:
+        write_extras(["parquet", "per/table1"], Site(results=str(tmp_path)), results, out, [csv])
+    names = {path.name for path in outs[0].iterdir()}
+    assert {"metrics.parquet", "scorers.parquet", "form_per_table1.parquet", "form_per_table1.tex"} <= names
+    assert all((outs[1] / name).read_bytes() == (outs[0] / name).read_bytes() for name in names)
+    assert pd.read_parquet(outs[0] / "metrics.parquet")["value"].tolist() == results.frame["value"].tolist()
+
+
+def test_parquet_without_pyarrow_is_said_before_anything_is_written(monkeypatch):
+    def absent():
+        raise UserError("Parquet needs pyarrow")
+
+    monkeypatch.setattr(extra_tables, "import_pyarrow", absent)
+    with pytest.raises(UserError, match="pyarrow"):
+        check_extras(["parquet"])
