@@ -76,7 +76,7 @@ class Source:
         """
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
-        for index, label, rows in labelled(frame):
+        for index, label, _, rows in labelled(frame):
             yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 
     def trained(self, record: TestRecord) -> TrainRecord | None:
