@@ -28,13 +28,13 @@ class Shown(NamedTuple):
     """A contender (method at one setting) in a figure.
 
     Attributes:
-        index: Its number in the figure, from 0.
+        number: Its number in the figure, from 0.
         label: Text of the legend.
         look: Colour, marker and line.
         rows: Its rows of the table that is drawn.
     """
 
-    index: int
+    number: int
     label: str
     look: Look
     rows: pd.DataFrame

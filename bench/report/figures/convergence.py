@@ -52,8 +52,8 @@ def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
         table: Rows of :func:`convergence_table`.
 
     Returns:
-        Columns ``index``, ``label`` and ``method`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds``
-        (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
+        Columns ``index``, ``label`` and ``method`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``,
+        ``seeds`` (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
     """
     lines = []
     for index, label, _, rows in each_contender(table):
@@ -93,9 +93,10 @@ def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = 
 
 def _curve(shown: Shown) -> Curve:
     rows, count = shown.rows, int(shown.rows["all_seeds"].iloc[0])
-    values = (100 * rows[name].to_numpy() for name in (("mean", "ci95_low", "ci95_high") if count > 1 else ("mean",)))
+    mean, low, high = (100 * rows[name].to_numpy() for name in ("mean", "ci95_low", "ci95_high"))
     text = f"{shown.label}\n({count} {'seed' if count == 1 else 'seeds'})"
-    return Curve(text, shown.look, rows["epoch"].to_numpy(), *values)
+    x = rows["epoch"].to_numpy()
+    return Curve(text, shown.look, x, mean, low, high) if count > 1 else Curve(text, shown.look, x, mean)
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:

@@ -105,7 +105,7 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
         curves = [
             _curve(shown._replace(rows=shown.rows[shown.rows["corruption"] == name]), "severity") for shown in has
         ]
-        plot_curves(axis, curves, [place for place, shown in enumerate(has) if shown.index in coloured])
+        plot_curves(axis, curves, [place for place, shown in enumerate(has) if shown.number in coloured])
         axis.set(title=name, xlabel="severity")
     _mark_uninformative(axes)
     legend_below(figure, axes, len(contenders) - len(coloured))
@@ -123,7 +123,7 @@ def _steepest(contenders: Sequence[Shown], names: Sequence[str]) -> set[int]:
     for shown in contenders:
         means = shown.rows[shown.rows["corruption"].isin(names)].groupby(["corruption", "severity"])["value"].mean()
         by_corruption = means.groupby(level="corruption")
-        falls[shown.index] = float((by_corruption.first() - by_corruption.last()).mean())
+        falls[shown.number] = float((by_corruption.first() - by_corruption.last()).mean())
     return set(sorted(falls, key=lambda index: (-falls[index], index))[:MOST_CURVES])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ...protocols.metrics import title_of
 from ...store.records import TestRecord, TrainRecord
@@ -70,13 +71,14 @@ def cost_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
             devices = {f"{each.environment.device}, {_threads(each.environment.threads)}" for each in trained}
             lines.append(
                 {
-                    "index": shown.index,
+                    "index": shown.number,
                     "label": label,
                     "method": test.columns.method,
                     "seed": seed,
                     "seconds": sum(each.environment.seconds for each in trained),
                     "models": len(trained),
-                    "tuning_trainings": group.trainings,
+                    "tuning_trainings": group.trainings
+                    - (len(test.spec.train) if test.columns.ensemble == "seeds" else 0),
                     "device": "; ".join(sorted(devices)),
                     **{metric: values.get(seed, np.nan) for metric, values in quality.items()},
                 }
@@ -112,7 +114,12 @@ def cost_figure(table: pd.DataFrame, dataset: str) -> Figure:
     where = devices[0] if len(devices) == 1 else f"{len(devices)} kinds of devices: not comparable"
     for axis, metric in zip(axes, QUALITY):
         _draw_points(axis, contenders, metric)
-        axis.set(xlabel=f"seconds of training ({where})", ylabel=f"{title_of(metric)}, %", xscale="log")
+        of = " of the default confidence" if metric != QUALITY[0] else ""
+        axis.set(xlabel=f"seconds of training ({where})", ylabel=f"{title_of(metric)}{of}, %", xscale="log")
+        axis.set_xlim(0.8 * table["seconds"].min(), 1.25 * table["seconds"].max())
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     figure.suptitle(f"{dataset}: cost and quality, means over seeds (bars: SD)")

@@ -1,4 +1,4 @@
-"""Curves of contenders: all in one panel if they are few, else a panel each or the chosen few, with the rest in grey."""
+"""Curves of contenders: few in one panel; of many, a panel each or the chosen few, with the rest in grey."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[
 
     Args:
         titles: Title of each panel.
-        x: Label of all horizontal axes.
+        x: Label of all horizontal axes; empty if it is the title of a legend below, whose place it would take.
         y: Label of all vertical axes.
         title: Title of the figure.
 
@@ -219,7 +219,8 @@ def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[
     for place, (axis, text) in enumerate(zip(axes, titles)):
         axis.set_title("\n".join(textwrap.fill(line, WRAPPED) for line in text.split("\n")), fontsize=7.5)
         axis.tick_params(labelsize=7.5, labelleft=place % columns == 0, labelbottom=place + columns >= len(titles))
-    figure.supxlabel(x, fontsize=9)
+    if x:
+        figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
     figure.suptitle(textwrap.fill(title, 100))
     return figure, axes

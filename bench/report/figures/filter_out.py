@@ -135,7 +135,7 @@ def confidence_curve(label: str, look: Look, rows: pd.DataFrame, own: str, other
     ranked = rows.loc[rows["scorer"] == rows["primary_scorer"], ["confidence", "fraction", "value"]]
     means = ranked.groupby(["confidence", "fraction"])["value"].agg(["mean", "std"])
     has = set(means.index.get_level_values("confidence"))
-    tables = {name: means.loc[name] for name in (own, *others) if name in has}
+    tables = {name: means.loc[[name]].droplevel("confidence") for name in (own, *others) if name in has}
     own_table = tables.pop(own, means.iloc[:0].droplevel("confidence"))
     controls = {name: (100 * each.index.to_numpy(), each["mean"].to_numpy()) for name, each in tables.items()}
     return mean_curve(label, look, own_table, 100 * own_table.index.to_numpy(), controls)

@@ -40,8 +40,8 @@ def importance_table(study: StudyRecord, trials: Sequence[TrialRecord]) -> pd.Da
         values = [found[place] for _, found in finished]
         if len(finished) < FEWEST or len(set(values)) == 1:
             continue
-        found = _importances(study, [trial for trial, _ in finished], values)
-        for parameter, importance in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        shares = _importances(study, [trial for trial, _ in finished], values)
+        for parameter, importance in sorted(shares.items(), key=lambda item: (-item[1], item[0])):
             lines.append(
                 {
                     "study": study.unit,
@@ -98,9 +98,9 @@ def importance_figure(studies: Sequence[tuple[Study, pd.DataFrame]], dataset: st
         spec = study.spec
         goal = f", tuned for {spec.tune_for}" if spec.tune_for != "retrieval" else ""
         axis.set_title(f"{spec.template.method}{goal}\n({table['trials'].iloc[0]} trials)", fontsize=8)
-        if len(names) > 1:
-            axis.legend(fontsize=7)
         axis.set_xlabel("importance")
+    shown = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown), fontsize=8)
     figure.suptitle(f"{dataset}: importance of tuned parameters (functional ANOVA)")
     return figure
 

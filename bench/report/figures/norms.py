@@ -107,7 +107,7 @@ def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     groups = (
-        (each.index, each.label, rows)
+        (each.number, each.label, rows)
         for each in each_contender(table)
         for _, rows in each.rows.groupby("seed", sort=True)
     )

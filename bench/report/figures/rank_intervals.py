@@ -43,7 +43,7 @@ def rank_table(merged: pd.DataFrame) -> pd.DataFrame:
             interval = rank.interval
             lines.append(
                 {
-                    "index": shown.index,
+                    "index": shown.number,
                     "label": shown.label,
                     "method": group.contender.method,
                     "metric": column.metric,
@@ -95,12 +95,13 @@ def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Fi
 
 def _draw_ranks(axis: Axes, rows: pd.DataFrame, order: list[int], looks: dict[int, Look]) -> None:
     worst = int(rows["high"].max())
-    for row in rows.rename(columns={"index": "index_"}).itertuples():
-        look, place = looks[row.index_], order.index(row.index_)
-        axis.plot([row.low, row.high], [place, place], "-", lw=1.6, color=look.colour, solid_capstyle="butt")
-        axis.plot([row.rank], [place], look.marker, ms=4.5, color=look.colour, fillstyle=look.fill)
-        axis.annotate(row.ties, (1.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center")
-    axis.set_xlim(0.5, worst + 0.5)
+    columns = (rows[name].tolist() for name in ("index", "rank", "low", "high", "ties"))
+    for index, rank, low, high, ties in zip(*columns):
+        look, place = looks[index], order.index(index)
+        axis.plot([low, high], [place, place], "-", lw=1.6, color=look.colour, solid_capstyle="butt")
+        axis.plot([rank], [place], look.marker, ms=4.5, color=look.colour, fillstyle=look.fill, clip_on=False)
+        axis.annotate(ties, (1.01, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center")
+    axis.set_xlim(0.3, worst + 0.7)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
 
@@ -118,5 +119,5 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
             reasons = ", ".join(sorted(set(table["reason"])))
             note(f"{dataset}: no ranks: {reasons}")
             continue
-        looks = {shown.index: shown.look for shown in labelled(rows)}
+        looks = {shown.number: shown.look for shown in labelled(rows)}
         yield Drawing(f"rank_intervals_{dataset}", rank_figure(table, looks, dataset), table.drop(columns="index"))

@@ -25,6 +25,8 @@ FEW = 4
 """Contenders (methods at one setting) that are shown with all of their confidences, at most."""
 BRIEF = ("margin", "random", "oracle")
 """Confidences that are shown of each of many contenders, next to the default one."""
+COVERAGE = "most confident queries kept, %"
+"""Label of the horizontal axis."""
 _GREYS = {"retrieval": "0.3", "control": "0.6"}
 _LINES: dict[str, Line] = {
     **dict(zip((OWN, *FREE_IMAGE_CONFIDENCES), (LINES[0], *LINES[2:]))),
@@ -72,9 +74,9 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
         title: Title of the figure.
     """
     contenders = list(labelled(table))
-    own = {shown.index: _curves(shown)[_default(shown)] for shown in contenders}
+    own = {shown.number: _curves(shown)[_default(shown)] for shown in contenders}
     order = sorted(own, key=lambda index: (own[index]["risk"].mean(), index))[:MOST_PANELS]
-    chosen = [shown for shown in contenders if shown.index in order]
+    chosen = [shown for shown in contenders if shown.number in order]
     brief = len(contenders) > FEW
     if brief:
         grey = "all others" if len(chosen) == len(contenders) else f"all but the {len(chosen)} of the lowest mean risk"
@@ -83,11 +85,18 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
     names: set[str] = set()
     for axis, shown in zip(axes, chosen):
         if brief:
-            rest = [curve.to_numpy() for index, curve in own.items() if index != shown.index]
+            rest = [curve.to_numpy() for index, curve in own.items() if index != shown.number]
             axis.add_collection(LineCollection(rest, colors=REST, linewidths=0.7, zorder=1))
         names |= _draw_panel(axis, shown, brief)
     handles = _handles(names)
-    figure.legend(handles=handles, loc="outside lower center", ncols=2 if len(axes) == 1 else 4, fontsize=8)
+    legend = figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=2 if len(axes) == 1 else 4,
+        fontsize=8,
+        title=COVERAGE if brief else None,
+    )
+    legend.get_title().set_fontsize(9)
     return figure
 
 
@@ -99,10 +108,10 @@ def _curves(shown: Shown) -> dict[str, pd.DataFrame]:
     """Mean risk over seeds by coverage, both in percent, for each confidence; an empty curve for a missing default."""
     means = shown.rows.groupby(["confidence", "coverage"], as_index=False)["risk"].mean()
     curves = {
-        str(name): 100 * rows[["coverage", "risk"]].sort_values("coverage", ascending=False)
+        str(name): rows.sort_values("coverage", ascending=False)[["coverage", "risk"]].mul(100)
         for name, rows in means.groupby("confidence")
     }
-    return {_default(shown): 100 * means.loc[:-1, ["coverage", "risk"]], **curves}
+    return {_default(shown): means.iloc[:0][["coverage", "risk"]], **curves}
 
 
 def _draw_panel(axis: Axes, shown: Shown, brief: bool) -> set[str]:
@@ -120,20 +129,20 @@ def _draw_panel(axis: Axes, shown: Shown, brief: bool) -> set[str]:
 
 
 def _panels(titles: Sequence[str], title: str, brief: bool) -> tuple[Figure, Sequence[Axes]]:
-    x, y = "most confident queries kept, %", f"their {title_of('recall_at_1')} errors, %"
+    y = f"their {title_of('recall_at_1')} errors, %"
     if brief:
-        return small_panels(titles, x=x, y=y, title=title)
+        return small_panels(titles, x="", y=y, title=title)
     size = (HALF_PAGE, 3.6) if len(titles) == 1 else (FULL_PAGE / 2, 2.7)
     figure, axes = panels(len(titles), 2, size, share_x=True, share_y=True)
     for axis, text in zip(axes, titles):
-        axis.set(title=text, xlabel=x, ylabel=y)
+        axis.set(title=text, xlabel=COVERAGE, ylabel=y)
     figure.suptitle(textwrap.fill(title, 60 if len(titles) == 1 else 100))
     return figure, axes
 
 
 def _handles(names: Collection[str]) -> list[Line2D]:
     """Handles of the legend, by kind of confidence."""
-    found = [Line2D([], [], color="k", lw=1.6, marker="o", ms=3.5, label="[default confidence], of the image")]
+    found = [Line2D([], [], color="k", lw=1.6, marker="o", ms=3.5, label="default confidence (image)")]
     for kind, text in (("image", " (image)"), ("retrieval", " (retrieval)"), ("control", " (control)")):
         for name in sorted(name for name in names if kind_of(name) == kind):
             colour = _GREYS.get(kind, "k")

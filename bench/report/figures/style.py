@@ -33,6 +33,7 @@ def figure_style() -> AbstractContextManager[None]:
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
+            "axes.axisbelow": True,
             "grid.alpha": 0.25,
             "figure.dpi": 150.0,
             "figure.titlesize": 10.0,

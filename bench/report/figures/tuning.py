@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -80,11 +81,10 @@ def _draw_study(axis: Axes, study: StudyRecord, trials: Sequence[TrialRecord]) -
         if trial.value is None:
             axis.axvline(trial.number, color="tab:red", lw=0.8, alpha=0.6)
     axis.set(
-        title=template.method + (f", tuned for {tune_for}" if tune_for != "retrieval" else ""),
+        title=textwrap.fill(template.method + (f", tuned for {tune_for}" if tune_for != "retrieval" else ""), 30),
         xlabel="trial",
         ylabel=f"validation {', '.join(names)}",
     )
-    axis.title.set_wrap(True)
 
 
 def _trials(studies: Sequence[Study]) -> pd.DataFrame:
