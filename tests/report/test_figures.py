@@ -364,7 +364,9 @@ def test_images_are_shown_in_the_order_of_their_confidence(source):
     assert [d.stem for d in drawings] == [
         "images_tiny",
         "images_tiny_classes_00_noisy_default",
+        "images_tiny_mistakes_00_noisy_default",
         "images_tiny_classes_01_plain_default",
+        "images_tiny_mistakes_01_plain_default",
     ]
     sheet = drawings[0].frame
     for method, place, confidence in (("plain", 0, "norm"), ("noisy", 1, "method")):
@@ -544,4 +546,4 @@ def test_the_first_colours_differ_for_everybody(matrix):
     seen = [_seen(matplotlib.colors.to_rgb(name), matrix) for name in PALETTE]
     apart = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(apart) > 0.1
-    assert len({colour(i) for i in range(21)}) == 21
+    assert len({colour(i) for i in range(len(PALETTE))}) == len(PALETTE)

@@ -108,7 +108,7 @@ def _curves(shown: Shown) -> dict[str, pd.DataFrame]:
     """Mean risk over seeds by coverage, both in percent, for each confidence; an empty curve for a missing default."""
     means = shown.rows.groupby(["confidence", "coverage"], as_index=False)["risk"].mean()
     curves = {
-        str(name): rows.sort_values("coverage", ascending=False)[["coverage", "risk"]].mul(100)
+        str(name): rows.sort_values("coverage", ascending=False).drop(columns="confidence").mul(100)
         for name, rows in means.groupby("confidence")
     }
     return {_default(shown): means.iloc[:0][["coverage", "risk"]], **curves}

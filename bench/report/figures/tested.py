@@ -40,6 +40,8 @@ class TestedModel:
         gallery: Indices of the images that are searched, ``[G]``.
     """
 
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
     record: TestRecord
     label: str
     index: int
