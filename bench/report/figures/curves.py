@@ -215,7 +215,9 @@ def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[
         The figure and its panels.
     """
     columns = min(5, max(2, len(titles) // 2)) if len(titles) > 1 else 1
-    figure, axes = panels(len(titles), columns, (FULL_PAGE / columns, 1.45), share_x=True, share_y=True)
+    figure, axes = panels(
+        len(titles), columns, (FULL_PAGE / columns, 1.45 if columns > 2 else 2.4), share_x=True, share_y=True
+    )
     for place, (axis, text) in enumerate(zip(axes, titles)):
         axis.set_title("\n".join(textwrap.fill(line, WRAPPED) for line in text.split("\n")), fontsize=7.5)
         axis.tick_params(labelsize=7.5, labelleft=place % columns == 0, labelbottom=place + columns >= len(titles))

@@ -27,6 +27,8 @@ from .tested import TestedModel
 
 BINS = 10
 """Bins of equal width of the probability."""
+LINKED = 0.01
+"""Smallest share of the queries of a bin that is linked to the next: a few queries are right or wrong by chance."""
 MARGIN = "margin"
 """Retrieval confidence that is shown next to the default confidence of the image."""
 
@@ -93,7 +95,8 @@ def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
     """Plot the share of right answers against their probability, one panel per contender (method at one setting).
 
     The default confidence of the image has the look of the method, the margin is dark grey. The area of a marker grows
-    with the share of the queries in its bin. The title of a panel has the calibration error of both in percent.
+    with the share of the queries in its bin; bins of less than :data:`LINKED` are points off the line. The title of a
+    panel has the calibration error of both in percent.
 
     Args:
         table: Rows of :func:`reliability_table` of the first seed of each contender.
@@ -137,7 +140,8 @@ def _draw_panel(axis: Axes, shown: Shown) -> None:
     for name, rows in shown.rows.groupby("confidence", sort=False):
         own = name != MARGIN
         colour, marker = (shown.look.colour, shown.look.marker) if own else (_GREY, "o")
-        axis.plot(rows["probability"], rows["right"], lw=1.2 if own else 0.9, color=colour)
+        large = rows[rows["queries"] >= LINKED * rows["queries"].sum()]
+        axis.plot(large["probability"], large["right"], lw=1.2 if own else 0.9, color=colour)
         area = 4 + 60 * rows["queries"] / rows["queries"].sum()
         axis.scatter(rows["probability"], rows["right"], area, color=colour, marker=marker, lw=0)
     axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))

@@ -106,7 +106,7 @@ def _default(shown: Shown) -> str:
 
 def _curves(shown: Shown) -> dict[str, pd.DataFrame]:
     """Mean risk over seeds by coverage, both in percent, for each confidence; an empty curve for a missing default."""
-    means = shown.rows.groupby(["confidence", "coverage"], as_index=False)["risk"].mean()
+    means = shown.rows.groupby(["confidence", "coverage"])["risk"].mean().reset_index()
     curves = {
         str(name): rows.sort_values("coverage", ascending=False).drop(columns="confidence").mul(100)
         for name, rows in means.groupby("confidence")
