@@ -21,7 +21,7 @@ from torch import Tensor
 from ...protocols.calibration import expected_calibration_error, fit_isotonic
 from .contenders import Shown, each_contender
 from .curves import MOST_PANELS, small_panels
-from .source import Drawing, Note, Source
+from .source import MARGIN, Drawing, Note, Source
 from .style import HALF_PAGE
 from .tested import TestedModel
 
@@ -29,8 +29,6 @@ BINS = 10
 """Bins of equal width of the probability."""
 LINKED = 0.01
 """Smallest share of the queries of a bin that is linked to the next: a few queries are right or wrong by chance."""
-MARGIN = "margin"
-"""Retrieval confidence that is shown next to the default confidence of the image."""
 
 
 def crossed_probability(confidence: Tensor, right: Tensor, labels: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from .contenders import Shown, labelled
 from .curves import MOST_PANELS, REST, small_panels
 from .filter_out import images_of, test_splits
 from .looks import LINES, Line
-from .source import Drawing, Note, Source
+from .source import MARGIN, Drawing, Note, Source
 from .style import FULL_PAGE, HALF_PAGE, panels
 
 FEW = 4
 """Contenders (methods at one setting) that are shown with all of their confidences, at most."""
-BRIEF = ("margin", "random", "oracle")
+BRIEF = (MARGIN, *CONTROLS)
 """Confidences that are shown of each of many contenders, next to the default one."""
 COVERAGE = "most confident queries kept, %"
 """Label of the horizontal axis."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ...protocols.confidence_kinds import COMBINED
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
 from ..frame import Results
@@ -17,6 +18,10 @@ from .contenders import labelled
 
 if TYPE_CHECKING:
     from .tested import TestedModel
+
+
+MARGIN = COMBINED.removeprefix("+")
+"""Name of the retrieval confidence that image confidences are combined with."""
 
 
 class Drawing(NamedTuple):

@@ -18,7 +18,7 @@ from ...protocols.ranking import Ranking, full_depth, rank
 from ...protocols.retrieval_confidence import retrieval_confidences
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
-from .source import Missing
+from .source import MARGIN, Missing
 
 ROLES = ("queries", "gallery")
 CONFIDENCE = "confidence."
@@ -82,7 +82,7 @@ class TestedModel:
     @cached_property
     def margin(self) -> Tensor:
         """Retrieval confidence of every query, ``[Q]``: its margin under the cosine of the means."""
-        return retrieval_confidences(self._scorer, self.ranking)["margin"]
+        return retrieval_confidences(self._scorer, self.ranking)[MARGIN]
 
     @cached_property
     def _scorer(self) -> DistributionScorer:
