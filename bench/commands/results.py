@@ -160,9 +160,10 @@ def report(
     figures: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draw these figures only, comma separated, or `all`: filter_out, confidence, tuning,"
-            " tuning_front, sweeps, convergence (which every report has), filter_out_probability, spectra, norms,"
-            " images, and, without any results, densities, distances, normalisers.",
+            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, rank_intervals, cost,"
+            " confidence, tuning, importance, tuning_front, sweeps, convergence (which every report has),"
+            " filter_out_probability, spectra, reliability, norms, images, and, without any results, densities,"
+            " distances, normalisers.",
             metavar="NAME[,NAME]",
         ),
     ] = None,

@@ -191,7 +191,8 @@ class _Store:
         return SimpleNamespace(
             history=history,
             best_epoch=epochs,
-            spec=SimpleNamespace(view={}, folds=4 if unit.startswith("train") else 1),
+            spec=SimpleNamespace(view={}, folds=4 if unit.startswith("train") else 1, base=None),
+            environment=SimpleNamespace(seconds=10.0 + seed, device="cpu", threads=1),
         )
 
     def studies(self, dataset="*"):
@@ -230,6 +231,7 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", 
                     for fraction in (0.0, 0.5):
                         keys = {"scorer": "cosine", "confidence": confidence, "variant": variant}
                         rows.append({**row(metric, 0.5, fraction=fraction, **keys), "split": split})
+    rows.append({**row("map_at_r", 0.5 + (0.1 + 0.02 * seed) * probabilistic, scorer="cosine"), "split": "test"})
     return TestRecord.model_construct(
         unit=unit,
         cell=cell,
@@ -364,7 +366,9 @@ def test_images_are_shown_in_the_order_of_their_confidence(source):
     assert [d.stem for d in drawings] == [
         "images_tiny",
         "images_tiny_classes_00_noisy_default",
+        "images_tiny_mistakes_00_noisy_default",
         "images_tiny_classes_01_plain_default",
+        "images_tiny_mistakes_01_plain_default",
     ]
     sheet = drawings[0].frame
     for method, place, confidence in (("plain", 0, "norm"), ("noisy", 1, "method")):
@@ -442,7 +446,9 @@ def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path
 # All of them
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("tuning", "tuning_front", "sweeps")])
+@pytest.mark.parametrize(
+    "name", [name for name in FIGURES if name not in ("tuning", "importance", "tuning_front", "sweeps")]
+)
 def test_every_figure_has_numbers_and_labelled_axes(name, source):
     with figure_style():
         drawings = list(FIGURES[name].draw(source, _raise))
@@ -470,7 +476,10 @@ def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, 
 
 def test_a_report_has_the_figures_that_need_records_only(source, tmp_path):
     written = {path.stem for path in write_automatic(source, tmp_path / "out")}
-    assert written == {"filter_out_tiny_clean", "filter_out_tiny_crop", "confidence_crop_tiny", "convergence_tiny"}
+    assert written == {
+        *(f"{name}_tiny_{images}" for name in ("filter_out", "risk_coverage") for images in ("clean", "crop")),
+        *(f"{name}_tiny" for name in ("rank_intervals", "cost", "confidence_crop", "convergence")),
+    }
     assert {kind.needs for kind in FIGURES.values() if kind.automatic} == {"records"}
 
 
@@ -544,4 +553,4 @@ def test_the_first_colours_differ_for_everybody(matrix):
     seen = [_seen(matplotlib.colors.to_rgb(name), matrix) for name in PALETTE]
     apart = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(apart) > 0.1
-    assert len({colour(i) for i in range(21)}) == 21
+    assert len({colour(i) for i in range(len(PALETTE))}) == len(PALETTE)

@@ -1,13 +1,15 @@
-"""Contenders (methods at one setting) of a figure, with labels for its legend."""
+"""Contenders (methods at one setting) of a figure, with their labels and looks."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pandas as pd
 
 from ..contender import CONTENDER_KEYS, Contender, by_contender, split_pinned
+from .looks import Look, looks
 
 CURVE_KEYS = tuple(key for key in CONTENDER_KEYS if key != "dataset")
 """Columns that tell the curves of a figure apart."""
@@ -22,11 +24,26 @@ def _label(contender: Contender, pinned: str) -> str:
     return textwrap.fill(", ".join([contender.method, *extra]), 40, max_lines=2, placeholder=" ..")
 
 
-def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """Yield ``(index, label, rows)`` of each contender (method at one setting) in a table of one data set.
+class Shown(NamedTuple):
+    """A contender (method at one setting) in a figure.
 
-    The index numbers the contenders from 0. The label is for the legend; labels that would be equal get more detail,
-    such as backbone and embedding size.
+    Attributes:
+        number: Its number in the figure, from 0.
+        label: Text of the legend.
+        look: Colour, marker and line.
+        rows: Its rows of the table that is drawn.
+    """
+
+    number: int
+    label: str
+    look: Look
+    rows: pd.DataFrame
+
+
+def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
+    """Yield each contender (method at one setting) in a table of one data set.
+
+    Labels that would be equal get more detail, such as backbone and embedding size.
 
     Args:
         frame: Table with the columns that tell contenders apart, such as method, preset and pinned settings.
@@ -37,18 +54,21 @@ def labelled(frame: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
     labels = [_label(contender, pinned) for contender, pinned in zip(contenders, own)]
     if len({(contender.protocol, contender.preset) for contender in contenders}) > 1:
         labels = [f"{label} [{each.protocol}, {each.preset}]" for label, each in zip(labels, contenders)]
+    styles = looks([contender.method for contender in contenders])
     for index, (label, contender, rows) in enumerate(zip(labels, contenders, groups)):
         if labels.count(label) > 1:
             budget = f"{contender.trials} trials, {contender.backbone}, d={contender.dim}"
             label += f" ({budget}, base {contender.base or 'none'})"
-        yield index, label, rows
+        yield Shown(index, label, styles[index], rows)
 
 
-def each_contender(table: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    """Yield ``(index, label, rows)`` of each contender (method at one setting) of a table, sorted by index.
+def each_contender(table: pd.DataFrame) -> Iterator[Shown]:
+    """Yield each contender (method at one setting) of a table, sorted by index.
 
     Args:
-        table: Table with a column ``index`` that numbers the contenders, and a column ``label`` for the legend.
+        table: Table with a column ``index`` that numbers the contenders, ``label`` for the legend, and ``method``.
     """
-    for _, rows in table.groupby("index", sort=True):
-        yield int(rows["index"].iloc[0]), str(rows["label"].iloc[0]), rows
+    groups = [rows for _, rows in table.groupby("index", sort=True)]
+    styles = looks([str(rows["method"].iloc[0]) for rows in groups])
+    for look, rows in zip(styles, groups):
+        yield Shown(int(rows["index"].iloc[0]), str(rows["label"].iloc[0]), look, rows)

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from ...protocols.metrics import title_of
 from ...protocols.statistics import summarise
 from ...store.records import KEYS
-from .contenders import each_contender
+from .contenders import Shown, each_contender
+from .curves import Curve, contender_figure
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, LINES, colour
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -53,16 +52,16 @@ def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
         table: Rows of :func:`convergence_table`.
 
     Returns:
-        Columns ``index`` and ``label`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``, ``seeds``
-        (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
+        Columns ``index``, ``label`` and ``method`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``,
+        ``seeds`` (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
     """
     lines = []
-    for index, label, rows in each_contender(table):
+    for index, label, _, rows in each_contender(table):
         every = rows["seed"].nunique()
         for epoch, values in rows.groupby("epoch")["val_map_at_r"]:
             s = summarise(values.tolist())
-            lines.append((index, label, epoch, s.mean, s.ci_low, s.ci_high, s.n, every))
-    names = ["index", "label", "epoch", "mean", "ci95_low", "ci95_high", "seeds", "all_seeds"]
+            lines.append((index, label, rows["method"].iloc[0], epoch, s.mean, s.ci_low, s.ci_high, s.n, every))
+    names = ["index", "label", "method", "epoch", "mean", "ci95_low", "ci95_high", "seeds", "all_seeds"]
     return pd.DataFrame(lines, columns=names)
 
 
@@ -78,31 +77,26 @@ def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = 
         held_out: Whether MAP@R was measured on classes that were not trained on.
     """
     classes = "validation" if held_out else "some training"
-    figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
-    axis = figure.subplots()
-    for index, label, rows in each_contender(summary[summary["seeds"] == summary["all_seeds"]]):
-        x, count = rows["epoch"].to_numpy(), int(rows["all_seeds"].iloc[0])
-        text = f"{label} ({count} {'seed' if count == 1 else 'seeds'})"
-        axis.plot(
-            x,
-            100 * rows["mean"],
-            LINES[index % len(LINES)],
-            color=colour(index),
-            lw=1.6,
-            label=text,
-            marker="o" if len(x) < 3 else None,
-        )
-        if count > 1:
-            axis.fill_between(x, 100 * rows["ci95_low"], 100 * rows["ci95_high"], color=colour(index), alpha=0.1, lw=0)
+    whole = summary[summary["seeds"] == summary["all_seeds"]]
     # Intervals of two seeds may be wider than everything else there is to see.
     means = 100 * summary["mean"]
     room = 0.15 * (means.max() - means.min()) or 1.0
-    axis.set_ylim(max(0.0, means.min() - room), min(100.0, means.max() + room))
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set(xlabel="epoch", ylabel=f"{title_of('map_at_r')}, {classes} classes, %")
-    axis.set_title(f"{dataset} (band: 95 % interval over seeds)")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return figure
+    return contender_figure(
+        [_curve(shown) for shown in each_contender(whole)],
+        x="epoch",
+        y=f"{title_of('map_at_r')}, {classes} classes, %",
+        title=f"{dataset} (band: 95 % interval over seeds)",
+        limits=(max(0.0, means.min() - room), min(100.0, means.max() + room)),
+        whole_x=True,
+    )
+
+
+def _curve(shown: Shown) -> Curve:
+    rows, count = shown.rows, int(shown.rows["all_seeds"].iloc[0])
+    mean, low, high = (100 * rows[name].to_numpy() for name in ("mean", "ci95_low", "ci95_high"))
+    text = f"{shown.label}\n({count} {'seed' if count == 1 else 'seeds'})"
+    x = rows["epoch"].to_numpy()
+    return Curve(text, shown.look, x, mean, low, high) if count > 1 else Curve(text, shown.look, x, mean)
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
@@ -120,6 +114,6 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
             rows = table[table["held_out"] == held_out] if len(table) else table
             if len(rows):
                 summary = convergence_summary(rows)
-                merged = rows.merge(summary, on=["index", "label", "epoch"]).drop(columns="index")
+                merged = rows.merge(summary, on=["index", "label", "method", "epoch"]).drop(columns="index")
                 figure = convergence_figure(summary, dataset, held_out=held_out)
                 yield Drawing(f"convergence_{dataset}{name}", figure, merged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from ...store.records import KEYS
 from ..frame import Results
-from .contenders import labelled
+from .contenders import Shown, labelled
+from .curves import MOST_CURVES, Curve, contender_figure, legend_below, mean_curve, plot_curves
 from .source import Drawing, Note, Source
-from .style import colour, plot_band
+from .style import panels
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
@@ -41,15 +42,10 @@ def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=[*KEYS, "confidence", "corruption", "severity", "value"])
 
 
-def _draw_ranks(axis: Axes, ranks: pd.DataFrame, by: str) -> None:
-    """One line per method, band over seeds."""
-    for index, label, group in labelled(ranks):
-        curve = group.groupby(by)["value"].agg(["mean", "std"])
-        x = curve.index.to_numpy()
-        text = f"{label} [{group['confidence'].iloc[0]}]"
-        axis.plot(x, curve["mean"], "o-", ms=3, color=colour(index), label=text)
-        plot_band(axis, curve, x, index)
-    axis.axhline(0.5, ls=":", color="0.5", lw=1)
+def _curve(shown: Shown, by: str) -> Curve:
+    """Mean and SD over seeds of a contender, by one column."""
+    curve = shown.rows.groupby(by)["value"].agg(["mean", "std"])
+    return mean_curve(f"{shown.label}\n[{shown.rows['confidence'].iloc[0]}]", shown.look, curve, curve.index.to_numpy())
 
 
 def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
@@ -67,22 +63,27 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     crops = ranks[ranks["corruption"] == "crop"]
     if crops.empty:
         return None
-    figure = Figure(figsize=(6.0, 4.2), layout="constrained")
-    axis = figure.subplots()
-    _draw_ranks(axis, crops.assign(side=1 - crops["severity"]), "side")
-    axis.set(
-        xlabel="side of the centre crop, fraction of the image",
-        ylabel="mean confidence rank (0.5 = uninformative)",
+    crops = crops.assign(side=1 - crops["severity"])
+    figure = contender_figure(
+        [_curve(shown, "side") for shown in labelled(crops)],
+        x="side of the centre crop, fraction of the image",
+        y="mean confidence rank (0.5 = uninformative)",
+        title=f"{dataset}: does confidence see the crop? (band: SD over seeds)",
     )
-    axis.set_title(f"{dataset}: does confidence see the crop?")
-    axis.legend(fontsize=8)
+    _mark_uninformative(figure.axes)
     return figure
+
+
+def _mark_uninformative(axes: Iterable[Axes]) -> None:
+    for axis in axes:
+        axis.axhline(0.5, ls=":", color="0.5", lw=1)
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     """Plot the mean confidence rank of the test images against severity, one panel per corruption.
 
-    A curve is one contender (method at one setting), the mean over seeds with a band of one SD.
+    A curve is one contender (method at one setting), the mean over seeds with a band of one SD. Of many contenders,
+    those whose rank falls most from the least to the greatest severity have a colour, on average over the corruptions.
 
     Args:
         ranks: Rows of :func:`confidence_ranks`.
@@ -95,22 +96,35 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     names = [str(name) for name, rows in ranks.groupby("corruption", sort=True) if rows["severity"].nunique() > 1]
     if not set(names) - {"crop"}:
         return None
+    contenders = list(labelled(ranks))
+    coloured = _steepest(contenders, names)
     columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(3.0 * columns, 2.6 * lines + 0.6), layout="constrained")
-    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for axis, name in zip(axes.ravel(), names):
-        _draw_ranks(axis, ranks[ranks["corruption"] == name], "severity")
+    figure, axes = panels(len(names), columns, (3.0, 2.6), share_x=True, share_y=True)
+    for axis, name in zip(axes, names):
+        has = [shown for shown in contenders if (shown.rows["corruption"] == name).any()]
+        curves = [
+            _curve(shown._replace(rows=shown.rows[shown.rows["corruption"] == name]), "severity") for shown in has
+        ]
+        plot_curves(axis, curves, [place for place, shown in enumerate(has) if shown.number in coloured])
         axis.set(title=name, xlabel="severity")
-        axis.xaxis.set_tick_params(labelbottom=True)
-    for axis in axes.ravel()[len(names) :]:
-        axis.set_visible(False)
-    # One legend for all panels, of all methods: a method may lack a corruption.
-    shown = {text: handle for axis in axes.ravel() for handle, text in zip(*axis.get_legend_handles_labels())}
-    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(columns, len(shown)))
+    _mark_uninformative(axes)
+    legend_below(figure, axes, len(contenders) - len(coloured))
     figure.supylabel("mean confidence rank")
-    figure.suptitle(f"{dataset}: does confidence fall with severity? (0.5 = uninformative)")
+    title = f"{dataset}: does confidence fall with severity? (0.5 = uninformative)"
+    if len(coloured) < len(contenders):
+        title += f"\ncoloured: the {len(coloured)} contenders with the steepest mean fall"
+    figure.suptitle(title)
     return figure
+
+
+def _steepest(contenders: Sequence[Shown], names: Sequence[str]) -> set[int]:
+    """Contenders that have a colour: all if they are few, else those whose mean rank falls most."""
+    falls = {}
+    for shown in contenders:
+        means = shown.rows[shown.rows["corruption"].isin(names)].groupby(["corruption", "severity"])["value"].mean()
+        by_corruption = means.groupby(level="corruption")
+        falls[shown.number] = float((by_corruption.first() - by_corruption.last()).mean())
+    return set(sorted(falls, key=lambda index: (-falls[index], index))[:MOST_CURVES])
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:

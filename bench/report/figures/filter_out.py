@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...protocols.metrics import METRICS, title_of
 from ...protocols.rows import RERANKED
 from ...store.records import COLUMNS
-from .contenders import labelled
+from .contenders import Shown, labelled
+from .curves import (
+    CONTROLS,
+    Curve,
+    chosen_few,
+    contender_figure,
+    legend_below,
+    mean_curve,
+    most_coloured,
+    plot_curves,
+)
+from .looks import Look
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, colour, plot_band
+from .style import panels
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")
 """Metrics of the filter-out curves, a row of panels each."""
@@ -46,15 +56,13 @@ def filtered_title(metric: str) -> str:
 
 PROBABILITY = "max_probability"
 """Confidence of a deterministic method in PER's Figure 3, next to a random one."""
-STYLES = {"random": (":", 1.0), "oracle": ("--", 0.8)}
-"""Line and width of the controls."""
 
 
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
     """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each method.
 
     Images are removed by the default confidence of the method, and for comparison at random and in the best possible
-    order (oracle).
+    order (oracle). Of many methods, those with the highest mean MAP@R over the shares of queries removed have a colour.
 
     Args:
         frame: Tidy table (one measured value per row), joined with the columns of
@@ -69,41 +77,68 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     if rows.empty:
         return None
     measured = {variant: title for variant, title in VARIANTS.items() if (rows["variant"] == variant).any()}
-    figure = Figure(figsize=(4.5 * len(measured), 6.6), layout="constrained")
-    axes = figure.subplots(len(CURVES), len(measured), sharex=True, sharey="row", squeeze=False)
-    for metric, line in zip(CURVES, axes):
-        for (variant, variant_title), axis in zip(measured.items(), line):
-            _draw_filter_out(axis, rows[(rows["metric"] == metric) & (rows["variant"] == variant)])
-            axis.set_title(variant_title)
-            axis.set_ylabel(filtered_title(metric))
-            if metric == CURVES[-1]:
-                axis.set_xlabel("least confident images removed, %")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))))
-    images = {"test": "clean", "test_crop": "centre-cropped"}.get(split, split.removeprefix("test_"))
-    figure.suptitle(
-        f"{dataset}, {images} test images (solid: own confidence, dotted: random, dashed: oracle; band: SD)"
-    )
+    contenders = list(labelled(rows))
+    figure, axes = panels(2 * len(measured), len(measured), (4.5, 3.1), share_x=True)
+    first: list[int] | None = None
+    places = ((metric, variant) for metric in CURVES for variant in measured)
+    for axis, (metric, variant) in zip(axes, places):
+        curves = [_with_controls(shown, metric, variant) for shown in contenders]
+        if first is None:
+            first = chosen_few(curves, most_coloured(curves))
+        plot_curves(axis, curves, first)
+        axis.set_title(measured[variant])
+        axis.set_ylabel(filtered_title(metric))
+        if metric == CURVES[-1]:
+            axis.set_xlabel("least confident images removed, %")
+    assert first is not None
+    for line in (axes[: len(measured)], axes[len(measured) :]):
+        ends = [axis.get_ylim() for axis in line]
+        for axis in line:
+            axis.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+    legend_below(figure, axes, len(contenders) - len(first))
+    title = f"{dataset}, {images_of(split)} (thick: own confidence, dotted: random, dashed thin: oracle; band: SD)"
+    if len(first) < len(contenders):
+        title += (
+            f"\ncoloured: the {len(first)} with the highest mean {filtered_title(CURVES[0])} as queries are removed"
+        )
+    figure.suptitle(title)
     return figure
 
 
-def _draw_filter_out(axis: Axes, rows: pd.DataFrame) -> None:
-    """Curves of every method in one panel."""
-    for index, label, group in labelled(rows):
-        own = group["default_confidence"].iloc[0]
-        _draw_curves(axis, group, index, {own: f"{label} [{own}]", "random": None, "oracle": None})
+def images_of(split: str) -> str:
+    """Description of the test images of a split, such as ``clean test images``.
+
+    Args:
+        split: ``test``, or ``test_`` and the name of a corruption.
+    """
+    kind = {"test": "clean", "test_crop": "centre-cropped"}.get(split, split.removeprefix("test_"))
+    return f"{kind} test images"
 
 
-def _draw_curves(axis: Axes, group: pd.DataFrame, index: int, texts: Mapping[str, str | None]) -> None:
-    """Curves of one contender by confidence, with their texts in the legend."""
-    ranked = group.loc[group["scorer"] == group["primary_scorer"], ["confidence", "fraction", "value"]]
-    for name, text in texts.items():
-        style, width = STYLES.get(name, ("-", 1.8))
-        curve = ranked[ranked["confidence"] == name].groupby("fraction")["value"].agg(["mean", "std"])
-        x = 100 * curve.index.to_numpy()
-        axis.plot(x, curve["mean"], style, lw=width, color=colour(index), label=text)
-        if name not in STYLES:
-            plot_band(axis, curve, x, index)
+def _with_controls(shown: Shown, metric: str, variant: str) -> Curve:
+    """Curve of a contender by its default confidence, with those of the controls."""
+    rows = shown.rows[(shown.rows["metric"] == metric) & (shown.rows["variant"] == variant)]
+    own = str(shown.rows["default_confidence"].iloc[0])
+    return confidence_curve(f"{shown.label} [{own}]", shown.look, rows, own, tuple(CONTROLS))
+
+
+def confidence_curve(label: str, look: Look, rows: pd.DataFrame, own: str, others: Sequence[str] = ()) -> Curve:
+    """Curve of a contender by one confidence, the mean over seeds and SD, with the curves of other confidences.
+
+    Args:
+        label: Text of the legend.
+        look: Colour, marker and line.
+        rows: Points of filter-out curves of the contender, of one metric and variant.
+        own: Name of the confidence.
+        others: Names of the other confidences; those that the rows lack are left out.
+    """
+    ranked = rows.loc[rows["scorer"] == rows["primary_scorer"], ["confidence", "fraction", "value"]]
+    means = ranked.groupby(["confidence", "fraction"])["value"].agg(["mean", "std"])
+    has = set(means.index.get_level_values("confidence"))
+    tables = {name: means.loc[[name]].droplevel("confidence") for name in (own, *others) if name in has}
+    own_table = tables.pop(own, means.iloc[:0].droplevel("confidence"))
+    controls = {name: (100 * each.index.to_numpy(), each["mean"].to_numpy()) for name, each in tables.items()}
+    return mean_curve(label, look, own_table, 100 * own_table.index.to_numpy(), controls)
 
 
 def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
@@ -115,20 +150,21 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
     Args:
         rows: Rows of :func:`probability_rows`.
         dataset: Name of the data set.
-        images: Description of the test images in the title, such as ``centre-cropped``.
+        images: Description of the test images in the title, such as ``centre-cropped test images``.
     """
-    figure = Figure(figsize=(HALF_PAGE, 3.6), layout="constrained")
-    axis = figure.subplots()
-    for index, label, group in labelled(rows):
+    curves = []
+    for _, label, look, group in labelled(rows):
         if group["probabilistic"].iloc[0]:
-            own = group["default_confidence"].iloc[0]
-            _draw_curves(axis, group, index, {own: label})
+            curves.append(confidence_curve(label, look, group, str(group["default_confidence"].iloc[0])))
         else:
-            _draw_curves(axis, group, index, {PROBABILITY: f"{label}, probability", "random": f"{label}, random"})
-    axis.set(xlabel="least confident images removed, %", ylabel=filtered_title("filter_out_map_at_r"))
-    axis.set_title(f"{dataset}, {images} test images (band: SD over seeds)")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return figure
+            text = f"{label}, probability (dotted: random)"
+            curves.append(confidence_curve(text, look, group, PROBABILITY, ("random",)))
+    return contender_figure(
+        curves,
+        x="least confident images removed, %",
+        y=filtered_title("filter_out_map_at_r"),
+        title=f"{dataset}, {images} (band: SD over seeds)",
+    )
 
 
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
@@ -172,7 +208,7 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
         & frame["metric"].isin(CURVES)
         & frame["variant"].isin(list(VARIANTS))
         & (frame["scorer"] == frame["primary_scorer"])
-        & (frame["confidence"].isin(list(STYLES)) | (frame["confidence"] == frame["default_confidence"]))
+        & (frame["confidence"].isin(list(CONTROLS)) | (frame["confidence"] == frame["default_confidence"]))
     ]
 
 
@@ -180,6 +216,11 @@ def corrupted_splits(source: Source, dataset: str) -> list[str]:
     """Sorted names of the corruptions, such as ``crop``, of the test images in the tests on a data set."""
     tests = [record for record in source.results.tests if record.columns.dataset == dataset]
     return sorted({corruption for record in tests for corruption in record.curves})
+
+
+def test_splits(source: Source, dataset: str) -> dict[str, str]:
+    """Splits of the test images of a data set by their names in files: ``clean``, and each corruption."""
+    return {"clean": "test", **{kind: f"test_{kind}" for kind in corrupted_splits(source, dataset)}}
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
@@ -192,8 +233,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
         note: Not called: images without curves are skipped.
     """
     for dataset in source.datasets:
-        splits = {"clean": "test", **{kind: f"test_{kind}" for kind in corrupted_splits(source, dataset)}}
-        for name, split in splits.items():
+        for name, split in test_splits(source, dataset).items():
             figure = filter_out_figure(source.merged, dataset, split)
             if figure is not None:
                 rows = shown_rows(source.merged, dataset, split)[list(COLUMNS)]
@@ -213,6 +253,5 @@ def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:
             if rows.empty:
                 note(f"{dataset}, {kind}: no filter-out curves")
                 continue
-            images = "centre-cropped" if kind == "crop" else kind
-            figure = probability_figure(rows, dataset, images)
+            figure = probability_figure(rows, dataset, images_of(f"test_{kind}"))
             yield Drawing(f"filter_out_probability_{dataset}_{kind}", figure, rows[list(COLUMNS)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,13 +15,17 @@ from matplotlib.figure import Figure
 from ...datasets.image_set import ImageSet
 from ...errors import UserError
 from .source import Drawing, Missing, Note, Source
-from .style import FULL_PAGE
+from .style import FULL_PAGE, RIGHT, WRONG
 from .tested import TestedModel
 
 ENDS, MIDDLE = 4, 4
 """Images at either end of a row of the whole data set, and between them."""
 CLASSES, OF_CLASS = 4, 8
 """Classes of the figure by class, and images of each."""
+ROWS = 8
+"""Contenders (methods at one setting) on one sheet, at most."""
+MISTAKES, NEIGHBOURS = 6, 6
+"""Queries of the figure of mistakes, and neighbours of each."""
 
 
 def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
@@ -120,7 +125,7 @@ def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, ti
     for line, (text, table) in zip(axes, rows):
         pixels = images.pixels_of(torch.tensor(table["row"].tolist())).permute(0, 2, 3, 1).numpy()
         for axis, image, (_, shown) in zip(line, pixels, table.iterrows()):
-            _draw_image(axis, image, str(shown["place"]))
+            _draw_image(axis, image, str(shown.get("text", shown["place"])), shown.get("frame"))
         for axis in line[len(table) :]:
             axis.set_axis_off()
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
@@ -128,23 +133,26 @@ def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, ti
     return figure
 
 
-def _draw_image(axis: Axes, image: np.ndarray, text: str) -> None:
+def _draw_image(axis: Axes, image: np.ndarray, text: str, frame: str | None = None) -> None:
     grey = image.shape[-1] == 1
     axis.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=255)
     axis.set(xticks=[], yticks=[])
     axis.set_xlabel(text, fontsize=6.5, labelpad=1)
     axis.grid(False)
     for spine in axis.spines.values():
-        spine.set_visible(False)
+        spine.set(visible=frame is not None, color=frame, linewidth=2.0)
 
 
 def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> Iterator[Drawing]:
-    """The sheet of the whole data set, and one by class for every model."""
+    """The sheets of the whole data set, and for every model one by class and one of its worst mistakes."""
     everything = torch.arange(len(images))
     rows = [(model.label, ordered(model, everything, places(len(images)))) for model in models]
     title = f"{dataset}: {len(images)} test images, from the least (1) to the most confident"
-    sheet = [(f"{text}\n[{table['confidence'].iloc[0]}]", table) for text, table in rows]
-    yield Drawing(f"images_{dataset}", images_figure(sheet, images, title), _plain(rows))
+    pages = [rows[first : first + ROWS] for first in range(0, len(rows), ROWS)]
+    for number, page in enumerate(pages, 1):
+        sheet = [(f"{textwrap.fill(text, 18)}\n[{table['confidence'].iloc[0]}]", table) for text, table in page]
+        end = f"_{number}" if len(pages) > 1 else ""
+        yield Drawing(f"images_{dataset}{end}", images_figure(sheet, images, title), _plain(page))
     classes = torch.unique(images.labels)
     # Spread over the data set: neighbouring classes may be alike.
     picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
@@ -157,6 +165,70 @@ def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> It
         title = f"{dataset}, {model.label}: images of each class, from the least (1) to the most confident"
         drawn = images_figure(rows, images, title.replace("\n", " "))
         yield Drawing(f"images_{dataset}_classes_{number:02d}_{_slug(model.label)}", drawn, _plain(rows))
+        table = mistakes(model, images.class_names)
+        if len(table):
+            drawn = mistakes_figure(table, images, f"{dataset}, {model.label}".replace("\n", " "))
+            yield Drawing(f"images_{dataset}_mistakes_{number:02d}_{_slug(model.label)}", drawn, _plain([("", table)]))
+
+
+def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
+    """Table of the worst mistakes: the most confident queries whose nearest neighbour is wrong, with their neighbours.
+
+    Neighbours are those under the cosine of the means; a query whose nearest neighbours are tied counts if none of them
+    is right. Queries without a positive in the gallery are left out.
+
+    Args:
+        model: A tested model.
+        class_names: Names of the classes by number.
+
+    Returns:
+        Columns that identify the run, ``index`` and ``label`` of the contender, ``confidence`` (its name), ``query``
+        (number of the mistake, from 1, the most confident first), ``place`` (0 for the query itself, then those of its
+        neighbours from 1), ``value`` of the confidence of the image, ``id``, ``class`` (a number), ``class_name``,
+        ``right`` (whether it has the class of the query) and ``row`` (index of the image).
+    """
+    name = confidence_name(model)
+    values = model.confidence[name].double()
+    wrong = (model.right == 0).nonzero().squeeze(1)
+    worst = wrong[torch.argsort(values[model.queries[wrong]], descending=True, stable=True)][:MISTAKES]
+    lines = []
+    for number, place in enumerate(worst.tolist(), 1):
+        query = int(model.queries[place])
+        near = [row for row in model.ranking.neighbours[place, :NEIGHBOURS].tolist() if row >= 0]
+        for position, row in enumerate([query, *near]):
+            label = int(model.labels[row])
+            lines.append(
+                {
+                    "confidence": name,
+                    "query": number,
+                    "place": position,
+                    "value": float(values[row]),
+                    "id": model.ids[row],
+                    "class": label,
+                    "class_name": class_names[label],
+                    "right": label == int(model.labels[query]),
+                    "row": row,
+                }
+            )
+    return pd.DataFrame(lines).assign(**model.columns, label=model.label, index=model.index)
+
+
+def mistakes_figure(table: pd.DataFrame, images: ImageSet, title: str) -> Figure:
+    """Draw a sheet of mistakes: a row per query, the query on the left and its nearest neighbours after it.
+
+    Args:
+        table: Rows of :func:`mistakes`.
+        images: The test images.
+        title: Data set and contender, for the title.
+    """
+    rows = []
+    for number, group in table.groupby("query"):
+        frames = ["k", *(RIGHT if right else WRONG for right in group["right"].iloc[1:])]
+        names = group["class_name"].str.slice(0, 14)
+        rows.append((f"{number}: query", group.assign(frame=frames, text=names)))
+    name = table["confidence"].iloc[0]
+    text = f"{title}: most confident [{name}] wrong queries\nand their neighbours (blue: right class, orange: wrong)"
+    return images_figure(rows, images, text)
 
 
 def _slug(label: str) -> str:

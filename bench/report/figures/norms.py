@@ -72,7 +72,7 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
     if rows.empty:
         return None
-    answers = {index: float(own["right"].mean()) for index, _, own in each_contender(rows)}
+    answers = {index: float(own["right"].mean()) for index, _, _, own in each_contender(rows)}
     return max(answers, key=answers.__getitem__)
 
 
@@ -106,7 +106,11 @@ def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
         ``mean_wrong`` and ``auroc`` (of telling right from wrong queries by the norm).
     """
     lines = []
-    groups = ((*each[:2], rows) for each in each_contender(table) for _, rows in each[2].groupby("seed", sort=True))
+    groups = (
+        (each.number, each.label, rows)
+        for each in each_contender(table)
+        for _, rows in each.rows.groupby("seed", sort=True)
+    )
     for index, label, rows in groups:
         norm, right = (torch.from_numpy(rows[name].to_numpy(float).copy()) for name in ("norm", "right"))
         mean_right, mean_wrong = (_weighted_mean(norm, weight) for weight in (right, 1 - right))
@@ -129,7 +133,7 @@ def norms_figure(table: pd.DataFrame, title: str) -> Figure:
         title: Title of the figure.
     """
     summary = norms_summary(table)
-    groups = [(label, rows) for _, label, rows in each_contender(table)]
+    groups = [(shown.label, shown.rows) for shown in each_contender(table)]
     columns = 3 if len(groups) > 4 else 2
     figure, axes = panels(len(groups), columns, (0.95 * FULL_PAGE / columns, 2.2))
     for axis, (label, rows) in zip(axes, groups):

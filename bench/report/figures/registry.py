@@ -56,12 +56,17 @@ FIGURES = {
     kind.name: kind
     for kind in (
         FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out", True),
+        FigureKind("risk_coverage", "errors among the most confident queries", "records", "risk_coverage", True),
+        FigureKind("rank_intervals", "ranks with their intervals and tie groups", "records", "rank_intervals", True),
+        FigureKind("cost", "seconds of training against quality", "records", "cost", True),
         FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption", True),
         FigureKind("tuning", "every trial of every study", "records", "tuning", True),
+        FigureKind("importance", "importance of tuned parameters", "records", "importance", True),
         FigureKind("tuning_front", "both values of the trials of `--tune-for both`", "records", "tuning_front", True),
         FigureKind("sweeps", "metrics against the values of a swept setting", "records", "sweeps", True),
         FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "convergence", True),
         FigureKind("spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "spectra"),
+        FigureKind("reliability", "probability that the answer is right", "embeddings", "reliability"),
         FigureKind("norms", "norms by right and wrong answers (EL-nivMF, Fig. 9)", "embeddings", "norms"),
         FigureKind("images", "test images by confidence (EL-nivMF, Fig. 6, 10, 11)", "images", "images"),
         FigureKind(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ...protocols.confidence_kinds import COMBINED
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
 from ..frame import Results
@@ -17,6 +18,10 @@ from .contenders import labelled
 
 if TYPE_CHECKING:
     from .tested import TestedModel
+
+
+MARGIN = COMBINED.removeprefix("+")
+"""Name of the retrieval confidence that image confidences are combined with."""
 
 
 class Drawing(NamedTuple):
@@ -76,7 +81,7 @@ class Source:
         """
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
-        for index, label, rows in labelled(frame):
+        for index, label, _, rows in labelled(frame):
             yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 
     def trained(self, record: TestRecord) -> TrainRecord | None:

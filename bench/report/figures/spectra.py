@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from ...protocols.structure import singular_spectrum, spectral_decay
 from .contenders import each_contender
+from .curves import contender_figure, mean_curve
 from .source import Drawing, Note, Source
-from .style import HALF_PAGE, LINES, colour, plot_band
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -46,25 +46,18 @@ def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
         table: Rows of :func:`spectra_table`.
         dataset: Name of the data set, for the title.
     """
-    figure = Figure(figsize=(HALF_PAGE, 3.2), layout="constrained")
-    axis = figure.subplots()
-    for index, label, rows in each_contender(table):
+    curves = []
+    for _, label, look, rows in each_contender(table):
         curve = rows.groupby("number")["singular_value"].agg(["mean", "std"])
         decay = rows.groupby("seed")["spectral_decay"].first().mean()
-        x = curve.index.to_numpy()
-        axis.plot(
-            x,
-            curve["mean"],
-            LINES[index % len(LINES)],
-            color=colour(index),
-            lw=1.6,
-            label=f"{label} (decay {decay:.2f})",
-        )
-        plot_band(axis, curve, x, index)
-    axis.set(yscale="log", xlabel="number of the singular value", ylabel="share of their sum")
-    axis.set_title(f"{dataset}, test embeddings (band: SD over seeds)")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return figure
+        curves.append(mean_curve(f"{label} (decay {decay:.2f})", look, curve, curve.index.to_numpy()))
+    return contender_figure(
+        curves,
+        x="number of the singular value",
+        y="share of their sum",
+        title=f"{dataset}, test embeddings (band: SD over seeds)",
+        y_scale="log",
+    )
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:

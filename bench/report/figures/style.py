@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,8 +16,6 @@ from ...store.files import write_atomic
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that people with any form of colour blindness tell apart (Okabe and Ito 2008), without their yellow."""
-LINES = ("-", "--", "-.", ":")
-"""Lines of curves that may lie on one another, as those of a head and its base."""
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
 """Colours of right and wrong answers."""
 HALF_PAGE = 4.4
@@ -37,6 +33,7 @@ def figure_style() -> AbstractContextManager[None]:
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
+            "axes.axisbelow": True,
             "grid.alpha": 0.25,
             "figure.dpi": 150.0,
             "figure.titlesize": 10.0,
@@ -61,10 +58,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         text.set_text("\n".join(map(printable, shown.split("\n"))))
         if "\\mathdefault" not in shown:  # as in the labels of a logarithmic axis
             text.set_parse_math("$" not in shown)
+    figure.draw_without_rendering()
+    # The layout is made, and its extent measured, once and not for each of the two files.
+    figure.set_layout_engine("none")
+    box = figure.get_tightbbox().padded(0.05)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix[1:], metadata=metadata, bbox_inches="tight")
+        figure.savefig(buffer, format=suffix[1:], metadata=metadata, bbox_inches=box)
         target = path.with_name(path.name + suffix)
         write_atomic(target, buffer.getvalue())
         written.append(target)
@@ -72,31 +73,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
 
 
 def colour(index: int) -> tuple[float, float, float]:
-    """RGB colour, in [0, 1], of the curve with this index; from the eighth on the palette repeats, darker.
+    """RGB colour, in [0, 1], of what has no method: one of few curves, by its number; from the eighth on they repeat.
 
     Example:
-        >>> colour(0) == colour(7), colour(7) == colour(14)
-        (False, False)
+        >>> colour(0) == colour(7), colour(0) == colour(1)
+        (True, False)
     """
     red, green, blue = mpl.colors.to_rgb(PALETTE[index % len(PALETTE)])
-    lap = index // len(PALETTE)
-    # Black cannot be darker: the last colour of every lap is a lighter grey.
-    if index % len(PALETTE) == len(PALETTE) - 1:
-        return (1 - 0.55**lap,) * 3
-    return red * 0.55**lap, green * 0.55**lap, blue * 0.55**lap
-
-
-def plot_band(axis: Axes, curve: pd.DataFrame, x: np.ndarray, index: int) -> None:
-    """Draw a band of one standard deviation around a mean curve.
-
-    Args:
-        axis: Axes to draw on.
-        curve: Table with the columns ``mean`` and ``std``, one row per point.
-        x: Positions of the points on the horizontal axis.
-        index: Number of the curve, which determines the colour.
-    """
-    sd = curve["std"].fillna(0.0)
-    axis.fill_between(x, curve["mean"] - sd, curve["mean"] + sd, color=colour(index), alpha=0.15, lw=0)
+    return red, green, blue
 
 
 def panels(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +13,9 @@ from matplotlib.figure import Figure
 from ...protocols.statistics import summarise
 from ..contender import Contender
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
+from .curves import MOST_CURVES, REST, legend_below
+from .looks import Look, looks
 from .source import Drawing, Note, Source
-from .style import colour
 
 SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "spearman_crop"))
 """Columns of the comparison that are shown, a panel each."""
@@ -116,24 +118,34 @@ def _sweep_figure(key: str, sweeps: Sequence[Sweep], dataset: str) -> Figure:
     numbers = {value: number for value in values if (number := _number(value)) is not None}
     # Names have places, not sizes.
     places = numbers if len(numbers) == len(values) else {value: float(i) for i, value in enumerate(values)}
+    styles = looks([sweep.contender.method for sweep in sweeps])
+    coloured = _best(sweeps)
     for column, axis in zip(SHOWN, axes):
-        for index, sweep in enumerate(sweeps):
-            _draw(axis, sweep, column, places, colour(index))
+        for index, (sweep, look) in enumerate(zip(sweeps, styles)):
+            _draw(axis, sweep, column, places, look if index in coloured else None)
         axis.set(xlabel=key, ylabel=f"{column.title}{', %' if column.percent else ''}")
         if places is not numbers:
             axis.set_xticks(list(places.values()), values)
         elif min(places.values()) > 0 and max(places.values()) >= 10 * min(places.values()):
             axis.set_xscale("log")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(f"{dataset}: mean over seeds with 95 % t-interval")
+    rest = len(sweeps) - len(coloured)
+    legend_below(figure, list(axes), rest)
+    which = f"\ncoloured: the {len(coloured)} with the highest mean {SHOWN[0].title}" if rest else ""
+    figure.suptitle(f"{dataset}: mean over seeds with 95 % t-interval{which}")
     return figure
 
 
-def _draw(
-    axis: Axes, sweep: Sweep, column: ComparedColumn, places: dict[str, float], hue: tuple[float, float, float]
-) -> None:
-    """One line with the interval over seeds at each value."""
+def _best(sweeps: Sequence[Sweep]) -> set[int]:
+    """Positions of the sweeps that have a colour: all if they are few, else those with the highest mean."""
+    means = [
+        np.mean([value for group in sweep.groups.values() for value in defined_values(group.column(SHOWN[0])).values()])
+        for sweep in sweeps
+    ]
+    return set(sorted(range(len(sweeps)), key=lambda place: (-np.nan_to_num(means[place]), place))[:MOST_CURVES])
+
+
+def _draw(axis: Axes, sweep: Sweep, column: ComparedColumn, places: dict[str, float], look: Look | None) -> None:
+    """One line with the interval over seeds at each value; without a look, a grey line."""
     factor = 100.0 if column.percent else 1.0
     x, mean, below, above = [], [], [], []
     for value, group in sweep.groups.items():
@@ -147,5 +159,19 @@ def _draw(
         low, high = (summary.ci_low, summary.ci_high) if len(seeds) > 1 else (summary.mean, summary.mean)
         below.append(factor * (summary.mean - low))
         above.append(factor * (high - summary.mean))
+    if look is None:
+        axis.plot(x, mean, "-", lw=0.8, color=REST, zorder=1)
+        return
     label = ", ".join(filter(None, [sweep.contender.label, sweep.contender.tuning, sweep.contender.pinned]))
-    axis.errorbar(x, mean, (below, above), fmt="o-", ms=3, capsize=3, color=hue, label=label)
+    axis.errorbar(
+        x,
+        mean,
+        (below, above),
+        ls=look.line,
+        marker=look.marker,
+        fillstyle=look.fill,
+        ms=4,
+        capsize=3,
+        color=look.colour,
+        label=label,
+    )

@@ -12,11 +12,13 @@ from torch.distributions import Distribution
 
 from ...methods.distributions.arrays import from_arrays
 from ...methods.scorers.distribution_scorer import DistributionScorer
+from ...protocols.answers import NEAREST, answer_depth
 from ...protocols.query_metrics import per_query
-from ...protocols.ranking import full_depth, rank
+from ...protocols.ranking import Ranking, full_depth, rank
+from ...protocols.retrieval_confidence import retrieval_confidences
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
-from .source import Missing
+from .source import MARGIN, Missing
 
 ROLES = ("queries", "gallery")
 CONFIDENCE = "confidence."
@@ -37,6 +39,8 @@ class TestedModel:
         queries: Indices of the images that are queries, ``[Q]``.
         gallery: Indices of the images that are searched, ``[G]``.
     """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     record: TestRecord
     label: str
@@ -65,11 +69,29 @@ class TestedModel:
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
     @cached_property
+    def ranking(self) -> Ranking:
+        """Nearest neighbours of every query under the cosine of the means, with what they say about the answer."""
+        depth = max(full_depth(self.labels), answer_depth(self.labels[self.gallery]))
+        return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=NEAREST)
+
+    @cached_property
     def right(self) -> Tensor:
         """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan without a positive to find."""
-        scorer = DistributionScorer("cosine", self.distribution)
-        ranking = rank(scorer, self.labels, depth=full_depth(self.labels), queries=self.queries, gallery=self.gallery)
-        return per_query(ranking)["recall_at_1"]
+        return per_query(self.ranking)["recall_at_1"]
+
+    @cached_property
+    def margin(self) -> Tensor:
+        """Retrieval confidence of every query, ``[Q]``: its margin under the cosine of the means."""
+        return retrieval_confidences(self._scorer, self.ranking)[MARGIN]
+
+    @cached_property
+    def _scorer(self) -> DistributionScorer:
+        return DistributionScorer("cosine", self.distribution)
+
+    @property
+    def default_confidence(self) -> str:
+        """Name of the confidence that tables show for the method."""
+        return self.record.role.default_confidence
 
 
 def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:

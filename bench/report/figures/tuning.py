@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...engine.choice import objectives
 from ...protocols.metrics import title_of
 from ...store.records import StudyRecord, TrialRecord
 from .source import Drawing, Note, Source
-from .style import colour
+from .style import FULL_PAGE, colour, panels
 
 Study = tuple[StudyRecord, list[TrialRecord]]
 
@@ -28,14 +29,10 @@ def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
         studies: Records of studies, each with those of its trials.
         dataset: Name of the data set, for the title.
     """
-    columns = min(3, len(studies))
-    lines = -(-len(studies) // columns)
-    figure = Figure(figsize=(3.6 * columns, 2.9 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    many = len(studies) > 6
+    figure, axes = panels(len(studies), 4 if many else 3, (FULL_PAGE / 4, 1.9) if many else (3.6, 2.9))
     for axis, (study, trials) in zip(axes, studies):
         _draw_study(axis, study, trials)
-    for axis in axes[len(studies) :]:
-        axis.set_visible(False)
     axes[0].legend(fontsize=7)
     for axis, (study, _) in zip(axes, studies):
         if study.spec.tune_for == "both":
@@ -53,13 +50,25 @@ _NAMES = {
 """Names of the values that a study maximises, by what it tunes for."""
 
 
+def names_of(study: StudyRecord) -> tuple[str, ...]:
+    """Names of the values that a study optimises, as in :func:`~bench.engine.choice.objectives`.
+
+    Args:
+        study: Record of the study.
+    """
+    return ("loss",) if _by_loss(study) else _NAMES[study.spec.tune_for]
+
+
+def _by_loss(study: StudyRecord) -> bool:
+    return study.spec.tune_for == "retrieval" and study.spec.template.selection.metric == "stage_loss"
+
+
 def _draw_study(axis: Axes, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
-    template, tune_for = study.spec.template, study.spec.tune_for
-    by_loss = tune_for == "retrieval" and template.selection.metric == "stage_loss"
+    template, tune_for, by_loss = study.spec.template, study.spec.tune_for, _by_loss(study)
     sign = -1.0 if by_loss else 1.0
     finished = {trial.number: values for trial in trials if (values := objectives(tune_for, trial)) is not None}
     x, found = list(finished), sign * np.array(list(finished.values()))
-    names = _NAMES[tune_for] if not by_loss else ("loss",)
+    names = names_of(study)
     for index, (name, y) in enumerate(zip(names, found.T if finished else [[]] * len(names))):
         one, once = len(names) == 1, "_" if index else ""  # a label that begins with _ is not in the legend
         own = None if one else colour(index)
@@ -72,7 +81,7 @@ def _draw_study(axis: Axes, study: StudyRecord, trials: Sequence[TrialRecord]) -
         if trial.value is None:
             axis.axvline(trial.number, color="tab:red", lw=0.8, alpha=0.6)
     axis.set(
-        title=template.method + (f", tuned for {tune_for}" if tune_for != "retrieval" else ""),
+        title=textwrap.fill(template.method + (f", tuned for {tune_for}" if tune_for != "retrieval" else ""), 30),
         xlabel="trial",
         ylabel=f"validation {', '.join(names)}",
     )

@@ -1,0 +1,123 @@
+"""Rank intervals: the ranks that each contender may have, by several metrics."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..ranks import Rank, ranks, unranked_text
+from ..seeds import COMPARED, defined_values, seed_groups
+from .contenders import labelled
+from .looks import Look
+from .source import Drawing, Note, Source
+from .style import FULL_PAGE
+
+SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "spearman_crop", "aurc"))
+"""Columns of the comparison that are shown, a panel each."""
+
+
+def rank_table(merged: pd.DataFrame) -> pd.DataFrame:
+    """Table of the ranks of every contender (method at one setting) of a data set, by each of some metrics.
+
+    Args:
+        merged: Tidy table of one data set (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+
+    Returns:
+        Columns ``index``, ``label`` and ``method`` of the contender, ``metric``, ``split``, ``mean`` over seeds,
+        ``rank`` of the mean among those that are ranked, ``low`` and ``high`` end of the simultaneous 95 % interval of
+        the rank, ``ties`` (letters of the tie groups), ``seeds`` and ``reason`` for having no rank. Without a rank,
+        the numbers are nan.
+    """
+    groups, lines = seed_groups(merged), []
+    contenders = list(labelled(merged))
+    for column in SHOWN:
+        for shown, group, rank in zip(contenders, groups, ranks(groups, column), strict=True):
+            values = list(defined_values(group.column(column)).values())
+            interval = rank.interval
+            lines.append(
+                {
+                    "index": shown.number,
+                    "label": shown.label,
+                    "method": group.contender.method,
+                    "metric": column.metric,
+                    "split": column.split,
+                    "mean": np.mean(values) if values else np.nan,
+                    "better": column.sign * np.mean(values) if values and interval else np.nan,
+                    "low": interval.low if interval else np.nan,
+                    "high": interval.high if interval else np.nan,
+                    "ties": interval.ties if interval else "",
+                    "seeds": rank.seeds,
+                    "reason": rank.reason,
+                }
+            )
+    table = pd.DataFrame(lines)
+    table["rank"] = table.groupby("metric")["better"].rank(ascending=False, method="min")
+    return table.drop(columns="better")
+
+
+def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Figure:
+    """Plot the rank interval of every contender (method at one setting), one panel per metric.
+
+    A line goes from the best to the worst rank that the contender may have, the marker is at the rank of its mean, and
+    the letters on the right are those of its tie groups. The contenders are sorted by the first metric with ranks.
+
+    Args:
+        table: Rows of :func:`rank_table`, of which two at least have a rank.
+        looks: Look of each contender by its index.
+        dataset: Name of the data set, for the title.
+    """
+    ranked = table[table["rank"].notna()]
+    columns = [column for column in SHOWN if (ranked["metric"] == column.metric).any()]
+    first = ranked[ranked["metric"] == columns[0].metric].sort_values(["rank", "index"])["index"]
+    order = list(dict.fromkeys([*first, *ranked["index"]]))
+    figure = Figure(figsize=(FULL_PAGE, 0.17 * len(order) + 1.3), layout="constrained")
+    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False).ravel()
+    labels = ranked.groupby("index")["label"].first()
+    for axis, column in zip(axes, columns):
+        _draw_ranks(axis, ranked[ranked["metric"] == column.metric], order, looks)
+        arrow = "higher is better" if column.sign > 0 else "lower is better"
+        axis.set(title=f"{column.title} ({arrow})", xlabel="rank")
+    axes[0].set_yticks(range(len(order)), [labels[index] for index in order], fontsize=8)
+    axes[0].set_ylim(len(order) - 0.4, -0.6)
+    title = f"{dataset}: ranks with simultaneous 95 % intervals over seeds; letters: tie groups"
+    rows = table[table["metric"] == columns[0].metric]
+    without = unranked_text((label, Rank(reason=reason)) for label, reason in zip(rows["label"], rows["reason"]))
+    figure.suptitle("\n".join(filter(None, [title, without and textwrap.fill(f"no rank: {without}", 110)])))
+    return figure
+
+
+def _draw_ranks(axis: Axes, rows: pd.DataFrame, order: list[int], looks: dict[int, Look]) -> None:
+    worst = int(rows["high"].max())
+    columns = (rows[name].tolist() for name in ("index", "rank", "low", "high", "ties"))
+    for index, rank, low, high, ties in zip(*columns):
+        look, place = looks[index], order.index(index)
+        axis.plot([low, high], [place, place], "-", lw=1.6, color=look.colour, solid_capstyle="butt")
+        axis.plot([rank], [place], look.marker, ms=4.5, color=look.colour, fillstyle=look.fill, clip_on=False)
+        axis.annotate(ties, (1.01, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center")
+    axis.set_xlim(0.3, worst + 0.7)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """Yield one figure of rank intervals per data set.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with a one-line message for every data set without ranks.
+    """
+    for dataset in source.datasets:
+        rows = source.merged[source.merged["dataset"] == dataset]
+        table = rank_table(rows)
+        if table["rank"].isna().all():
+            reasons = ", ".join(sorted(set(table["reason"])))
+            note(f"{dataset}: no ranks: {reasons}")
+            continue
+        looks = {shown.number: shown.look for shown in labelled(rows)}
+        yield Drawing(f"rank_intervals_{dataset}", rank_figure(table, looks, dataset), table.drop(columns="index"))

@@ -1,0 +1,165 @@
+"""Reliability of "the top-1 answer is right": its probability, from a confidence, against the share of right answers.
+
+A confidence has any scale. It becomes a probability by an isotonic calibration, fitted on the queries of half of the
+test classes and applied to those of the other half, and the other way round. The calibration error in tables, fitted on
+validation classes, is larger: it contains the shift from these classes to the test classes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from ...protocols.calibration import expected_calibration_error, fit_isotonic
+from .contenders import Shown, each_contender
+from .curves import MOST_PANELS, small_panels
+from .source import MARGIN, Drawing, Note, Source
+from .style import HALF_PAGE
+from .tested import TestedModel
+
+BINS = 10
+"""Bins of equal width of the probability."""
+LINKED = 0.01
+"""Smallest share of the queries of a bin that is linked to the next: a few queries are right or wrong by chance."""
+
+
+def crossed_probability(confidence: Tensor, right: Tensor, labels: Tensor) -> Tensor:
+    """Probability that each answer is right, by an isotonic calibration on the queries of other classes.
+
+    The classes are halved by their order: every other class is in the same half.
+
+    Args:
+        confidence: Confidence of each query, ``[Q]``.
+        right: Recall@1 of each query, ``[Q]`` in [0, 1].
+        labels: Class of each query, ``[Q]``, of at least two classes.
+
+    Returns:
+        float64 ``[Q]`` in [0, 1].
+
+    Example:
+        >>> values = torch.tensor([1.0, 2.0, 1.0, 2.0])
+        >>> crossed_probability(values, torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 7, 7])).tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    _, number = torch.unique(labels, return_inverse=True)
+    half = number % 2 == 0
+    probability = torch.empty(len(labels), dtype=torch.float64)
+    for fitted, judged in ((half, ~half), (~half, half)):
+        probability[judged] = fit_isotonic(confidence[fitted], right[fitted])(confidence[judged])
+    return probability
+
+
+def reliability_table(model: TestedModel) -> pd.DataFrame:
+    """Table of the mean probability and the share of right answers in bins of the probability, by confidence.
+
+    An answer is right if the nearest neighbour under the cosine of the means has the class of the query. Queries
+    without a positive in the gallery are left out.
+
+    Args:
+        model: A tested model.
+
+    Returns:
+        Columns that identify the run, ``index`` and ``label`` of the contender (method at one setting), ``confidence``,
+        ``bin`` (from 0), ``queries`` in it, mean ``probability``, share ``right`` and ``ece`` (expected calibration
+        error over the :data:`BINS` bins); empty with fewer than two classes of queries.
+    """
+    counted = ~model.right.isnan()
+    rows, right = model.queries[counted], model.right[counted]
+    labels = model.labels[rows]
+    confidences = {MARGIN: model.margin[counted]}
+    if model.default_confidence in model.confidence:
+        confidences = {model.default_confidence: model.confidence[model.default_confidence][rows], **confidences}
+    tables = []
+    for name, values in confidences.items() if len(torch.unique(labels)) > 1 else ():
+        p = crossed_probability(values, right, labels)
+        place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p.numpy(), side="left")
+        table = pd.DataFrame({"bin": place, "probability": p.numpy(), "right": right.numpy()}).groupby("bin")
+        means = table.mean().assign(queries=table.size()).reset_index()
+        tables.append(means.assign(confidence=name, ece=expected_calibration_error(p, right, BINS)))
+    if not tables:
+        return pd.DataFrame()
+    return pd.concat(tables, ignore_index=True).assign(**model.columns, label=model.label, index=model.index)
+
+
+def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
+    """Plot the share of right answers against their probability, one panel per contender (method at one setting).
+
+    The default confidence of the image has the look of the method, the margin is dark grey. The area of a marker grows
+    with the share of the queries in its bin; bins of less than :data:`LINKED` are points off the line. The title of a
+    panel has the calibration error of both in percent.
+
+    Args:
+        table: Rows of :func:`reliability_table` of the first seed of each contender.
+        dataset: Name of the data set, for the title.
+    """
+    contenders = list(each_contender(table))[:MOST_PANELS]
+    titles = [_title(shown) for shown in contenders]
+    x, y = "probability that the answer is right", "share of right answers"
+    title = f"{dataset}: reliability of the top-1 answer, calibrated on other classes (first seed)"
+    if len(contenders) == 1:
+        figure = Figure(figsize=(HALF_PAGE, 4.2), layout="constrained")
+        axes = [figure.subplots()]
+        axes[0].set(xlabel=x, ylabel=y)
+        axes[0].set_title(titles[0], fontsize=8)
+        figure.suptitle(textwrap.fill(title, 55))
+    else:
+        figure, panels = small_panels(titles, x="", y=y, title=title)
+        axes = list(panels)
+    for axis, shown in zip(axes, contenders):
+        _draw_panel(axis, shown)
+    kinds = (("k", "o", "default confidence (image)"), (_GREY, ".", f"{MARGIN} (retrieval)"))
+    handles = [Line2D([], [], color=colour, marker=marker, label=text) for colour, marker, text in kinds]
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=2, fontsize=8, title=x if len(axes) > 1 else None
+    )
+    legend.get_title().set_fontsize(9)
+    return figure
+
+
+_GREY = "0.4"
+
+
+def _title(shown: Shown) -> str:
+    errors = shown.rows.groupby("confidence", sort=False)["ece"].first()
+    text = ", ".join(f"{name} {100 * error:.1f}" for name, error in errors.items())
+    return f"{shown.label}\nECE, %: {text}"
+
+
+def _draw_panel(axis: Axes, shown: Shown) -> None:
+    axis.plot([0, 1], [0, 1], ls=":", lw=0.8, color="0.5")
+    for name, rows in shown.rows.groupby("confidence", sort=False):
+        own = name != MARGIN
+        colour, marker = (shown.look.colour, shown.look.marker) if own else (_GREY, "o")
+        large = rows[rows["queries"] >= LINKED * rows["queries"].sum()]
+        axis.plot(large["probability"], large["right"], lw=1.2 if own else 0.9, color=colour)
+        area = 4 + 60 * rows["queries"] / rows["queries"].sum()
+        axis.scatter(rows["probability"], rows["right"], area, color=colour, marker=marker, lw=0)
+    axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+
+
+def draw(source: Source, note: Note) -> Iterator[Drawing]:
+    """Yield one figure of the reliability of the top-1 answer per data set, of the first seed of each contender.
+
+    Args:
+        source: Results folder to draw from.
+        note: Called with a one-line message for everything that cannot be drawn.
+    """
+    for dataset in source.datasets:
+        tables = []
+        for model in source.models(dataset, note, first=True):
+            table = reliability_table(model)
+            if table.empty:
+                note(f"{dataset}, {model.label}: calibration needs queries of two classes, each with a positive")
+            else:
+                tables.append(table)
+        if tables:
+            table = pd.concat(tables, ignore_index=True)
+            yield Drawing(f"reliability_{dataset}", reliability_figure(table, dataset), table.drop(columns="index"))

@@ -1,0 +1,320 @@
+"""Figures of many methods: looks that depend on the method alone, few coloured lines in a panel, and the same bytes."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import matplotlib.colors
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from bench.datasets.array_images import ArrayImages
+from bench.methods.distributions.arrays import from_arrays
+from bench.protocols.answers import NEAREST
+from bench.protocols.confidence import risk_coverage
+from bench.registry import Registry
+from bench.report.figures import cost, images, rank_intervals, reliability
+from bench.report.figures.curves import MOST_LINES, MOST_PANELS, Curve, contender_figure
+from bench.report.figures.filter_out import filter_out_figure
+from bench.report.figures.importance import FEWEST, importance_table
+from bench.report.figures.looks import SLOTS, look_at, look_of, looks
+from bench.report.figures.registry import kinds_of, write_kinds
+from bench.report.figures.risk_coverage import risk_figure, risk_table
+from bench.report.figures.style import PALETTE, figure_style
+from bench.report.figures.tested import TestedModel
+from bench.store.records import COLUMNS
+from matplotlib.collections import LineCollection
+
+METHODS = [f"method_{number:02d}" for number in range(26)]
+FRACTIONS = (0.0, 0.6)
+CONFIDENCES = ("norm", "method", "margin", "top1_score", "random", "oracle")
+
+
+def _merged(methods, seeds=2):
+    """Rows of a data set with filter-out curves and the metrics of the comparison."""
+    lines = []
+    for place, method in enumerate(methods):
+        for seed in range(seeds):
+            row = dict.fromkeys(COLUMNS, "") | {
+                "protocol": "p", "dataset": "d", "method": method, "hparams": "tuned", "fidelity": "corrected",
+                "trials": 0, "dim": 8, "seed": seed, "fraction": np.nan, "split": "test", "scorer": "cosine",
+                "primary_scorer": "cosine", "default_confidence": "method", "probabilistic": True, "trainings": 0,
+            }  # fmt: skip
+            for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
+                for name in CONFIDENCES:
+                    for fraction in FRACTIONS:
+                        for variant in ("query_only", "query_and_gallery"):
+                            keys = {"metric": metric, "confidence": name, "fraction": fraction, "variant": variant}
+                            lines.append(row | keys | {"value": 0.3 + 0.01 * place + 0.2 * fraction + 0.01 * seed})
+            lines.append(row | {"metric": "map_at_r", "value": 0.3 + 0.01 * place + 0.001 * seed * (-1) ** place})
+    return pd.DataFrame(lines)
+
+
+def _coloured(axis):
+    """Lines of a panel that have a colour: grey and black are for what is not a contender."""
+    rgb = [matplotlib.colors.to_rgb(line.get_color()) for line in axis.lines]
+    return [line for line, (red, green, blue) in zip(axis.lines, rgb) if not red == green == blue or not red]
+
+
+# Looks
+
+
+def test_the_look_of_a_method_depends_on_nothing_but_its_name():
+    names = Registry("methods").names
+    assert len(names) > 25
+    pairs = {(look_of(name).colour, look_of(name).marker) for name in names}
+    assert len(pairs) == len(names)  # each has a pair of its own
+    assert look_of(names[5]) == looks([names[9], names[5]])[1] == looks([names[5]])[0]
+    assert len({(look_at(slot).colour, look_at(slot).marker) for slot in range(SLOTS)}) == SLOTS
+    for slot in range(21):  # methods of one hue differ in marker and in line
+        assert look_at(slot).colour == look_at(slot + 7).colour
+        assert look_at(slot).marker != look_at(slot + 7).marker
+        assert look_at(slot).line != look_at(slot + 7).line
+
+
+def test_a_method_of_a_plug_in_keeps_its_look_and_takes_none_of_ours():
+    ours = {(look_of(name).colour, look_of(name).marker) for name in Registry("methods").names}
+    assert look_of("a_plug_in") == look_of("a_plug_in")
+    assert {(look_of(name).colour, look_of(name).marker) for name in METHODS}.isdisjoint(ours)
+
+
+def test_settings_of_a_method_differ_in_line_and_fill():
+    first, other, second = looks(["a", "b", "a"])
+    assert (first.colour, first.marker) == (second.colour, second.marker)
+    assert first.line != second.line
+    assert first.fill != second.fill
+    assert other.fill == "full"
+
+
+# Many methods
+
+
+@pytest.mark.parametrize("count", [1, 4, 26])
+def test_no_panel_has_more_than_a_few_coloured_lines(count):
+    merged, line = _merged(METHODS[:count], seeds=1), np.arange(3.0)
+    with figure_style():
+        drawn = [
+            filter_out_figure(merged, "d", "test"),
+            risk_figure(risk_table(merged, "d", "test"), "d"),
+            contender_figure(
+                [Curve(name, look_of(name), line, line + i) for i, name in enumerate(METHODS[:count])],
+                x="x", y="y", title="t",
+            ),
+        ]  # fmt: skip
+    for figure in drawn:
+        for axis in (axis for axis in figure.axes if axis.get_visible()):
+            assert 0 < len(_coloured(axis)) <= MOST_LINES
+            grey = sum(len(each.get_segments()) for each in axis.collections if isinstance(each, LineCollection))
+            named = [line for line in _coloured(axis) if not line.get_label().startswith("_")]
+            # Few contenders have panels of their own in the figure of risk, without the others behind them.
+            assert grey + len(named) == (1 if figure is drawn[1] and count <= 4 else count)
+    retrieval, risk, _ = drawn
+    panels = [len([axis for axis in figure.axes if axis.get_visible()]) for figure in drawn]
+    assert panels == [4, count, 1 if count <= 6 else 26]
+    named = ("the 4 with the highest mean MAP@R" in retrieval.get_suptitle(), "all others" in risk.get_suptitle())
+    assert named == ((True, True) if count == 26 else (False, False))
+
+
+def test_the_best_are_coloured_and_the_rest_counted():
+    with figure_style():
+        figure = filter_out_figure(_merged(METHODS), "d", "test")
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == [*(f"{name} [method]" for name in METHODS[-4:]), "22 others"]
+
+
+def test_more_contenders_than_a_page_has_panels_are_grey():
+    names = [f"m{number:02d}" for number in range(MOST_PANELS + 3)]
+    curves = [Curve(name, look_of(name), np.arange(2.0), np.arange(2.0) + i) for i, name in enumerate(names)]
+    with figure_style():
+        figure = contender_figure(curves, x="x", y="y", title="t")
+    shown = [axis.get_title() for axis in figure.axes if axis.get_visible()]
+    assert shown == names[3:]
+    assert f"all but the {MOST_PANELS} with the highest mean" in figure.get_suptitle()
+
+
+# The numbers
+
+
+def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
+    table = risk_table(_merged(METHODS[:2]), "d", "test")
+    assert set(table["kind"]) == {"image", "retrieval", "control"}
+    assert set(table[table["kind"] == "retrieval"]["confidence"]) == {"margin", "top1_score"}
+    row = table[(table["method"] == METHODS[1]) & (table["seed"] == 1) & (table["confidence"] == "norm")]
+    np.testing.assert_allclose(row["coverage"], [1.0, 0.4])
+    np.testing.assert_allclose(row["risk"], [0.68, 0.56])
+    # As the curve itself is defined: the mean risk of the most confident share.
+    risk, confidence = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.tensor([4.0, 3.0, 2.0, 1.0])
+    assert risk_coverage(confidence, risk)[1] == pytest.approx(1 - (1 - risk)[:2].mean().item())
+
+
+def test_ranks_are_those_of_the_comparison_and_one_seed_has_none():
+    table = rank_intervals.rank_table(_merged(METHODS[:3]))
+    rows = table[table["metric"] == "map_at_r"].set_index("method")
+    assert rows.loc[METHODS[2], "rank"] == 1
+    assert (rows["low"] <= rows["rank"]).all()
+    assert (rows["rank"] <= rows["high"]).all()
+    alone = rank_intervals.rank_table(_merged(METHODS[:3], seeds=1))
+    assert alone["rank"].isna().all()
+    assert set(alone[alone["metric"] == "map_at_r"]["reason"]) == {"one seed"}
+
+
+def test_the_cost_front_has_what_nothing_cheaper_beats():
+    points = np.random.default_rng(0).integers(0, 8, (40, 2)).astype(float)
+    points[3] = np.nan
+    front = cost.on_cost_front(points)
+    whole = points[np.isfinite(points).all(1)]
+    for place, (price, value) in enumerate(points):
+        beaten = ((whole[:, 0] <= price) & (whole[:, 1] > value)).any() or (
+            (whole[:, 0] < price) & (whole[:, 1] >= value)
+        ).any()
+        if np.isfinite(price):
+            same = [other for other in front if (points[other] == points[place]).all()]
+            assert bool(same) == (not beaten)
+
+
+def test_a_calibration_on_other_classes_never_sees_the_answers_it_is_judged_by():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(40).repeat_interleave(20)
+    confidence = torch.rand(800, generator=generator)
+    right = (torch.rand(800, generator=generator) < confidence).double()
+    p = reliability.crossed_probability(confidence, right, labels)
+    np.testing.assert_allclose(p, confidence, atol=0.2)
+    even = labels % 2 == 0
+    changed = reliability.crossed_probability(confidence, torch.where(even, 1 - right, right), labels)
+    assert torch.equal(changed[even], p[even])  # fitted on the odd classes alone
+    assert not torch.equal(changed[~even], p[~even])
+
+
+def _model():
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(12).repeat_interleave(4)
+    centres = torch.randn(12, 5, generator=generator)
+    means = centres[labels] + 0.8 * torch.randn(48, 5, generator=generator)
+    columns = SimpleNamespace(protocol="p", dataset="d", method="m", seed=0)
+    role = SimpleNamespace(default_confidence="method", probabilistic=True)
+    record = SimpleNamespace(columns=columns, role=role)
+    rows = torch.arange(48)
+    confidence = {"method": torch.rand(48, generator=generator)}
+    distribution = from_arrays("point", {"loc": means})
+    return TestedModel(
+        record, "m", 0, tuple(f"i{row}" for row in range(48)), labels, distribution, confidence, rows, rows
+    )
+
+
+@pytest.fixture
+def model(monkeypatch):
+    monkeypatch.setattr(TestedModel, "columns", property(lambda self: {"dataset": "d", "method": "m", "seed": 0}))
+    return _model()
+
+
+def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(model):
+    table = images.mistakes(model, [f"c{number}" for number in range(12)])
+    unit = model.unit_vectors.numpy()
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    wrong = model.labels.numpy()[cosines.argmax(1)] != model.labels.numpy()
+    values = model.confidence["method"].numpy()
+    order = sorted(np.flatnonzero(wrong), key=lambda row: -values[row])[: images.MISTAKES]
+    queries = table[table["place"] == 0]
+    assert queries["row"].tolist() == order
+    assert len(order) > 2
+    for number, row in enumerate(order, 1):
+        near = table[(table["query"] == number) & (table["place"] > 0)]
+        assert near["row"].tolist() == np.argsort(-cosines[row], kind="stable")[: images.NEIGHBOURS].tolist()
+        assert near["right"].tolist() == (model.labels[near["row"].tolist()] == model.labels[row]).tolist()
+        assert not near["right"].iloc[0]
+    pixels = torch.zeros(48, 1, 4, 4).byte()
+    shown = ArrayImages(pixels, model.labels, model.ids, [f"c{i}" for i in range(12)], mean=(0.5,), std=(1.0,))
+    with figure_style():
+        figure = images.mistakes_figure(table, shown, "d, m")
+    assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)
+
+
+def test_bins_of_reliability_hold_every_query_once(model):
+    table = reliability.reliability_table(model)
+    assert table.groupby("confidence")["queries"].sum().to_dict() == {"margin": 48, "method": 48}
+    own = table[table["confidence"] == "method"]
+    shares = (own["queries"] * own["right"]).sum() / 48
+    assert shares == pytest.approx(float(model.right.mean()))
+    gap = (own["queries"] * (own["right"] - own["probability"]).abs()).sum() / 48
+    assert own["ece"].iloc[0] == pytest.approx(gap)
+    assert model.ranking.answers.k == NEAREST
+
+
+def _study(space, trials):
+    ranges = {name: SimpleNamespace(low=low, high=high, log=False, type="float") for name, (low, high) in space.items()}
+    selection = SimpleNamespace(metric="map_at_r")
+    template = SimpleNamespace(method="m", selection=selection)
+    spec = SimpleNamespace(space=ranges, tune_for="retrieval", template=template)
+    return SimpleNamespace(unit="u", spec=spec), trials
+
+
+def test_a_parameter_that_alone_matters_is_the_most_important_and_again():
+    generator = np.random.default_rng(0)
+    trials = []
+    for number, (a, b) in enumerate(generator.random((24, 2))):
+        trials.append(SimpleNamespace(number=number, params={"optim.a": a, "optim.b": b}, value=float(a)))
+    trials.append(SimpleNamespace(number=24, params={"optim.a": 0.1, "optim.b": 0.1}, value=None))  # failed
+    for trial in trials:
+        trial.val_map_at_r = trial.val_confidence_auroc = None
+    study, trials = _study({"optim.a": (0, 1), "optim.b": (0, 1)}, trials)
+    table = importance_table(study, trials)
+    assert table["parameter"].tolist() == ["optim.a", "optim.b"]
+    assert table["importance"].iloc[0] > 0.9
+    assert table["importance"].sum() == pytest.approx(1)
+    assert set(table["trials"]) == {24}
+    pd.testing.assert_frame_equal(table, importance_table(study, trials))
+    assert importance_table(study, trials[: FEWEST - 1]).empty
+    for trial in trials[:24]:
+        trial.value = 0.5
+    assert importance_table(study, trials).empty  # all the same: nothing to explain
+
+
+def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
+    merged = _merged(METHODS[:5])
+    source = SimpleNamespace(merged=merged, datasets=("d",), results=SimpleNamespace(tests=()))
+    kinds = kinds_of(["risk_coverage", "rank_intervals"])
+    notes = []
+    first, again = (write_kinds(kinds, source, tmp_path / name, notes.append) for name in ("first", "again"))
+    assert {path.stem for path in first} == {"risk_coverage_d_clean", "rank_intervals_d"}
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+    assert not notes
+
+
+def test_what_cannot_be_ranked_or_covered_is_said(tmp_path):
+    merged = _merged(METHODS[:1])
+    source = SimpleNamespace(
+        merged=merged[merged["fraction"].isna()], datasets=("d",), results=SimpleNamespace(tests=())
+    )
+    notes = []
+    assert not write_kinds(kinds_of(["risk_coverage", "rank_intervals"]), source, tmp_path, notes.append)
+    text = "\n".join(notes)
+    assert "risk_coverage: d, clean: no filter-out curves" in text
+    assert re.search("rank_intervals: d: no ranks: .*nothing to compare with", text)
+
+
+# Colours
+
+
+def _lab(name, matrix):
+    """A colour as a colour-blind person sees it (Machado et al. 2009, severity 1), in CIELAB."""
+    values = np.asarray(matplotlib.colors.to_rgb(name))
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(
+        matrix @ linear, 0, 1
+    )
+    x, y, z = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 1e-9))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+DEUTERANOPIA = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+
+
+def test_hues_are_told_apart_with_deuteranopia():
+    seen = [_lab(name, DEUTERANOPIA) for name in PALETTE]
+    apart = [float(np.linalg.norm(a - b)) for i, a in enumerate(seen) for b in seen[:i]]
+    assert min(apart) > 10  # a difference of 2.3 is just noticeable
