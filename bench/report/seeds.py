@@ -226,6 +226,31 @@ class SeedGroup:
             found.setdefault(key, []).append((scorer, int(seed), float(value)))
         return found
 
+    def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
+        """Mean and SD over seeds of each point of a filter-out curve, under the method's own scorer.
+
+        Args:
+            metric: Name of the curve, such as ``filter_out_recall_at_1``.
+            split: Test images, such as ``test`` or ``test_crop``.
+            variant: Variant of the curve: ``query_only`` or ``query_and_gallery``.
+            confidence: Name of the confidence by which images are removed.
+
+        Returns:
+            Statistics by the share of images removed, in ascending order; empty if there is no such curve.
+        """
+        rows = self._curves
+        wanted = {"metric": metric, "split": split, "variant": variant, "confidence": confidence}
+        for name, value in wanted.items():
+            rows = rows[rows[name] == value]
+        return {
+            float(str(fraction)): SeedStatistics.of(dict(zip(point["seed"], point["value"])))
+            for fraction, point in rows.groupby("fraction", sort=True)
+        }
+
+    @cached_property
+    def _curves(self) -> pd.DataFrame:
+        return self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
+
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed.
 
