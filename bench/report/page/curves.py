@@ -151,7 +151,9 @@ def charts_of(facts: DatasetFacts, leader: Contender, anchors: Anchors) -> list[
         if lines:
             label = facts.labels[leader]
             text = f"{facts.name}, {images}: errors left by each confidence of {label}"
-            found.append(Chart(anchors.of("curve", facts.name, split, "leader"), text, "errors left (1 − R@1), %", lines))
+            found.append(
+                Chart(anchors.of("curve", facts.name, split, "leader"), text, "errors left (1 − R@1), %", lines)
+            )
     return found
 
 

@@ -130,10 +130,21 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
         vendored=list(_vendored()),
         terms=_terms(),
         size=(WIDTH, HEIGHT),
-    )
+    ).lstrip()
 
 
-_SECTIONS = ("top", "verdict", "short", "results", "curves", "protocol", "provenance", "failures", "reading", "pictures")
+_SECTIONS = (
+    "top",
+    "verdict",
+    "short",
+    "results",
+    "curves",
+    "protocol",
+    "provenance",
+    "failures",
+    "reading",
+    "pictures",
+)
 """Ids of the sections, which no part may have."""
 
 

@@ -123,7 +123,10 @@ def results_table(facts: DatasetFacts, anchor: str) -> Table:
             Column(f"own − free, {images}", "AUROC of the own confidence minus the best free one, in points", True)
             for images in IMAGES.values()
         ),
-        *(Column(title, "risk of wrong answers by the default confidence, lower is better", True) for title, _ in _AUGRC),
+        *(
+            Column(title, "risk of wrong answers by the default confidence, lower is better", True)
+            for title, _ in _AUGRC
+        ),
         Column("tuning trainings", "trainings spent on tuning, those of the base included", True),
         Column("ms per image", "time to embed one image", True),
         Column("seeds", "number of seeds", True),
@@ -219,7 +222,7 @@ def _advice_cell(each: Advice) -> Cell:
     if each.state == "open":
         return Cell(GAP, mark="gap", note=each.reason)
     ends = {
-        "own": f" ({each.own})",
+        "own": f" ({each.own} over {each.over})",
         "free": f" ({each.own}, not worth it)",
         "undecided": f" ({each.own}, undecided)",
         "none": "",

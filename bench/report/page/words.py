@@ -103,7 +103,8 @@ class Advice:
             or ``open`` (no answer).
         auroc: Its mean AUROC in percent.
         own: Difference of the method's own confidence, at its best, to the free one, in points; empty if it has none.
-        reason: Why there is no answer.
+        reason: Why there is no answer, or no own confidence.
+        over: Name of the free confidence that an own one is better than; empty if there is none.
     """
 
     use: str
@@ -111,6 +112,7 @@ class Advice:
     auroc: str = ""
     own: str = ""
     reason: str = ""
+    over: str = ""
 
 
 def advice(answers: Sequence[Verdict]) -> Advice:
@@ -134,8 +136,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     worth = [each for each in judged if each.verdict == "worth it"]
     if worth:
         chosen = max(worth, key=lambda each: each.challenger_mean)
-        text = f"{chosen.texts.difference} over {rivals.chosen}"
-        return Advice(chosen.challenger, "own", chosen.texts.own, text)
+        return Advice(chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen)
     state = "undecided" if any(each.verdict == "undecided" for each in judged) else "free"
     return Advice(rivals.chosen, state, free, own)
 
