@@ -113,24 +113,28 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
     failed = failures(store, found)
     parts = [_part(each, [one for one in sources if one.test.columns.dataset == each.name], anchors) for each in facts]
     style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
-    return _template().render(
-        policy=_policy(style, script),
-        style=style,
-        script=script,
-        parts=parts,
-        protocols=about_protocols(results.tests),
-        machines=machines_table(sources, anchors.of("machines")),
-        manifests=manifests_table(sources, anchors.of("manifests")),
-        records=records_table(facts, sources, anchors.of("tests"), anchors),
-        failed=failed,
-        kinds=_kinds(failed),
-        failures=failures_table(failed, anchors.of("failures-table")),
-        superseded=results.superseded,
-        pictures=[_picture(path, anchors) for path in pictures],
-        vendored=list(_vendored()),
-        terms=_terms(),
-        size=(WIDTH, HEIGHT),
-    ).lstrip()
+    return (
+        _template()
+        .render(
+            policy=_policy(style, script),
+            style=style,
+            script=script,
+            parts=parts,
+            protocols=about_protocols(results.tests),
+            machines=machines_table(sources, anchors.of("machines")),
+            manifests=manifests_table(sources, anchors.of("manifests")),
+            records=records_table(facts, sources, anchors.of("tests"), anchors),
+            failed=failed,
+            kinds=_kinds(failed),
+            failures=failures_table(failed, anchors.of("failures-table")),
+            superseded=results.superseded,
+            pictures=[_picture(path, anchors) for path in pictures],
+            vendored=list(_vendored()),
+            terms=_terms(),
+            size=(WIDTH, HEIGHT),
+        )
+        .lstrip()
+    )
 
 
 _SECTIONS = (
