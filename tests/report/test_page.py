@@ -118,6 +118,7 @@ def test_the_verdict_comes_first_and_answers_every_question(tree):
         in text
     )
     assert "it is worth it for 1 (leading), not worth it for 1, not decided for 1" in text
+    assert re.search(r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, needs about \d+ seeds", text)
     order = [each["id"] for each, _ in tree.all("section") if "id" in each]
     assert order.index("verdict") < order.index("results") < order.index("failures")
 

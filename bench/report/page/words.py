@@ -187,11 +187,19 @@ class Tally:
 
 @dataclass(frozen=True)
 class Open:
-    """Something that the seeds at hand do not decide."""
+    """Something that the seeds at hand do not decide.
+
+    Attributes:
+        contender: The method that it is about.
+        what: What is compared.
+        difference: The difference, and the seeds that it needs.
+        between_methods: Whether two methods are compared, not two confidences of one.
+    """
 
     contender: Contender
     what: str
     difference: Difference
+    between_methods: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +224,12 @@ class Words:
     def leaders(self) -> list[ComparisonRow]:
         """The leading method of each group; without any ranks, the one with the highest mean."""
         return [answer.leader for answer in self.retrieval] or [self.facts.rows[0]]
+
+    @property
+    def foremost(self) -> list[Open]:
+        """Undecided differences that are about the leading methods: between methods, or of their own confidences."""
+        leading = {row.contender for row in self.leaders}
+        return [each for each in self.open if each.between_methods or each.contender in leading]
 
     @property
     def equal(self) -> int:
@@ -296,7 +310,7 @@ def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
         for each in answer.candidates:
             if each.ahead is not None and each.ahead.decision != "told apart as a pair":
                 what = f"{RETRIEVAL.title}: {answer.leader.label} minus this method"
-                yield Open(each.row.contender, what, each.ahead)
+                yield Open(each.row.contender, what, each.ahead, between_methods=True)
 
 
 def _open_verdicts(facts: DatasetFacts) -> Iterator[Open]:
