@@ -226,6 +226,12 @@ class Words:
         return [answer.leader for answer in self.retrieval] or [self.facts.rows[0]]
 
     @property
+    def above(self) -> list[ComparisonRow]:
+        """Methods without a rank that have a higher mean than every leading one."""
+        top = max(statistics_of(row, RETRIEVAL).mean for row in self.leaders)
+        return [row for row in self.unranked if statistics_of(row, RETRIEVAL).mean > top]
+
+    @property
     def foremost(self) -> list[Open]:
         """Undecided differences that are about the leading methods: between methods, or of their own confidences."""
         leading = {row.contender for row in self.leaders}
