@@ -238,18 +238,18 @@ class SeedGroup:
         Returns:
             Statistics by the share of images removed, in ascending order; empty if there is no such curve.
         """
-        rows = self._curves
-        wanted = {"metric": metric, "split": split, "variant": variant, "confidence": confidence}
-        for name, value in wanted.items():
-            rows = rows[rows[name] == value]
-        return {
-            float(str(fraction)): SeedStatistics.of(dict(zip(point["seed"], point["value"])))
-            for fraction, point in rows.groupby("fraction", sort=True)
-        }
+        curve = self._curves.get((metric, split, variant, confidence), {})
+        return {fraction: SeedStatistics.of(curve[fraction]) for fraction in sorted(curve)}
 
     @cached_property
-    def _curves(self) -> pd.DataFrame:
-        return self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
+    def _curves(self) -> dict[tuple[str, str, str, str], dict[float, dict[int, float]]]:
+        """Value by share removed and seed of each curve, by metric, split, variant and confidence."""
+        rows = self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
+        keys = zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
+        found: dict[tuple[str, str, str, str], dict[float, dict[int, float]]] = {}
+        for key, fraction, seed, value in zip(keys, rows["fraction"], rows["seed"], rows["value"]):
+            found.setdefault(key, {}).setdefault(float(fraction), {})[int(seed)] = float(value)
+        return found
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed.

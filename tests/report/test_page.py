@@ -119,7 +119,7 @@ def test_the_verdict_comes_first_and_answers_every_question(tree):
         in text
     )
     assert "it is worth it for 1 (leading), not worth it for 1, not decided for 1" in text
-    ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, needs about \d+ seeds"
+    ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, needs about \d+ seeds in all"
     assert re.search(ahead, text)
     order = [each["id"] for each, _ in tree.all("section") if "id" in each]
     assert order.index("verdict") < order.index("results") < order.index("failures")
@@ -171,7 +171,7 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
     [
         ([0.001, 0.0, -0.001], "equal within 0.5 points"),
         ([0.10, 0.11, 0.12], "told apart as a pair"),
-        ([0.10, -0.05, 0.04], "needs about {} seeds"),
+        ([0.10, -0.05, 0.04], "needs about {} seeds in all"),
         ([0.10], "one seed: no interval"),
     ],
 )
@@ -190,6 +190,14 @@ def test_undecided_verdicts_are_listed_with_the_seeds_that_they_need(facts):
     difference = paired_difference(dict(enumerate(UNSURE.own)), dict.fromkeys(range(3), 0.7))
     region = CONFIDENCE.declared.equivalence
     assert {each.difference.needed for each in found} == {seeds_needed(difference.sd, max(difference.mean, region))}
+
+
+def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
+    (behind,) = dataset_facts(_results(UNSURE, POINT), Anchors())
+    assert len(words_of(behind).open) == 1 + len(CHALLENGERS)
+    assert words_of(behind).foremost == []
+    (ahead,) = dataset_facts(_results(UNSURE, Made("low", (0.1, 0.1, 0.1))), Anchors())
+    assert len(words_of(ahead).foremost) == 1 + len(CHALLENGERS)
 
 
 def test_values_are_those_of_the_comparison(facts):

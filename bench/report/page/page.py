@@ -7,6 +7,7 @@ import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -216,6 +217,7 @@ def _vendored() -> Iterator[Vendored]:
         )
 
 
+@cache
 def _template() -> Template:
     environment = Environment(
         loader=PackageLoader(__package__, "."),

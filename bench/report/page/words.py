@@ -57,7 +57,7 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
     if summary.ci_low > 0 or summary.ci_high < 0:
         return Difference(text, "told apart as a pair", float("nan"), summary.mean)
     needed = pairs_needed(summary, region)
-    return Difference(text, f"needs about {needed:,.0f} seeds", needed, summary.mean)
+    return Difference(text, f"needs about {needed:,.0f} seeds in all", needed, summary.mean)
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,15 @@ class Open:
         contender: The method that it is about.
         what: What is compared.
         difference: The difference, and the seeds that it needs.
-        between_methods: Whether two methods are compared, not two confidences of one.
+        question: Question that the confidence is about; None if two methods are compared.
+        images: Words for the images.
     """
 
     contender: Contender
     what: str
     difference: Difference
-    between_methods: bool = False
+    question: Question | None = None
+    images: str = ""
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,20 @@ class Words:
 
     @property
     def foremost(self) -> list[Open]:
-        """Undecided differences that are about the leading methods: between methods, or of their own confidences."""
-        leading = {row.contender for row in self.leaders}
-        return [each for each in self.open if each.between_methods or each.contender in leading]
+        """Undecided differences that the answers on the leading methods depend on.
+
+        They are those between methods, and those of a leading method's own confidences unless one of these is worth it.
+        """
+        asked = {
+            (row.contender, question, tally.images)
+            for question, tallies in self.tallies.items()
+            for tally in tallies
+            for row in self.leaders
+            if row.contender not in tally.members("own")
+        }
+        return [
+            each for each in self.open if each.question is None or (each.contender, each.question, each.images) in asked
+        ]
 
     @property
     def equal(self) -> int:
@@ -316,7 +329,7 @@ def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
         for each in answer.candidates:
             if each.ahead is not None and each.ahead.decision != "told apart as a pair":
                 what = f"{RETRIEVAL.title}: {answer.leader.label} minus this method"
-                yield Open(each.row.contender, what, each.ahead, between_methods=True)
+                yield Open(each.row.contender, what, each.ahead)
 
 
 def _open_verdicts(facts: DatasetFacts) -> Iterator[Open]:
@@ -327,7 +340,7 @@ def _open_verdicts(facts: DatasetFacts) -> Iterator[Open]:
             images = IMAGES.get(each.split, each.split.removeprefix("test_"))
             versus = f"{named(each.challenger)} minus {each.rivals.chosen}"
             what = f"AUROC {HEADINGS[each.question]}, {images}: {versus}"
-            yield Open(each.contender, what, difference_of(each.difference, CONFIDENCE))
+            yield Open(each.contender, what, difference_of(each.difference, CONFIDENCE), each.question, images)
 
 
 def mean_text(row: ComparisonRow) -> str:
