@@ -51,7 +51,7 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = set()
     for path in _our_files():
-        if path.suffix in (".py", ".csv", ".tmpl", ".toml") or path.name == "py.typed":
+        if path.suffix in (".py", ".csv", ".tmpl", ".toml", ".css", ".js", ".txt") or path.name == "py.typed":
             wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
     assert held == wanted
 

@@ -187,6 +187,12 @@ def report(
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of downloaded data sets, for the figure `images`.", metavar="DIR")
     ] = None,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Also write report.html, one page to read offline; figures of --figures are part of it."
+        ),
+    ] = False,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -194,32 +200,36 @@ def report(
 
     \b
     bench report --results results/runs --out report
+    bench report --html
     bench report --also per/table1,bootstrap,parquet
     bench report --figures spectra,norms
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if figures is not None:
         site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
-        draw_figures(names(figures), site, out, reference, as_json)
+        drawn = draw_figures(names(figures), site, out, reference)
+        print_paths([*drawn, _page_with(drawn, results, out)] if html else drawn, as_json)
         return
     from rich.console import Console
 
     from ..report.frame import collect, write_metrics
+    from ..report.page.page import write_page
     from ..report.terminal import print_tables
     from ..report.write import write_report
     from .extra_tables import check_extras, write_extras
 
     check_extras(names(also))
     load_plugins(plugin or ())  # titles and directions of their metrics
-    store = open_results(results)
+    store = _open_for_page(results, out) if html else open_results(results)
     damaged: list[Damage] = []
     store.on_damage = damaged.append
     collected = collect(store)
-    if collected.frame.empty:
+    empty = collected.frame.empty
+    if empty and not html:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     folder = out or results / "report"
-    written = write_report(store, collected, folder)
-    if also:
+    written = [] if empty else write_report(store, collected, folder)
+    if also and not empty:
         written += write_extras(names(also), site_of(results, plugin=plugin), collected, folder, written)
     try:
         write_metrics(collected, store.root)
@@ -227,17 +237,49 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
+    if html:
+        written.append(write_page(store, collected, damaged, out or results / "report"))
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    if not as_json and not empty:
+        print_tables(collected.frame, collected.roles, Console())
+    print_paths(written, as_json)
+
+
+def print_paths(written: Iterable[Path], as_json: bool) -> None:
+    """Print the paths of files that were written, one a line or as a list in JSON."""
     if as_json:
         print_json([str(path) for path in written])
         return
-    print_tables(collected.frame, collected.roles, Console())
     for path in written:
         print(path)
 
 
-def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str, as_json: bool) -> None:
-    """Draw figures by name and print the paths of their files, or one line that says why a figure cannot be drawn.
+def _open_for_page(results: Path, out: Path | None) -> Store:
+    """Open a results folder for its page; an empty folder becomes one without results."""
+    from ..store.folder import Store
+
+    if not results.is_dir() or any(results.iterdir()):
+        return open_results(results)
+    store = Store(results)
+    if out is None:
+        store.begin()  # or the page in it would make it a folder of something else
+    return store
+
+
+def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
+    """Write the page of a results folder with figures in it."""
+    from ..report.frame import collect
+    from ..report.page.page import write_page
+
+    store = open_results(results)
+    damaged: list[Damage] = []
+    store.on_damage = damaged.append
+    pictures = [path for path in drawn if path.suffix == ".png"]
+    return write_page(store, collect(store), damaged, out or results / "report", pictures)
+
+
+def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:
+    """Draw figures by name, and print one line for each that cannot be drawn.
 
     Args:
         chosen: Names of figures, as for ``bench report --figures``, or ``all``.
@@ -245,7 +287,9 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
         out: Folder for the files; RESULTS/report if None.
         reference: For the figure ``norms``: the method by whose right and wrong answers the embedding norms of all
             others are split. If empty, it is the most accurate deterministic one.
-        as_json: Whether to print the paths as JSON.
+
+    Returns:
+        Paths of the files.
 
     Raises:
         UserError: If a name is unknown, a results folder is needed but missing, or nothing could be drawn.
@@ -266,11 +310,7 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
         typer.echo(printable(note), err=True)
     if not written:
         raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
-    if as_json:
-        print_json([str(path) for path in written])
-        return
-    for path in written:
-        print(path)
+    return written
 
 
 def open_results(results: Path, damaged_marker: bool = False) -> Store:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.statistics import (
+    Summary,
     holm,
     p_different,
     p_equivalent,
@@ -123,9 +124,22 @@ def _difference(
     if len(seeds) > 1:
         line["p"] = float(p_different(values))
         line["p_equivalence"] = float(p_equivalent(values, region)) if region else nan
-        effect = max(abs(difference.mean), region)
-        line["seeds_needed"] = seeds_needed(difference.sd, effect) if effect else nan
+        line["seeds_needed"] = pairs_needed(difference, region)
     return line
+
+
+def pairs_needed(difference: Summary, region: float) -> float:
+    """Paired seeds, in all, at which a difference of the observed size would be found in 80 % of cases.
+
+    Args:
+        difference: Observed difference over two seeds or more.
+        region: Largest difference without practical meaning; a smaller observed one counts as this one.
+
+    Returns:
+        A whole number; nan if there is neither a difference nor a region.
+    """
+    effect = max(abs(difference.mean), region)
+    return seeds_needed(difference.sd, effect) if effect else float("nan")
 
 
 def _judged(lines: list[dict[str, object]]) -> pd.DataFrame:

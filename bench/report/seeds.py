@@ -226,6 +226,31 @@ class SeedGroup:
             found.setdefault(key, []).append((scorer, int(seed), float(value)))
         return found
 
+    def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
+        """Mean and SD over seeds of each point of a filter-out curve, under the method's own scorer.
+
+        Args:
+            metric: Name of the curve, such as ``filter_out_recall_at_1``.
+            split: Test images, such as ``test`` or ``test_crop``.
+            variant: Variant of the curve: ``query_only`` or ``query_and_gallery``.
+            confidence: Name of the confidence by which images are removed.
+
+        Returns:
+            Statistics by the share of images removed, in ascending order; empty if there is no such curve.
+        """
+        curve = self._curves.get((metric, split, variant, confidence), {})
+        return {fraction: SeedStatistics.of(curve[fraction]) for fraction in sorted(curve)}
+
+    @cached_property
+    def _curves(self) -> dict[tuple[str, str, str, str], dict[float, dict[int, float]]]:
+        """Value by share removed and seed of each curve, by metric, split, variant and confidence."""
+        rows = self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
+        keys = zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
+        found: dict[tuple[str, str, str, str], dict[float, dict[int, float]]] = {}
+        for key, fraction, seed, value in zip(keys, rows["fraction"], rows["seed"], rows["value"]):
+            found.setdefault(key, {}).setdefault(float(fraction), {})[int(seed)] = float(value)
+        return found
+
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed.
 

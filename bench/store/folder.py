@@ -147,6 +147,10 @@ class Store:
         if held is None or protocol not in held.protocols:
             write_atomic(path, found.with_protocol(protocol, version).to_json())
 
+    def begin(self) -> None:
+        """Write the marker file (``store.json``) of a folder without records, which makes it a results folder."""
+        write_atomic(self.root / MARKER, Marker(schema_version=SCHEMA_VERSION, protocols={}).to_json())
+
     def mark_again(self) -> None:
         """Write the marker file of the folder (``store.json``) anew from the records, if it is missing."""
         path = self.root / MARKER

@@ -1,0 +1,231 @@
+"""The page of a results folder: its parts put together, and the HTML of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from ...errors import printable
+from ...protocols.metrics import find_metric, title_of
+from ...store.files import write_atomic
+from ...store.folder import Damage, Store
+from ..frame import Results
+from .curves import HEIGHT, WIDTH, Chart, charts_of
+from .facts import Anchors, DatasetFacts, dataset_facts
+from .failures import Failure, failures, failures_table
+from .sources import (
+    Tested,
+    about_protocols,
+    machines_table,
+    manifests_table,
+    parameters_table,
+    records_table,
+    settings_table,
+    tested,
+)
+from .tables import Table, open_table, results_table, use_table, verdict_table
+from .words import Words, mean_text, named, words_of
+
+PAGE = "report.html"
+"""Name of the file."""
+
+_SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
+"""Scripts of others, in the order in which they are run."""
+
+
+@dataclass(frozen=True)
+class DatasetPart:
+    """Part of a page about one data set: the verdict in words, the tables and the charts."""
+
+    words: Words
+    results: Table
+    use: Table
+    verdicts: Table
+    open: Table
+    settings: Table
+    parameters: Table
+    charts: tuple[Chart, ...]
+
+    @property
+    def facts(self) -> DatasetFacts:
+        """The data set."""
+        return self.words.facts
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Image that is part of a page, as a data URI."""
+
+    anchor: str
+    title: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Vendored:
+    """Script of others that is part of the page: name, version, source, licence and text of the licence."""
+
+    name: str
+    version: str
+    source: str
+    licence: str
+    text: str
+
+
+def write_page(
+    store: Store, results: Results, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()
+) -> Path:
+    """Write the page of a results folder to ``out/report.html``; the same records give the same bytes.
+
+    Args:
+        store: The results folder.
+        results: Its finished tests (:func:`~bench.report.frame.collect`); there may be none.
+        damaged: Files that could not be read.
+        out: Folder for the page.
+        pictures: PNG files that it shows.
+    """
+    path = out / PAGE
+    write_atomic(path, page_html(store, results, damaged, pictures).encode())
+    return path
+
+
+def page_html(store: Store, results: Results, damaged: Iterable[Damage], pictures: Sequence[Path] = ()) -> str:
+    """Build the page of a results folder.
+
+    Args:
+        store: The results folder.
+        results: Its finished tests; there may be none.
+        damaged: Files that could not be read.
+        pictures: PNG files that it shows.
+    """
+    anchors = Anchors({*_SECTIONS})
+    found: list[Damage] = list(damaged)
+    store.on_damage = found.append
+    facts = [] if results.frame.empty else dataset_facts(results, anchors)
+    sources = tested(store, results.tests)
+    failed = failures(store, found)
+    parts = [_part(each, [one for one in sources if one.test.columns.dataset == each.name], anchors) for each in facts]
+    style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
+    return (
+        _template()
+        .render(
+            policy=_policy(style, script),
+            style=style,
+            script=script,
+            parts=parts,
+            protocols=about_protocols(results.tests),
+            machines=machines_table(sources, anchors.of("machines")),
+            manifests=manifests_table(sources, anchors.of("manifests")),
+            records=records_table(facts, sources, anchors.of("tests"), anchors),
+            failed=failed,
+            kinds=_kinds(failed),
+            failures=failures_table(failed, anchors.of("failures-table")),
+            superseded=results.superseded,
+            pictures=[_picture(path, anchors) for path in pictures],
+            vendored=list(_vendored()),
+            terms=_terms(),
+            size=(WIDTH, HEIGHT),
+        )
+        .lstrip()
+    )
+
+
+_SECTIONS = (
+    "top",
+    "verdict",
+    "short",
+    "results",
+    "curves",
+    "protocol",
+    "provenance",
+    "failures",
+    "reading",
+    "pictures",
+)
+"""Ids of the sections, which no part may have."""
+
+
+def _part(facts: DatasetFacts, sources: Sequence[Tested], anchors: Anchors) -> DatasetPart:
+    words = words_of(facts)
+    name = facts.name
+    answers = [
+        anchors.of(name, facts.labels[each.contender], each.split, each.question, each.challenger)
+        for each in facts.verdicts
+    ]
+    return DatasetPart(
+        words,
+        results_table(facts, anchors.of("results", name)),
+        use_table(words, anchors.of("use", name)),
+        verdict_table(facts, anchors.of("verdicts", name), answers),
+        open_table(facts, words.open, anchors.of("open", name)),
+        settings_table(name, sources, anchors.of("settings", name)),
+        parameters_table(facts, sources, anchors.of("parameters", name)),
+        tuple(charts_of(facts, words.leaders[0].contender, anchors)),
+    )
+
+
+def _kinds(failed: Sequence[Failure]) -> list[tuple[str, int]]:
+    """Kinds of failures with their numbers."""
+    kinds = [each.what for each in failed]
+    return [(kind, kinds.count(kind)) for kind in dict.fromkeys(kinds)]
+
+
+def _picture(path: Path, anchors: Anchors) -> Picture:
+    source = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    return Picture(anchors.of("picture", path.stem), path.stem.replace("_", " "), source)
+
+
+def _terms() -> list[tuple[str, str]]:
+    """Metrics of the page with their sources."""
+    names = ("recall_at_1", "map_at_r", "confidence_auroc", "augrc", "spearman_crop")
+    found = {title_of(name, short=True): find_metric(name) for name in names}
+    return [(title, metric.source) for title, metric in found.items() if metric and metric.source]
+
+
+def _read(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _scripts() -> str:
+    return "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
+
+
+def _policy(style: str, script: str) -> str:
+    """Content security policy: nothing is loaded, and only the page's own style and script count."""
+    return (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}';"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _vendored() -> Iterator[Vendored]:
+    for each in tomllib.loads(_read("vendor/vendored.toml"))["package"]:
+        yield Vendored(
+            each["name"], each["version"], each["source"], each["licence"], _read(f"vendor/{each['licence_file']}")
+        )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.globals.update(named=named, mean_text=mean_text)
+    return environment.get_template("page.tmpl")

@@ -1,0 +1,230 @@
+"""Where results come from: the protocol in force, machines, versions, data and every test."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from ...protocols import PROTOCOLS, get_protocol
+from ...store.folder import Store
+from ...store.records import Environment, TestRecord, TrainRecord
+from .facts import Anchors, DatasetFacts
+from .tables import Cell, Column, Row, Table, number_cell, text_cell
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A test that counts, with the records of the trainings of its models that are there."""
+
+    test: TestRecord
+    trainings: tuple[TrainRecord, ...]
+
+
+def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
+    """Read the training records of tests.
+
+    Args:
+        store: The results folder.
+        tests: Records of the tests.
+    """
+    return [
+        Tested(test, tuple(found for unit in test.spec.train if (found := store.trained(test.trained_cell, unit))))
+        for test in tests
+    ]
+
+
+def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
+    """Names, versions and presets of the protocols of tests, each with a summary.
+
+    Args:
+        tests: Records of the tests.
+    """
+    found = sorted({(test.spec.protocol, test.spec.version, test.spec.preset) for test in tests})
+    return [(f"{name} version {version}, preset {preset}", _summary(name)) for name, version, preset in found]
+
+
+def _summary(name: str) -> str:
+    return get_protocol(name).summary if name in PROTOCOLS else "not a protocol of this version"
+
+
+def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the settings of training and test on a data set: one value, or how many tests have each.
+
+    Args:
+        dataset: Name of the data set.
+        found: Its tests.
+        anchor: Id of the table.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for each in found:
+        for name, value in _settings(each).items():
+            counts.setdefault(name, Counter())[value] += 1
+    rows = []
+    for name, values in counts.items():
+        shared = len(values) == 1 and values.total() == len(found)
+        texts = [value if shared else f"{value} ({count})" for value, count in sorted(values.items())]
+        rows.append(Row("", (text_cell(name), text_cell("; ".join(texts)))))
+    columns = (Column("setting"), Column("value", "in parentheses the number of tests, if they differ"))
+    return Table(anchor, f"{dataset}: settings of training and test", columns, tuple(rows))
+
+
+def _settings(each: Tested) -> dict[str, str]:
+    spec, setting = each.test.spec, each.test.setting
+    held: dict[str, object] = {"preset": spec.preset, "tests": asdict(spec.tests)}
+    held["hyper-parameters"] = spec.hparams
+    held["tuning trials"] = spec.trials
+    held |= {name: values for name, values in setting.items() if name != "params"}
+    if each.trainings:
+        train = each.trainings[0].spec
+        held |= {"folds": train.folds, "backbone": train.backbone, "dim": train.dim, "view": train.view}
+        held |= {"starting weights": train.weights or "random", "selection": train.selection.model_dump(mode="json")}
+        held |= {"images that are missing": train.partial or "none"}
+    return dict(_flat("", held))
+
+
+def _flat(start: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(f"{start}.{name}" if start else str(name), inner)
+    else:
+        yield start, value if isinstance(value, str) else json.dumps(value)
+
+
+def parameters_table(facts: DatasetFacts, found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the hyper-parameters of each method of a data set.
+
+    Args:
+        facts: The data set.
+        found: Its tests.
+        anchor: Id of the table.
+    """
+    rows = []
+    for row in facts.rows:
+        own = [each.test for each in found if _is_of(each.test, row.contender)]
+        texts = {
+            "; ".join(f"{name}={json.dumps(value)}" for name, value in sorted(test.setting.get("params", {}).items()))
+            for test in own
+        }
+        label = facts.labels[row.contender]
+        cells = (Cell(label, label, href=facts.anchors[row.contender]), text_cell(" | ".join(sorted(texts))))
+        rows.append(Row("", cells))
+    columns = (Column("method"), Column("hyper-parameters"))
+    return Table(anchor, f"{facts.name}: hyper-parameters", columns, tuple(rows))
+
+
+def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
+    columns = test.columns.model_dump()
+    return tuple(value for name, value in columns.items() if name != "seed") == tuple(contender)
+
+
+def machines_table(found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the machines and versions that tests and trainings ran on.
+
+    Args:
+        found: The tests.
+        anchor: Id of the table.
+    """
+    units: dict[str, Environment] = {}
+    for each in found:
+        units[f"test-{each.test.unit}"] = each.test.environment
+        units |= {f"train-{train.unit}": train.environment for train in each.trainings}
+    places: dict[tuple[str, ...], list[Environment]] = {}
+    for held in units.values():
+        place = (held.device, held.machine, str(held.threads), held.bench, held.torch, held.python)
+        places.setdefault(place, []).append(held)
+    rows = [
+        Row(
+            "",
+            (
+                *map(text_cell, place),
+                number_cell(len(ran), str(len(ran))),
+                number_cell(_hours(ran), f"{_hours(ran):.2f}"),
+                number_cell(_peak(ran), str(_peak(ran))),
+                text_cell("; ".join(sorted({held.memory_note for held in ran} - {""}))),
+            ),
+        )
+        for place, ran in sorted(places.items())
+    ]
+    columns = (
+        *map(Column, ("device", "processor", "threads", "bench", "torch", "Python")),
+        Column("units", "trainings and tests", True),
+        Column("hours", "wall-clock time of all of them", True),
+        Column("peak MiB", "largest resident memory of a process", True),
+        Column("remarks"),
+    )
+    return Table(anchor, "Machines and versions", columns, tuple(rows))
+
+
+def _hours(ran: Sequence[Environment]) -> float:
+    return sum(held.seconds for held in ran) / 3600
+
+
+def _peak(ran: Sequence[Environment]) -> int:
+    return max(held.peak_memory_mib for held in ran)
+
+
+def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the SHA-256 of the images, by data set and part, with the number of tests that had them.
+
+    Args:
+        found: The tests.
+        anchor: Id of the table.
+    """
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for each in found:
+        counts.update((each.test.columns.dataset, part, digest) for part, digest in each.test.manifests.items())
+    rows = tuple(
+        Row("", (text_cell(dataset), text_cell(part), text_cell(digest), number_cell(count, str(count))))
+        for (dataset, part, digest), count in sorted(counts.items())
+    )
+    columns = (Column("data set"), Column("part"), Column("SHA-256 of its images"), Column("tests", "", True))
+    return Table(anchor, "Manifests of the images", columns, rows)
+
+
+def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
+    """Table of the tests that count, one row each.
+
+    Args:
+        facts: The data sets.
+        found: The tests.
+        anchor: Id of the table.
+        anchors: Ids of the page; those of the rows are added.
+    """
+    labels = {contender: label for each in facts for contender, label in each.labels.items()}
+    targets = {contender: anchor for each in facts for contender, anchor in each.anchors.items()}
+    rows = []
+    for each in found:
+        test = each.test
+        contender = next((one for one in labels if _is_of(test, one)), None)
+        label = labels[contender] if contender else test.columns.method
+        seconds = sum(train.environment.seconds for train in each.trainings)
+        finished = datetime.fromtimestamp(test.finished, UTC).strftime("%Y-%m-%d %H:%M")
+        cells = (
+            Cell(label, label, href=targets[contender] if contender else ""),
+            text_cell(test.columns.dataset),
+            number_cell(test.columns.seed, str(test.columns.seed)),
+            text_cell(test.unit),
+            text_cell(", ".join(test.spec.train)),
+            text_cell(test.spec.code),
+            text_cell(", ".join(sorted({train.spec.code for train in each.trainings}))),
+            text_cell(finished),
+            number_cell(seconds if each.trainings else float("nan"), f"{seconds:.0f}"),
+            text_cell("; ".join(filter(None, (train.note for train in each.trainings)))),
+        )
+        rows.append(Row(anchors.of("test", test.unit), cells))
+    columns = (
+        Column("method"),
+        Column("data set"),
+        Column("seed", "", True),
+        Column("test", "id: the hash of everything that the result depends on"),
+        Column("trainings", "ids of the trained models"),
+        Column("code of the test", "hash of the code that ran"),
+        Column("code of the trainings"),
+        Column("finished", "UTC"),
+        Column("training, s", "wall-clock seconds of the trainings", True),
+        Column("remarks"),
+    )
+    return Table(anchor, "Tests that count", columns, tuple(rows))

@@ -1,0 +1,302 @@
+"""Tables of a page: results, confidences to use, verdicts, and what is not decided."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ..comparison import ComparisonRow, Mark, comparison_frame
+from ..contender import Contender
+from ..escape import csv_text
+from ..seeds import COMPARED, ComparedColumn, SeedStatistics
+from ..verdicts import IMAGES, QUESTIONS, Verdict, verdict_frame
+from .facts import DatasetFacts
+from .words import Advice, Open, Words, named
+
+GAP = "\N{EN DASH}"
+"""Text of a cell without a value."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Cell of a table.
+
+    Attributes:
+        text: Its text.
+        sort: Number or text to sort by; empty cells are sorted last.
+        mark: Classes for its style, such as ``best``.
+        note: Explanation that is shown on request; empty for most.
+        href: Id on the page that the text leads to; empty for no link.
+    """
+
+    text: str
+    sort: str = ""
+    mark: str = ""
+    note: str = ""
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading of a column: its text, an explanation, and whether its cells are numbers."""
+
+    title: str
+    note: str = ""
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of a table; the first cell is its heading. Its id is empty if nothing leads to it."""
+
+    anchor: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table of a page.
+
+    Attributes:
+        anchor: Its id.
+        caption: What it shows.
+        columns: Its columns.
+        rows: Its rows.
+        notes: Paragraphs below it, such as the gaps and their reasons.
+        csv: Its numbers as CSV, as a data URI; empty for none.
+    """
+
+    anchor: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    csv: str = ""
+
+
+def csv_uri(frame: pd.DataFrame) -> str:
+    """A table as CSV in a data URI, in which no text is a formula.
+
+    Example:
+        >>> csv_uri(pd.DataFrame({"a": ["=1"]}))
+        'data:text/csv;charset=utf-8;base64,YQonPTEK'
+    """
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv_text(frame).encode()).decode()
+
+
+def text_cell(text: str, note: str = "") -> Cell:
+    """Cell with a text, by which it is sorted; a dash and no place in the order if it is empty."""
+    return Cell(text, text, note=note) if text else Cell(GAP, mark="gap", note=note)
+
+
+def number_cell(value: float, text: str, note: str = "", mark: str = "") -> Cell:
+    """Cell with a number, by which it is sorted; a dash if it is nan."""
+    return Cell(text, f"{value:.10g}", mark, note) if value == value else Cell(GAP, mark="gap", note=note)
+
+
+_SHOWN = ("recall_at_1", "map_at_r", "spearman_crop")
+"""Metrics of the comparison that the table of results shows; its CSV has all."""
+_AUGRC = (
+    ("AUGRC, clean", ComparedColumn("augrc", variant="recall_at_1")),
+    ("AUGRC, crops", ComparedColumn("augrc", split="test_crop", variant="recall_at_1")),
+)
+
+
+def results_table(facts: DatasetFacts, anchor: str) -> Table:
+    """Table of results of one data set, best mean MAP@R first.
+
+    Args:
+        facts: The data set.
+        anchor: Id of the table.
+    """
+    shown = [column for column in COMPARED if column.metric in _SHOWN]
+    columns = (
+        Column("method", "name of the method; in parentheses the base that its head is trained on"),
+        Column("rank", "ranks by MAP@R that the paired seeds leave possible, for all methods at once, 95 %", True),
+        Column("ties", "methods that share a letter are not told apart"),
+        Column("kind", "whether the embedding is a distribution or a point"),
+        *(Column(column.title, "mean ± SD over seeds", True) for column in shown),
+        *(
+            Column(f"own − free, {images}", "AUROC of the own confidence minus the best free one, in points", True)
+            for images in IMAGES.values()
+        ),
+        *(
+            Column(title, "risk of wrong answers by the default confidence, lower is better", True)
+            for title, _ in _AUGRC
+        ),
+        Column("tuning trainings", "trainings spent on tuning, those of the base included", True),
+        Column("ms per image", "time to embed one image", True),
+        Column("seeds", "number of seeds", True),
+        Column("network", "backbone and size of the embedding"),
+        Column("settings", "source of the hyper-parameters, and settings that were fixed"),
+    )
+    rows = tuple(Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown))) for row in facts.rows)
+    return Table(
+        anchor,
+        f"{facts.name}: results per method",
+        columns,
+        rows,
+        tuple(_gaps(facts, columns, rows)),
+        csv_uri(comparison_frame({facts.name: list(facts.rows)})),
+    )
+
+
+def _result_cells(facts: DatasetFacts, row: ComparisonRow, shown: Sequence[ComparedColumn]) -> Iterator[Cell]:
+    group, interval = facts.groups[row.contender], row.rank.interval
+    label = facts.labels[row.contender]
+    yield Cell(label, label, href=facts.anchors[row.contender])
+    place = interval.low + interval.high / 1000 if interval else float("nan")
+    yield number_cell(place, row.rank.text, row.rank.reason or row.rank.seeds)
+    yield text_cell(interval.ties if interval else "", row.rank.reason)
+    yield text_cell("probabilistic" if facts.is_probabilistic(row) else "deterministic")
+    for column, value, mark in zip(COMPARED, row.values, row.marks):
+        if column in shown:
+            yield _mean_cell(value, column.percent, mark)
+    for split in IMAGES:
+        yield _gain_cell(facts, row.contender, split)
+    for _, column in _AUGRC:
+        yield _mean_cell(SeedStatistics.of(group.column(column)), column.percent)
+    yield number_cell(row.trainings, str(row.trainings))
+    yield Cell(GAP, mark="gap", note="not recorded")
+    yield number_cell(row.seeds, str(row.seeds))
+    yield text_cell(row.contender.network)
+    yield text_cell("; ".join(filter(None, [row.contender.tuning, row.contender.pinned])))
+
+
+def _mean_cell(value: SeedStatistics, percent: bool, mark: Mark | None = None) -> Cell:
+    style = " ".join(["best"] * mark.best + ["beats"] * mark.beats_deterministic) if mark else ""
+    note = "" if value.complete else f"{value.defined} of {value.seeds} seeds have a value"
+    return number_cell(value.mean, value.text(percent), note, style)
+
+
+def _gain_cell(facts: DatasetFacts, contender: Contender, split: str) -> Cell:
+    for each in facts.verdicts:
+        if (each.contender, each.split, each.question) == (contender, split, "before_gallery"):
+            mean = each.difference.mean if each.difference else float("nan")
+            mark = each.verdict.replace(" ", "-")
+            return number_cell(mean, each.texts.difference, each.texts.verdict, mark)
+    return Cell(GAP, mark="gap", note="no verdict")
+
+
+def _gaps(facts: DatasetFacts, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+    """Paragraph for the columns that have no value in some row, with the reasons."""
+    found: dict[str, list[str]] = {}
+    for index, column in enumerate(columns):
+        reasons: dict[str, list[str]] = {}
+        for row in rows:
+            if row.cells[index].mark == "gap":
+                reasons.setdefault(row.cells[index].note or "no value", []).append(row.cells[0].text)
+        texts = [f"{'all' if len(names) == len(rows) else ', '.join(names)} ({why})" for why, names in reasons.items()]
+        if texts:
+            found.setdefault("; ".join(texts), []).append(column.title)
+    for text, titles in found.items():
+        yield f"No {' or '.join(titles)}: {text}."
+
+
+def use_table(words: Words, anchor: str) -> Table:
+    """Table of the confidence to use with each method of a data set.
+
+    Args:
+        words: The verdict on the data set.
+        anchor: Id of the table.
+    """
+    facts = words.facts
+    tallies = [(question, tally) for question, found in words.tallies.items() for tally in found]
+    columns = [Column("method", "name of the method")]
+    columns += [Column(f"{QUESTIONS[question]}, {tally.images}", "use this") for question, tally in tallies]
+    lines, rows = [], []
+    for row in facts.rows:
+        advised = [tally.by_method.get(row.contender, Advice("", "open", reason="no verdict")) for _, tally in tallies]
+        label = facts.labels[row.contender]
+        cells = (Cell(label, label, href=facts.anchors[row.contender]), *map(_advice_cell, advised))
+        rows.append(Row("", cells))
+        lines.append({"method": label} | {c.title: each.use for c, each in zip(columns[1:], advised)})
+    frame = pd.DataFrame(lines)
+    return Table(anchor, f"{facts.name}: confidence to use", tuple(columns), tuple(rows), (), csv_uri(frame))
+
+
+def _advice_cell(each: Advice) -> Cell:
+    if each.state == "open":
+        return Cell(GAP, mark="gap", note=each.reason)
+    ends = {
+        "own": f" ({each.own} over {each.over})",
+        "free": f" ({each.own}, not worth it)",
+        "undecided": f" ({each.own}, undecided)",
+        "none": "",
+    }
+    return Cell(f"{named(each.use)} {each.auroc}{ends[each.state]}", f"{each.state} {each.use}", each.state)
+
+
+def verdict_table(facts: DatasetFacts, anchor: str, names: Sequence[str]) -> Table:
+    """Table of all verdicts on the confidences of one data set.
+
+    Args:
+        facts: The data set.
+        anchor: Id of the table.
+        names: Ids of the rows.
+    """
+    columns = (
+        Column("method"),
+        Column("question"),
+        Column("images"),
+        Column("confidence", "own: that of the method; + margin: mean of ranks; fitted: logistic fit on validation"),
+        Column("own", "AUROC in percent, mean over seeds", True),
+        Column("best free", "chosen on validation classes; in brackets: best on test, if validation cannot choose"),
+        Column("own − free", "mean over paired seeds [95 % t-interval], points", True),
+        Column("seeds", "paired seeds", True),
+        Column("verdict", "worth it if the interval lies above 0, not worth it if below"),
+    )
+    rows = tuple(Row(name, tuple(_verdict_cells(facts, each))) for name, each in zip(names, facts.verdicts))
+    frame = verdict_frame(facts.verdicts)
+    return Table(anchor, f"{facts.name}: verdicts on confidences", columns, rows, (), csv_uri(frame))
+
+
+def _verdict_cells(facts: DatasetFacts, each: Verdict) -> Iterator[Cell]:
+    texts, label = each.texts, facts.labels[each.contender]
+    yield Cell(label, label, href=facts.anchors[each.contender])
+    yield text_cell(QUESTIONS[each.question])
+    yield text_cell(IMAGES.get(each.split, each.split.removeprefix("test_")))
+    yield text_cell(named(each.challenger))
+    yield number_cell(each.challenger_mean, texts.own)
+    yield text_cell(texts.free)
+    nan = float("nan")
+    yield number_cell(each.difference.mean if each.difference else nan, texts.difference)
+    yield number_cell(each.difference.n if each.difference else nan, str(each.difference.n) if each.difference else "")
+    yield Cell(texts.verdict, texts.verdict, each.verdict.replace(" ", "-"))
+
+
+def open_table(facts: DatasetFacts, found: Sequence[Open], anchor: str) -> Table:
+    """Table of the differences that the seeds do not decide.
+
+    Args:
+        facts: The data set.
+        found: The differences.
+        anchor: Id of the table.
+    """
+    columns = (
+        Column("method"),
+        Column("what"),
+        Column("difference", "points, mean over paired seeds [95 % t-interval]", True),
+        Column("decided by", "paired seeds in all, for this difference alone", True),
+    )
+    rows = tuple(
+        Row(
+            "",
+            (
+                Cell(facts.labels[each.contender], facts.labels[each.contender], href=facts.anchors[each.contender]),
+                text_cell(each.what),
+                number_cell(each.difference.mean, each.difference.text),
+                Cell(each.difference.decision, f"{each.difference.needed}".replace("nan", "")),
+            ),
+        )
+        for each in found
+    )
+    numbers = [
+        {"method": facts.labels[each.contender], "what": each.what, "difference": each.difference.mean}
+        | {"seeds_needed": each.difference.needed, "decision": each.difference.decision}
+        for each in found
+    ]
+    return Table(anchor, f"{facts.name}: not decided", columns, rows, (), csv_uri(pd.DataFrame(numbers)))

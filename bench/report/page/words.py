@@ -1,0 +1,348 @@
+"""The verdict in words: what to use for retrieval, what to trust before a gallery and at query time, what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...protocols.confidence_kinds import OWN
+from ...protocols.statistics import Summary, paired_difference
+from ..comparison import ComparisonRow
+from ..contender import COMMON, Contender
+from ..pairing import pairs_needed
+from ..seeds import ComparedColumn, defined_values
+from ..verdicts import IMAGES, METRIC, Question, Verdict
+from .facts import RETRIEVAL, DatasetFacts, statistics_of
+
+CONFIDENCE = ComparedColumn(METRIC)
+"""Column that the verdicts about confidences are about."""
+
+Place = tuple[str, Question]
+"""Split of the test images, and the question."""
+
+QUESTIONS: tuple[Question, ...] = ("before_gallery", "at_query_time")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference as the page shows it.
+
+    Attributes:
+        text: Mean with its 95 % t-interval, in points.
+        decision: Words for what it decides: ``told apart``, ``equal within 0.5 points``, or the seeds that it needs.
+        needed: Paired seeds that it needs in all; nan if none are.
+        mean: The mean, for sorting.
+    """
+
+    text: str
+    decision: str
+    needed: float
+    mean: float
+
+
+def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
+    """Describe a paired difference over seeds of a column of shares.
+
+    Args:
+        summary: The difference.
+        column: What it is a difference of; its metric has the region of practical equivalence.
+    """
+    region = column.declared.equivalence
+    text = f"{100 * summary.mean:+.1f}"
+    if summary.n < 2:
+        return Difference(text, "one seed: no interval", float("nan"), summary.mean)
+    text += f" [{100 * summary.ci_low:+.1f}, {100 * summary.ci_high:+.1f}]"
+    if -region <= summary.ci_low and summary.ci_high <= region:
+        return Difference(text, f"equal within {100 * region:g} points", float("nan"), summary.mean)
+    if summary.ci_low > 0 or summary.ci_high < 0:
+        return Difference(text, "told apart as a pair", float("nan"), summary.mean)
+    needed = pairs_needed(summary, region)
+    return Difference(text, f"needs about {needed:,.0f} seeds in all", needed, summary.mean)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that may be the best as well, and how far the leading one is ahead of it."""
+
+    row: ComparisonRow
+    ahead: Difference | None
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Answer to the question which method to use for retrieval, among those that are compared with one another.
+
+    Attributes:
+        place: Protocol, preset and combination of models, if the data set has several; else empty.
+        leader: The ranked method with the highest mean.
+        candidates: Other methods that no method is certainly better than: their rank intervals begin at 1.
+        other_kind: The highest mean of the other kind: of a deterministic method if the leader is probabilistic, and
+            the other way round; None if there is none.
+        ranked: Number of ranked methods.
+    """
+
+    place: str
+    leader: ComparisonRow
+    candidates: tuple[Candidate, ...]
+    other_kind: Candidate | None
+    ranked: int
+
+    @property
+    def beaten(self) -> int:
+        """Number of methods that another one is certainly better than."""
+        return self.ranked - 1 - len(self.candidates)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Confidence to use with one method, on some images, for one question.
+
+    Attributes:
+        use: Name of the confidence; empty if there is no answer.
+        state: ``own`` (worth it), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence)
+            or ``open`` (no answer).
+        auroc: Its mean AUROC in percent.
+        own: Difference of the method's own confidence, at its best, to the free one, in points; empty if it has none.
+        reason: Why there is no answer, or no own confidence.
+        over: Name of the free confidence that an own one is better than; empty if there is none.
+    """
+
+    use: str
+    state: str
+    auroc: str = ""
+    own: str = ""
+    reason: str = ""
+    over: str = ""
+
+
+def advice(answers: Sequence[Verdict]) -> Advice:
+    """Derive from the verdicts on one method, split and question which confidence to use.
+
+    An own confidence (alone or combined with the margin) is used if it is worth it, else the free one that validation
+    chose: it costs nothing.
+
+    Args:
+        answers: The verdicts: one before the gallery, one per challenger at query time.
+    """
+    rivals = answers[0].rivals
+    free = answers[0].texts.free.removeprefix(rivals.chosen).strip() if rivals.chosen else ""
+    judged = [each for each in answers if each.difference is not None]
+    if not rivals.chosen:
+        return Advice("", "open", reason=rivals.reason)
+    if not judged:
+        return Advice(rivals.chosen, "none", free, reason=answers[0].reason)
+    best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
+    own = f"{named(best.challenger)} {best.texts.difference}"
+    worth = [each for each in judged if each.verdict == "worth it"]
+    if worth:
+        chosen = max(worth, key=lambda each: each.challenger_mean)
+        return Advice(chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen)
+    state = "undecided" if any(each.verdict == "undecided" for each in judged) else "free"
+    return Advice(rivals.chosen, state, free, own)
+
+
+def named(confidence: str) -> str:
+    """Words for the name of a confidence of a method.
+
+    Example:
+        >>> named("method"), named("method+margin_fitted"), named("norm")
+        ('own', 'own + margin, fitted', 'norm')
+    """
+    if not confidence.startswith(OWN):
+        return confidence
+    return "own" + confidence.removeprefix(OWN).replace("_", ", ").replace("+", " + ")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Advice on one question for all methods of a data set, on some images.
+
+    Attributes:
+        images: Words for the images.
+        by_method: Advice by contender (method at one setting), in the order of the comparison.
+    """
+
+    images: str
+    by_method: dict[Contender, Advice]
+
+    def count(self, *states: str) -> int:
+        """Number of methods whose advice is in one of these states."""
+        return sum(each.state in states for each in self.by_method.values())
+
+    def members(self, state: str) -> list[Contender]:
+        """Methods whose advice is in this state."""
+        return [contender for contender, each in self.by_method.items() if each.state == state]
+
+    @property
+    def judged(self) -> int:
+        """Number of methods whose own confidence was judged."""
+        return self.count("own", "free", "undecided")
+
+    @property
+    def free(self) -> list[tuple[str, int]]:
+        """Free confidences that are advised, with the number of methods, most frequent first."""
+        names = [each.use for each in self.by_method.values() if each.state in ("free", "undecided", "none")]
+        return sorted(((name, names.count(name)) for name in set(names)), key=lambda each: (-each[1], each[0]))
+
+
+@dataclass(frozen=True)
+class Open:
+    """Something that the seeds at hand do not decide.
+
+    Attributes:
+        contender: The method that it is about.
+        what: What is compared.
+        difference: The difference, and the seeds that it needs.
+        question: Question that the confidence is about; None if two methods are compared.
+        images: Words for the images.
+    """
+
+    contender: Contender
+    what: str
+    difference: Difference
+    question: Question | None = None
+    images: str = ""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The verdict on one data set.
+
+    Attributes:
+        facts: The data set.
+        retrieval: Answers about retrieval, one for each group of methods that are compared with one another.
+        unranked: Methods without a rank; their rows have the reasons.
+        tallies: For each question, a tally per kind of images.
+        open: Differences that are not decided, those that need the fewest seeds first.
+    """
+
+    facts: DatasetFacts
+    retrieval: tuple[Retrieval, ...]
+    unranked: tuple[ComparisonRow, ...]
+    tallies: dict[Question, list[Tally]]
+    open: tuple[Open, ...]
+
+    @property
+    def leaders(self) -> list[ComparisonRow]:
+        """The leading method of each group; without any ranks, the one with the highest mean."""
+        return [answer.leader for answer in self.retrieval] or [self.facts.rows[0]]
+
+    @property
+    def above(self) -> list[ComparisonRow]:
+        """Methods without a rank that have a higher mean than every leading one."""
+        top = max(statistics_of(row, RETRIEVAL).mean for row in self.leaders)
+        return [row for row in self.unranked if statistics_of(row, RETRIEVAL).mean > top]
+
+    @property
+    def foremost(self) -> list[Open]:
+        """Undecided differences that the answers on the leading methods depend on.
+
+        They are those between methods, and those of a leading method's own confidences unless one of these is worth it.
+        """
+        asked = {
+            (row.contender, question, tally.images)
+            for question, tallies in self.tallies.items()
+            for tally in tallies
+            for row in self.leaders
+            if row.contender not in tally.members("own")
+        }
+        return [
+            each for each in self.open if each.question is None or (each.contender, each.question, each.images) in asked
+        ]
+
+    @property
+    def equal(self) -> int:
+        """Number of undecided differences that are too small to matter, so that more seeds change nothing."""
+        return sum(each.difference.decision.startswith("equal") for each in self.open)
+
+    @property
+    def needed(self) -> list[float]:
+        """Seeds that the other undecided differences need, in ascending order."""
+        return sorted(each.difference.needed for each in self.open if each.difference.needed == each.difference.needed)
+
+    @property
+    def single(self) -> int:
+        """Number of undecided differences of a single seed."""
+        return len(self.open) - self.equal - len(self.needed)
+
+
+def words_of(facts: DatasetFacts) -> Words:
+    """Answer the questions of a page for one data set.
+
+    Args:
+        facts: The data set.
+    """
+    retrieval = tuple(_retrieval(facts))
+    open_ones = [*_open_retrieval(retrieval), *_open_verdicts(facts)]
+    return Words(
+        facts,
+        retrieval,
+        tuple(row for row in facts.rows if row.rank.interval is None),
+        {question: list(_tallies(facts, question)) for question in QUESTIONS},
+        tuple(sorted(open_ones, key=lambda each: _last_if_nan(each.difference.needed))),
+    )
+
+
+def _last_if_nan(value: float) -> float:
+    return value if value == value else float("inf")
+
+
+def _retrieval(facts: DatasetFacts) -> Iterator[Retrieval]:
+    leagues: dict[tuple[object, ...], list[ComparisonRow]] = {}
+    for row in facts.rows:
+        if row.rank.interval is not None:
+            leagues.setdefault(tuple(getattr(row.contender, key) for key in COMMON), []).append(row)
+    for rows in leagues.values():
+        leader, *others = rows  # highest mean first
+        candidates = [row for row in others if row.rank.interval is not None and row.rank.interval.low == 1]
+        protocol, preset, _, ensemble = (str(getattr(leader.contender, key)) for key in COMMON)
+        place = ", ".join(filter(None, [protocol, preset, ensemble])) if len(leagues) > 1 else ""
+        unlike = [row for row in others if facts.is_probabilistic(row) != facts.is_probabilistic(leader)]
+        yield Retrieval(
+            place,
+            leader,
+            tuple(_candidate(facts, leader, row) for row in candidates),
+            _candidate(facts, leader, unlike[0]) if unlike else None,
+            len(rows),
+        )
+
+
+def _candidate(facts: DatasetFacts, leader: ComparisonRow, row: ComparisonRow) -> Candidate:
+    first, second = (defined_values(facts.groups[each.contender].column(RETRIEVAL)) for each in (leader, row))
+    paired = set(first) & set(second)
+    return Candidate(row, difference_of(paired_difference(first, second), RETRIEVAL) if paired else None)
+
+
+def _tallies(facts: DatasetFacts, question: Question) -> Iterator[Tally]:
+    for split, images in IMAGES.items():
+        found: dict[Contender, list[Verdict]] = {row.contender: [] for row in facts.rows}
+        for each in facts.verdicts:
+            if (each.split, each.question) == (split, question):
+                found[each.contender].append(each)
+        by_method = {contender: advice(answers) for contender, answers in found.items() if answers}
+        if by_method:
+            yield Tally(images, by_method)
+
+
+def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
+    for answer in answers:
+        for each in answer.candidates:
+            if each.ahead is not None and each.ahead.decision != "told apart as a pair":
+                what = f"{RETRIEVAL.title}: {answer.leader.label} minus this method"
+                yield Open(each.row.contender, what, each.ahead)
+
+
+def _open_verdicts(facts: DatasetFacts) -> Iterator[Open]:
+    from ..verdicts import QUESTIONS as HEADINGS
+
+    for each in facts.verdicts:
+        if each.verdict == "undecided" and each.difference is not None:
+            images = IMAGES.get(each.split, each.split.removeprefix("test_"))
+            versus = f"{named(each.challenger)} minus {each.rivals.chosen}"
+            what = f"AUROC {HEADINGS[each.question]}, {images}: {versus}"
+            yield Open(each.contender, what, difference_of(each.difference, CONFIDENCE), each.question, images)
+
+
+def mean_text(row: ComparisonRow) -> str:
+    """Mean and SD of MAP@R of a row, in percent."""
+    return statistics_of(row, RETRIEVAL).text(percent=True)

@@ -1,0 +1,75 @@
+"""Records of tests that a page can be made of: a few methods with levels of MAP@R and of the AUROC of confidences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bench.protocols import Tests
+from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
+from bench.protocols.embeddings import row
+from bench.store.records import Columns, Environment, Role, TestRecord
+from bench.store.specs import Cell, TestSpec
+
+CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin_fitted")
+FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
+FRACTIONS = (0.0, 0.3, 0.6, 0.9)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A method with its values by seed; AUROC on test is that of ``auroc``, 0.7 for confidences that it lacks."""
+
+    name: str
+    map_at_r: tuple[float, ...]
+    own: tuple[float, ...] = ()
+    auroc: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    dataset: str = "d"
+    pinned: str = ""
+    cell: str = "m"
+    free: tuple[str, ...] = FREE
+
+    def record(self, seed, version="0.1.0"):
+        shared = {"preset": "strict", "ensemble": "", "hparams": "default", "trials": 0, "pinned": self.pinned}
+        cell = Cell("reality_check", "d", self.cell)
+        spec = TestSpec(
+            code=f"{self.name} {seed}", protocol=cell.protocol, version=1, train=(), tuning_trainings=0, tests=Tests(),
+            scorers=(), soft_labels="", **shared,
+        )  # fmt: skip
+        environment = Environment(
+            bench=version, torch="2", python="3", machine="x", device="cpu", threads=1, seconds=1.0, peak_memory_mib=9
+        )
+        return TestRecord(
+            unit=spec.id, cell=cell, spec=spec, files={}, setting={"params": {"margin": 0.2}}, manifests={"test": "ab"},
+            columns=Columns(
+                protocol=cell.protocol, dataset=self.dataset, method=self.name, base="", fidelity="corrected",
+                backbone="net", dim=8, seed=seed, **shared,
+            ),
+            role=Role(
+                primary_scorer="cosine", default_confidence=OWN if self.own else "norm", probabilistic=bool(self.own),
+                trainings=0, train="", base_train="",
+            ),
+            corruptions={}, rows=tuple(self._rows(seed)), curves={}, environment=environment, finished=1.0 + seed,
+        )  # fmt: skip
+
+    def _rows(self, seed):
+        yield {"split": "test", **row("map_at_r", self.map_at_r[seed], scorer="cosine")}
+        levels = {name: self.auroc.get(name, (0.7,) * len(self.map_at_r))[seed] for name in self.free}
+        levels |= dict.fromkeys(CHALLENGERS, self.own[seed]) if self.own else {}
+        for split in ("test", "val"):
+            for name, level in levels.items():
+                known = {"scorer": "cosine", "confidence": name}
+                yield {"split": split, **row("confidence_auroc", level, **known)}
+        for name in ("random", *levels):
+            for fraction in FRACTIONS:
+                known = {"scorer": "cosine", "confidence": name, "variant": "query_only", "fraction": fraction}
+                yield {"split": "test", **row("filter_out_recall_at_1", 0.8 + 0.1 * fraction, **known)}
+
+    def records(self):
+        return [self.record(seed) for seed in range(len(self.map_at_r))]
+
+
+LEADING = Made("leading", (0.80, 0.81, 0.82), (0.90, 0.91, 0.92))
+CLOSE = Made("close", (0.79, 0.82, 0.80), (0.60, 0.61, 0.62))
+POINT = Made("point", (0.70, 0.71, 0.72))
+UNSURE = Made("unsure", (0.30, 0.31, 0.32), (0.68, 0.70, 0.75))
+ALONE = Made("alone", (0.9,))

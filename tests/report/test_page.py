@@ -1,0 +1,442 @@
+"""The page of a report answers its questions, is safe for any text, needs nothing else, and says what is missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+from bench.cli import main
+from bench.protocols.statistics import paired_difference, seeds_needed
+from bench.report.comparison import comparison, comparison_frame
+from bench.report.escape import csv_text
+from bench.report.frame import Results, collect
+from bench.report.page.curves import HEIGHT, WIDTH, charts_of
+from bench.report.page.facts import RETRIEVAL, Anchors, dataset_facts
+from bench.report.page.page import PAGE, page_html
+from bench.report.page.tables import csv_uri, results_table
+from bench.report.page.words import CONFIDENCE, difference_of, words_of
+from bench.report.seeds import SeedGroup
+from bench.store.folder import Damage, Store
+
+from .page_records import ALONE, CHALLENGERS, CLOSE, FRACTIONS, LEADING, POINT, UNSURE, Made
+
+VOID = {"meta", "link", "input", "line", "img"}
+MADE = (LEADING, CLOSE, POINT, UNSURE, ALONE)
+HOSTILE = [
+    '<script>alert("x")</script>',
+    "a|b `c` **d**",
+    '"><img src=x onerror=alert(1)>',
+    "=cmd|' /C calc'!A0",
+    "</script><!-- {{ 7*7 }} {% raw %}",
+    "javascript:alert(1)",
+    "x\x1b[2J\x00\u202ey",
+    "' onmouseover='alert(1)",
+]
+
+
+class Tree(HTMLParser):
+    """Elements of a page with their attributes and texts; end tags have to fit their start tags."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        element = (tag, dict(attributes), [])
+        self.found.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.append((tag, dict(attributes), []))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for _, _, texts in self.open:
+            texts.append(data)
+
+    def all(self, tag):
+        return [(attributes, "".join(texts)) for name, attributes, texts in self.found if name == tag]
+
+    def by_id(self, name):
+        (found,) = [("".join(texts)) for _, attributes, texts in self.found if attributes.get("id") == name]
+        return re.sub(r"\s+", " ", found)
+
+
+def _results(*made):
+    return Results.of(tuple(record for each in made for record in each.records()))
+
+
+def _page(tmp_path, *made, damaged=(), pictures=()):
+    return page_html(Store(tmp_path), _results(*made), damaged, pictures)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return _page(tmp_path_factory.mktemp("runs"), *MADE)
+
+
+@pytest.fixture(scope="module")
+def tree(page):
+    return Tree(page)
+
+
+@pytest.fixture(scope="module")
+def facts():
+    (found,) = dataset_facts(_results(*MADE), Anchors())
+    return found
+
+
+def _attributes(tree):
+    return [(tag, name, value) for tag, attributes, _ in tree.found for name, value in attributes.items()]
+
+
+# What it says
+
+
+def test_the_verdict_comes_first_and_answers_every_question(tree):
+    text = tree.by_id("verdict-d")
+    assert "leading (probabilistic) has the highest MAP@R of 4 methods that are ranked, 81.00 ± 1.00 %" in text
+    assert "(rank 1-2 of 4, seeds 0-2)" in text
+    assert "The best deterministic one is point, 71.00 ± 1.00 %" in text
+    assert "1 other method may be the best, too" in text
+    assert "2 methods are not the best, with 95 % confidence" in text
+    assert "Without a rank: alone, MAP@R 90.00 % (one seed)" in text
+    assert (
+        "With leading use its own confidence, AUROC 91.0 %: it is worth it, +21.0 [+18.5, +23.5] points over norm"
+        in text
+    )
+    assert "it is worth it for 1 (leading), not worth it for 1, not decided for 1" in text
+    ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, needs about \d+ seeds in all"
+    assert re.search(ahead, text)
+    order = [each["id"] for each, _ in tree.all("section") if "id" in each]
+    assert order.index("verdict") < order.index("results") < order.index("failures")
+
+
+def test_in_short_it_names_the_method_and_both_confidences(page):
+    short = Tree(page[page.index('<div class="cards">') : page.index('<section class="dataset"')].rstrip())
+    text = re.sub(r"\s+", " ", "".join(short.all("div")[0][1]))
+    assert (
+        "leading (probabilistic); 1 other may be as good; best deterministic one: point, +10.0 [+10.0, +10.0] points"
+        in text
+    )
+    assert "Confidence before a gallery clean images: its own confidence, AUROC 91.0 % (worth it)" in text
+    assert "Not decided" in text
+
+
+def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
+    tally = words_of(facts).tallies["before_gallery"][0]
+    advised = {facts.labels[contender]: each for contender, each in tally.by_method.items()}
+    assert {name: (each.use, each.state) for name, each in advised.items()} == {
+        "leading": ("method", "own"),
+        "close": ("norm", "free"),
+        "unsure": ("norm", "undecided"),
+        "point": ("norm", "none"),
+        "alone": ("norm", "none"),
+    }
+    assert tally.free == [("norm", 4)]
+
+
+def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
+    made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62), {"margin": (0.7, 0.71, 0.72)})
+    records = []
+    for record in made.records():
+        level = {"method+margin": 0.80, "method+margin_fitted": 0.69}
+        rows = [
+            {**row, "value": level[row["confidence"]] + record.columns.seed * 0.01}
+            if row["metric"] == "confidence_auroc" and row["confidence"] in level
+            else row
+            for row in record.rows
+        ]
+        records.append(record.model_copy(update={"rows": tuple(rows)}))
+    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+    (advised,) = words_of(facts).tallies["at_query_time"][0].by_method.values()
+    assert (advised.use, advised.state, advised.auroc) == ("method+margin", "own", "81.0")
+
+
+@pytest.mark.parametrize(
+    ("values", "decision"),
+    [
+        ([0.001, 0.0, -0.001], "equal within 0.5 points"),
+        ([0.10, 0.11, 0.12], "told apart as a pair"),
+        ([0.10, -0.05, 0.04], "needs about {} seeds in all"),
+        ([0.10], "one seed: no interval"),
+    ],
+)
+def test_a_difference_says_what_it_decides_and_how_many_seeds_it_needs(values, decision):
+    summary = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    found = difference_of(summary, RETRIEVAL)
+    needed = seeds_needed(summary.sd, summary.mean) if "{}" in decision else None
+    assert found.decision == decision.format(needed)
+    assert (found.needed == needed) if needed else (found.needed != found.needed)
+
+
+def test_undecided_verdicts_are_listed_with_the_seeds_that_they_need(facts):
+    found = [each for each in words_of(facts).open if facts.labels[each.contender] == "unsure"]
+    # The same difference to the best free confidence, before the gallery and thrice at query time.
+    assert len(found) == 1 + len(CHALLENGERS)
+    difference = paired_difference(dict(enumerate(UNSURE.own)), dict.fromkeys(range(3), 0.7))
+    region = CONFIDENCE.declared.equivalence
+    assert {each.difference.needed for each in found} == {seeds_needed(difference.sd, max(difference.mean, region))}
+
+
+def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
+    (behind,) = dataset_facts(_results(UNSURE, POINT), Anchors())
+    assert len(words_of(behind).open) == 1 + len(CHALLENGERS)
+    assert words_of(behind).foremost == []
+    (ahead,) = dataset_facts(_results(UNSURE, Made("low", (0.1, 0.1, 0.1))), Anchors())
+    assert len(words_of(ahead).foremost) == 1 + len(CHALLENGERS)
+
+
+def test_values_are_those_of_the_comparison(facts):
+    (rows,) = comparison(*_frame_and_roles(_results(*MADE))).values()
+    table = results_table(facts, "t")
+    assert [row.cells[0].text for row in table.rows] == [row.label for row in rows]
+    assert [row.cells[5].text for row in table.rows] == [row.values[1].text(percent=True) for row in rows]
+    assert table.csv == csv_uri(comparison_frame({"d": rows}))
+
+
+def _frame_and_roles(results):
+    return results.frame, results.roles
+
+
+def test_gaps_are_named_with_their_reasons(facts):
+    notes = " ".join(results_table(facts, "t").notes)
+    assert "No rank or ties: alone (one seed)." in notes
+    assert "ms per image: all (not recorded)" in notes
+    assert "point (no own confidence)" in notes
+
+
+def test_csv_buttons_hold_the_tables_as_harmless_csv(tree):
+    held = {each["download"]: each["href"] for each, _ in tree.all("a") if "download" in each}
+    assert {"results-d.csv", "use-d.csv", "verdicts-d.csv", "open-d.csv"} <= set(held)
+    text = base64.b64decode(held["results-d.csv"].partition("base64,")[2]).decode()
+    assert text == csv_text(comparison_frame({"d": comparison(*_frame_and_roles(_results(*MADE)))["d"]}))
+
+
+def test_curves_are_means_over_seeds_inside_of_their_chart(facts):
+    group = SeedGroup.of(_results(LEADING).frame.merge(_results(LEADING).roles, on="unit"))
+    curve = group.curve("filter_out_recall_at_1", "test", "query_only", "method")
+    assert {share: value.mean for share, value in curve.items()} == pytest.approx({x: 0.8 + 0.1 * x for x in FRACTIONS})
+    charts = charts_of(facts, facts.rows[1].contender, Anchors())
+    assert len(charts) == 2
+    for chart in charts:
+        for line in chart.lines:
+            places = [tuple(map(float, point.split(","))) for point in chart.path(line).split()]
+            assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
+            assert line.points[0] == (0.0, pytest.approx(20.0))  # errors, in percent
+        assert len(chart.data["lines"]) == len(chart.lines)
+
+
+# What failed
+
+
+def test_an_empty_folder_gives_a_page_that_says_what_to_run_and_stays_usable(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    assert main(["report", "--html", "--results", str(runs)]) == 0
+    assert capsys.readouterr().out.strip() == str(runs / "report" / PAGE)
+    text = (runs / "report" / PAGE).read_text()
+    assert "no finished test in this folder yet" in text
+    assert "bench run --method" in Tree(text).by_id("verdict")
+    Store(runs).open("reality_check", 1, create=True)  # as a run does
+    assert main(["report", "--results", str(runs)]) == 2
+    assert main(["report", "--html", "--results", str(tmp_path / "mistyped")]) == 2
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_the_page_of_an_empty_folder_goes_elsewhere_on_request(tmp_path):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    assert main(["report", "--html", "--results", str(runs), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / PAGE).exists()
+    assert list(runs.iterdir()) == []
+
+
+def test_a_folder_with_failed_units_only_names_them_and_why(tmp_path):
+    store = Store(tmp_path)
+    store.mark("reality_check", 1)
+    failed = tmp_path / "reality_check" / "d" / "m" / "train-0123456789abcdef"
+    failed.mkdir(parents=True)
+    (failed / "error.txt").write_text("Traceback\n  File\nValueError: <b>loss</b> is not finite\n\n")
+    waiting = failed.with_name("train-1123456789abcdef")
+    waiting.mkdir()
+    (waiting / "checkpoint.pt").write_bytes(b"")
+    tree = Tree(page_html(store, collect(store), []))
+    text = tree.by_id("failures")
+    assert "train-0123456789abcdef" in text
+    assert "ValueError: <b>loss</b> is not finite" in text
+    assert "unfinished" in text
+    assert "1 × failed, 1 × unfinished" in tree.by_id("verdict")
+    assert not tree.all("b")
+
+
+def test_a_unit_that_succeeded_in_the_end_is_no_failure(tmp_path):
+    store = Store(tmp_path)
+    for record in POINT.records():
+        store.write(record)
+        (store.unit_dir(record.cell, "test", record.unit) / "error.txt").write_text("OSError: once")
+    assert "Nothing: every trial" in Tree(page_html(store, collect(store), [])).by_id("failures")
+
+
+def test_records_of_other_versions_are_named(tmp_path):
+    store = Store(tmp_path)
+    for record in LEADING.records():
+        store.write(record)
+    old = LEADING.record(0, version="0.0.9")
+    text = json.loads(old.to_json()) | {"schema": 1}
+    path = store.unit_dir(old.cell, "test", "0" * 16) / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(text))
+    store.write(CLOSE.record(0, version="0.0.9"))
+    damaged = []
+    store.on_damage = damaged.append
+    tree = Tree(page_html(store, collect(store), damaged))
+    assert "a test record of schema 1, not a test record of 2" in tree.by_id("failures")
+    assert "0.0.9" in tree.by_id("provenance")
+    assert "0.1.0" in tree.by_id("provenance")
+
+
+# Safety and form
+
+
+def test_hostile_texts_stay_texts(tmp_path, page):
+    made = [
+        Made(text, LEADING.map_at_r, LEADING.own, dataset=HOSTILE[0], pinned=f"a={text}", cell=f"m{place}")
+        for place, text in enumerate(HOSTILE)
+    ]
+    made.append(
+        Made("m", (0.5, 0.6, 0.7), (0.5, 0.6, 0.7), {name: (0.9,) * 3 for name in HOSTILE}, free=tuple(HOSTILE))
+    )
+    damaged = [Damage(tmp_path / text.replace("/", "_"), text) for text in HOSTILE]
+    tree, usual = Tree(_page(tmp_path, *made, damaged=damaged)), Tree(page)
+    assert {tag for tag, _, _ in tree.found} <= {tag for tag, _, _ in usual.found}
+    assert {(tag, name) for tag, name, _ in _attributes(tree)} <= {(tag, name) for tag, name, _ in _attributes(usual)}
+    scripts = [(each, text) for each, text in tree.all("script") if "type" not in each]
+    assert scripts == [(each, text) for each, text in usual.all("script") if "type" not in each]
+    labels = {text.strip() for _, text in tree.all("th")}
+    assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[4]} <= labels
+    assert "x\\x1b[2J\\x00\\u202ey" in labels
+    charts = [json.loads(text) for each, text in tree.all("script") if each.get("type") == "application/json"]
+    assert any(HOSTILE[4] in line["label"] for chart in charts for line in chart["lines"])
+    for each, _ in tree.all("a"):
+        if "download" in each:
+            lines = base64.b64decode(each["href"].partition("base64,")[2]).decode().splitlines()
+            assert not any(cell.startswith("=") for line in lines for cell in line.replace('"', "").split(","))
+
+
+def test_links_lead_to_parts_of_the_page_and_ids_are_unique(tree):
+    ids = [value for _, name, value in _attributes(tree) if name == "id"]
+    assert len(ids) == len(set(ids))
+    targets = {each["href"] for each, _ in tree.all("a") if each["href"].startswith("#")}
+    assert len(targets) > 10
+    assert {target[1:] for target in targets} <= set(ids)
+    assert all("#" in each["href"][:1] or each["href"].startswith("data:text/csv") for each, _ in tree.all("a"))
+    rows = [each for each, _ in tree.all("tr") if "id" in each]
+    assert len(rows) > 3 * len(MADE)  # results, verdicts and tests
+
+
+def test_the_page_loads_nothing_and_its_policy_allows_its_own_script_and_style_alone(tree):
+    (policy,) = [each["content"] for each, _ in tree.all("meta") if "http-equiv" in each]
+    script = next(text for each, text in tree.all("script") if "type" not in each)
+    (_, style) = tree.all("style")[0]
+    for kind, text in (("script", script), ("style", style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy
+    for _, name, value in _attributes(tree):
+        assert name != "style"
+        assert not name.startswith("on")
+        assert name not in ("src", "href") or value.startswith(("#", "data:"))
+
+
+def test_tables_have_captions_and_headings_for_rows_and_columns(tree):
+    tables, captions = tree.all("table"), tree.all("caption")
+    assert len(tables) == len(captions) > 5
+    assert all(each.get("scope") in ("row", "col") for each, _ in tree.all("th"))
+    levels = [int(tag[1]) for tag, _, _ in tree.found if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_same_records_give_the_same_bytes_wherever_they_are(tmp_path, page):
+    elsewhere = tmp_path / "another name"
+    assert _page(elsewhere, *MADE) == page
+    assert str(tmp_path) not in page
+
+
+def test_pictures_are_part_of_the_page_if_asked_for(tmp_path, tree):
+    path = tmp_path / "images_d.png"
+    path.write_bytes(b"\x89PNG")
+    found = Tree(_page(tmp_path, POINT, LEADING, pictures=[path])).all("img")
+    assert [each["src"] for each, _ in found] == ["data:image/png;base64," + base64.b64encode(b"\x89PNG").decode()]
+    assert not tree.all("img")
+
+
+@pytest.mark.slow
+def test_figures_that_are_named_are_drawn_and_shown(tmp_path, capsys):
+    store = Store(tmp_path)
+    store.mark("reality_check", 1)
+    for record in LEADING.records():
+        store.write(record)
+    assert main(["report", "--html", "--figures", "filter_out", "--results", str(tmp_path), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written[-1] == str(tmp_path / "report" / PAGE)
+    drawn = next(path for path in written if path.endswith(".png"))
+    (shown,) = [each["src"] for each, _ in Tree((tmp_path / "report" / PAGE).read_text()).all("img")]
+    with open(drawn, "rb") as file:
+        assert base64.b64decode(shown.partition("base64,")[2]) == file.read()
+
+
+def test_files_of_others_are_those_of_their_packages_with_their_licences(tree):
+    folder = resources.files("bench.report.page") / "vendor"
+    packages = tomllib.loads((folder / "vendored.toml").read_text())["package"]
+    files = {name: digest for package in packages for name, digest in package["files"].items()}
+    held = {each.name for each in folder.iterdir()} - {"vendored.toml"}
+    assert held == set(files)
+    for name, digest in files.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+        assert "</s" not in (folder / name).read_text().lower()  # the end of a script or style
+    notes = "".join(text for _, text in tree.all("footer"))
+    assert "Permission is hereby granted, free of charge" in notes
+    assert "This is free and unencumbered software" in notes
+
+
+def _schemes():
+    css = (resources.files("bench.report.page") / "page.css").read_text()
+    for block in re.findall(r":root \{([^}]*)\}", css):
+        yield dict(re.findall(r"--([\w]+): *(#[0-9a-f]{3,6})", block))
+
+
+def _luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    channels = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_texts_have_the_contrast_that_wcag_asks_for():
+    schemes = list(_schemes())
+    assert len(schemes) == 3  # light, dark and print
+    for scheme in schemes:
+        for text in ("ink", "soft", "link", "good", "bad"):
+            for ground in ("paper", "band", "hit"):
+                bright, dark = sorted((_luminance(scheme[text]), _luminance(scheme[ground])), reverse=True)
+                assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
+
+
+def test_the_page_begins_with_its_type(page):
+    assert page.startswith("<!doctype html>")  # or browsers fall back to their quirks
