@@ -86,7 +86,9 @@ def rescore(
         raise typer.Exit(1)
 
 
-def rescore_results(site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False) -> list[RescoredTest]:
+def rescore_results(
+    site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False
+) -> list[RescoredTest]:
     """Rescore the tests of a results folder that count, one after the other.
 
     Args:

@@ -163,6 +163,25 @@ def rescore(
     return made
 
 
+def check_values(record: TestRecord, site: Site) -> None:
+    """Check that the retrieval values of a packed test follow from the float16 embeddings that it comes with.
+
+    Args:
+        record: Record of the test.
+        site: The results folder.
+
+    Raises:
+        UnitFailed: If they do not, or the embeddings cannot be read.
+    """
+    found = find_arrays(record, site.store)
+    options = _trained_options(record, found, site, None)
+    models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
+    scorer = next(name for name in scorers_of(record) if _is_computable(name, options))
+    _, difference = compare_rows(record, test_rows(record, models, ["retrieval"], (scorer,), site))
+    if difference is None or difference > TOLERANCE:
+        raise UnitFailed(f"its values differ by {difference} from those of its embeddings, more than {TOLERANCE}")
+
+
 def scorers_of(record: TestRecord) -> tuple[str, ...]:
     """Names of the scorers that a test has ranked with, the method's own first."""
     return tuple(dict.fromkeys([record.role.primary_scorer, "cosine", *record.spec.scorers]))
@@ -274,7 +293,9 @@ def read_model(path: Path, options: Mapping[str, float]) -> StoredModel:
         embeddings, confidence = {}, {}
         for prefix in sorted(splits):
             split = "test" if prefix == "clean" else f"test_{prefix}"
-            of_split = {name.partition(".")[2]: value for name, value in arrays.items() if name.startswith(f"{prefix}.")}
+            of_split = {
+                name.partition(".")[2]: value for name, value in arrays.items() if name.startswith(f"{prefix}.")
+            }
             marked = {name for name in of_split if name.startswith("confidence.")}
             confidence[split] = {name.removeprefix("confidence."): of_split[name] for name in sorted(marked)}
             parameters = {name: _full(value) for name, value in of_split.items() if name not in marked}
@@ -288,7 +309,16 @@ def read_model(path: Path, options: Mapping[str, float]) -> StoredModel:
             confidence=confidence,
             options=options,
         )
-    except (OSError, DamagedFile, SafetensorError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (
+        OSError,
+        DamagedFile,
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        struct.error,
+    ) as error:
         raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
 
 
@@ -314,7 +344,7 @@ def test_rows(
         site: Plug-ins and data sets.
 
     Raises:
-        UnitFailed: If a test fails, or the images of the data set are not those that were tested.
+        UnitFailed: If a test fails.
     """
     tests = load_tests(groups)
     needed = {name for test in tests for name in test.needs} & OF_IMAGES
@@ -344,15 +374,13 @@ def _plain(item: SplitRow) -> SplitRow:
 
 
 def _images(record: TestRecord, site: Site) -> ImageSet | None:
-    """Test images of the data set, which must be those that were tested; None if they are not on this machine."""
+    """Test images of the data set; None if they are not on this machine, or are not those that were tested."""
     first = site.store.trained(record.trained_cell, record.spec.train[0])
     try:
         images = site.dataset(record.columns.dataset, None if first is None else first.spec.view).test()
     except UserError:
         return None
-    if images.manifest_sha256() != record.manifests.get("test"):
-        raise UnitFailed(f"the test images of {record.columns.dataset} are not those that were tested")
-    return images
+    return images if images.manifest_sha256() == record.manifests.get("test") else None
 
 
 def _labelled(record: TestRecord, first: StoredModel, images: ImageSet | None) -> Embeddings:

@@ -30,8 +30,8 @@ class Results:
         rescorings: Rescorings of the records that count, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
             so on.
-        roles: Table with one row per test and rescoring: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+        roles: Table with one row per test and rescoring: its id (``unit``) and its
+            :class:`~bench.store.records.Role` (the method's own scorer, default confidence and so on).
     """
 
     tests: tuple[TestRecord, ...]

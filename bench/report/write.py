@@ -15,6 +15,7 @@ from .figures.source import Source
 from .frame import Results
 from .markup import to_latex, to_markdown, verdicts_markdown
 from .pairing import paired_with_base
+from .provenance import provenance_frame
 from .verdicts import verdict_frame, verdicts
 
 
@@ -38,6 +39,7 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         "scorers.csv": scorers(frame),
         "paired_with_base.csv": paired_with_base(frame, roles),
         "verdicts.csv": verdict_frame(answers),
+        "provenance.csv": provenance_frame(store, results),
     }
     texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
     texts |= {"verdicts.md": verdicts_markdown(answers)} if answers else {}

@@ -195,7 +195,7 @@ class Store:
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """A record, or None if it is missing or damaged."""
         try:
-            record = kind.from_json(self._text(path))
+            record = kind.from_json(self.text(path))
         except FileNotFoundError:
             return None
         except DamagedRecord as error:
@@ -211,7 +211,7 @@ class Store:
             return None
         return record
 
-    def _text(self, path: Path) -> bytes:
+    def text(self, path: Path) -> bytes:
         """The content of the file of a record, or of its line in a pack."""
         try:
             return path.read_bytes()
