@@ -17,6 +17,7 @@ from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json,
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..report.frame import Results as Collected
     from ..store.folder import Damage, Store
     from ..store.marks import Mark
     from ..store.records import RescoreRecord, TestRecord
@@ -257,6 +258,7 @@ def report(
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    _say_what_was_rescored(collected)
     if as_json:
         print_json([str(path) for path in written])
         return
@@ -383,6 +385,19 @@ def _states(store: Store, tested: list[TestRecord], marks: dict[str, Mark]) -> d
 
     states = Counter(str(state_of(store, record, marks)) for record in tested)
     return {state: count for state, count in sorted(states.items()) if state != "own"}
+
+
+def _say_what_was_rescored(collected: Collected) -> None:
+    """Print which values are not those of the tests' own records, and which code made them."""
+    made = {record.unit: record.spec for record in collected.rescorings}
+    units = collected.frame["unit"]
+    for code in sorted({spec.code for spec in made.values()}):
+        of_code = [unit for unit, spec in made.items() if spec.code == code]
+        tests = len({made[unit].test for unit in of_code})
+        count = int(units.isin(of_code).sum())
+        typer.echo(
+            f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
+        )
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:

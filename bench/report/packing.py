@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,8 +188,16 @@ def float16_of(record: TestRecord, site: Site) -> bytes:
     slim = {name: value if _stays(name, value) else value.half() for name, value in arrays.items()}
     if any(get_scorer(name).options for name in scorers_of(record)):
         texts["options"] = json.dumps(trained_options(record.trained_cell, record.spec.train[0], site))
-    data = lzma.compress(save(slim, texts), preset=6)
+    data = lzma.compress(_in_order(save(slim, texts)), preset=6)
     return data if len(data) <= MOST_FLOAT16 else b""
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with the texts of its header sorted, which the library writes in any order."""
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.dumps(json.loads(data[8 : 8 + length]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + data[8 + length :]
 
 
 def _stays(name: str, value: Tensor) -> bool:

@@ -485,11 +485,16 @@ class Store:
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Delete the folder of a training, test or study with everything in it.
+        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings.
 
         Args:
             cell: Protocol, data set and method.
             kind: ``train``, ``test``, ``study`` or ``rescore``.
             unit: Id of the training, test or study.
         """
+        if kind == "test":
+            for path in self.units("rescore", "/".join(cell)):
+                record = self.rescored(cell, path.name.removeprefix("rescore-"))
+                if record is not None and record.spec.test == unit:
+                    shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

@@ -15,8 +15,8 @@ from bench.engine import rescoring
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
-from bench.report.frame import collect
 from bench.report import packing
+from bench.report.frame import collect
 from bench.report.packing import pack, verify
 from bench.report.provenance import provenance_frame
 from bench.seeds import content_id
