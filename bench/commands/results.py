@@ -343,7 +343,7 @@ def status_rows(store: Store) -> list[StatusRow]:
         if not trials and not train and not test:
             continue
         trained = [record for name in train if (record := store.trained(cell, name[6:])) is not None]
-        tested = [record for name in test if (record := store.tested(cell, name[5:])) is not None]
+        tested = [done for name in test if (done := store.tested(cell, name[5:])) is not None]
         holders = {name: holder(folder / name / CLAIM) for name in (*train, *test)}
         rows.append(
             {

@@ -144,7 +144,7 @@ def rescore(
     models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
     computable = tuple(name for name in scorers if _is_computable(name, options))
     rows = test_rows(record, models, groups, computable, site)
-    known = [] if "retrieval" in groups else test_rows(record, models, ["retrieval"], computable[:1], site)
+    known = [] if "retrieval" in groups else test_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
     compared, difference = compare_rows(record, [*rows, *known])
     if found.float16 and (difference is None or difference > TOLERANCE):
         raise UnitFailed(f"its float16 embeddings differ by {difference} from its own values, more than {TOLERANCE}")
@@ -332,7 +332,12 @@ def _quality(prefix: str, arrays: Mapping[str, Tensor]) -> Tensor:
 
 
 def test_rows(
-    record: TestRecord, models: Sequence[StoredModel], groups: Sequence[str], scorers: Sequence[str], site: Site
+    record: TestRecord,
+    models: Sequence[StoredModel],
+    groups: Sequence[str],
+    scorers: Sequence[str],
+    site: Site,
+    splits: Sequence[str] = (),
 ) -> list[SplitRow]:
     """Rows of some tests on the test images, clean and corrupted, averaged over models unless they are side by side.
 
@@ -342,6 +347,7 @@ def test_rows(
         groups: Groups of tests.
         scorers: Scorers to rank with.
         site: Plug-ins and data sets.
+        splits: Splits to test; all if empty.
 
     Raises:
         UnitFailed: If a test fails.
@@ -355,7 +361,7 @@ def test_rows(
     for model in cast("Sequence[StoredModel]", shown):
         of_model: list[SplitRow] = []
         base = _labelled(record, models[0], images)
-        for split in sorted(models[0].embeddings, key=lambda split: (split != "test", split)):
+        for split in sorted(splits or models[0].embeddings, key=lambda split: (split != "test", split)):
             view = _view(base, model, models[0], split, scorers, record)
             try:
                 of_model += [{**item, "split": split} for item in run_battery(view, tests)]

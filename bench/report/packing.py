@@ -188,7 +188,10 @@ def float16_of(record: TestRecord, site: Site) -> bytes:
     slim = {name: value if _stays(name, value) else value.half() for name, value in arrays.items()}
     if any(get_scorer(name).options for name in scorers_of(record)):
         texts["options"] = json.dumps(trained_options(record.trained_cell, record.spec.train[0], site))
-    data = lzma.compress(_in_order(save(slim, texts)), preset=6)
+    plain = _in_order(save(slim, texts))
+    if len(plain) > 2 * MOST_FLOAT16:
+        return b""
+    data = lzma.compress(plain, preset=6)
     return data if len(data) <= MOST_FLOAT16 else b""
 
 
