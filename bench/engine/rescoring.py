@@ -143,8 +143,8 @@ def rescore(
         return done
     models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
     computable = tuple(name for name in scorers if _is_computable(name, options))
-    rows = test_rows(record, models, groups, computable, site)
-    known = [] if "retrieval" in groups else test_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
+    rows = stored_rows(record, models, groups, computable, site)
+    known = [] if "retrieval" in groups else stored_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
     compared, difference = compare_rows(record, [*rows, *known])
     if found.float16 and (difference is None or difference > TOLERANCE):
         raise UnitFailed(f"its float16 embeddings differ by {difference} from its own values, more than {TOLERANCE}")
@@ -177,7 +177,7 @@ def check_values(record: TestRecord, site: Site) -> None:
     options = _trained_options(record, found, site, None)
     models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
     scorer = next(name for name in scorers_of(record) if _is_computable(name, options))
-    _, difference = compare_rows(record, test_rows(record, models, ["retrieval"], (scorer,), site))
+    _, difference = compare_rows(record, stored_rows(record, models, ["retrieval"], (scorer,), site))
     if difference is None or difference > TOLERANCE:
         raise UnitFailed(f"its values differ by {difference} from those of its embeddings, more than {TOLERANCE}")
 
@@ -331,7 +331,7 @@ def _quality(prefix: str, arrays: Mapping[str, Tensor]) -> Tensor:
     return arrays[name] if name in arrays else arrays[f"{prefix}_quality"]
 
 
-def test_rows(
+def stored_rows(
     record: TestRecord,
     models: Sequence[StoredModel],
     groups: Sequence[str],
@@ -360,18 +360,15 @@ def test_rows(
     rows = []
     for model in cast("Sequence[StoredModel]", shown):
         of_model: list[SplitRow] = []
-        base = _labelled(record, models[0], images)
-        for split in sorted(splits or models[0].embeddings, key=lambda split: (split != "test", split)):
-            view = _view(base, model, models[0], split, scorers, record)
-            try:
+        try:
+            base = _labelled(record, models[0], images)
+            for split in sorted(splits or models[0].embeddings, key=lambda split: (split != "test", split)):
+                view = _view(base, model, models[0], split, scorers, record)
                 of_model += [{**item, "split": split} for item in run_battery(view, tests)]
-            except ValueError as error:
-                raise UnitFailed(first_line(error)) from None
+        except (ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together, too
+            raise UnitFailed(f"{type(error).__name__}: {first_line(error)}") from None
         rows.append(of_model)
     return [_plain(item) for item in mean_rows(rows)]
-
-
-test_rows.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of its name
 
 
 def _plain(item: SplitRow) -> SplitRow:

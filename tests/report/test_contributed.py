@@ -28,7 +28,7 @@ from bench.store.folder import Store
 from bench.store.marks import VERIFIED, read_marks
 from bench.store.pack import PACK, Packed, Provenance, read_pack, write_pack
 from bench.store.records import Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 DIM, COUNT = 64, 48
 
@@ -112,7 +112,7 @@ def _run(root, plan, finished=1.0, shift=0.0):
         record = _test_record(spec, trained, sha256(data), seed, finished)
         path = site.store.unit_dir(record.cell, "test", record.unit) / "embeddings.safetensors"
         write_atomic(path, data)
-        rows = rescoring.test_rows(record, [rescoring.read_model(path, {})], ["retrieval"], ["cosine"], site)
+        rows = rescoring.stored_rows(record, [rescoring.read_model(path, {})], ["retrieval"], ["cosine"], site)
         rows = [{**row, "value": row["value"] and row["value"] - shift} for row in rows]
         site.store.write(record.model_copy(update={"rows": tuple(rows)}))
     site.store.mark("reality_check", 1)
@@ -373,6 +373,33 @@ def test_values_that_do_not_follow_from_the_embeddings_are_refused(reference):
     held["checksum"] = content_id(held)
     write_pack(path, lines | {place: Packed(lines[place].provenance, json.dumps(held).encode())})
     assert any("from those of its embeddings" in reason for reason in _reasons(Store(reference.root)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": torch.arange(3)},
+        {"clean.loc": torch.full((COUNT, DIM), float("nan"))},
+        {"clean.confidence.norm": torch.full((COUNT,), float("inf"))},
+        {"clean.confidence.norm": torch.zeros(COUNT, 2)},
+        {"queries": torch.tensor([10**6])},
+    ],
+)
+def test_embeddings_that_are_none_are_refused_in_a_line(change, reference):
+    path = next(reference.root.rglob("*.float16.xz"))
+    data = lzma.decompress(path.read_bytes())
+    texts = {"distribution": "point", "ids": "\n".join(f"image {i}" for i in range(COUNT))}
+    path.write_bytes(lzma.compress(save({**load(data), **change}, texts)))
+    pack_path = reference.packs()[0]
+    digest = sha256(path.read_bytes())
+    lines = {
+        place: Packed(line.provenance.model_copy(update={"float16": line.provenance.float16 and digest}), line.text)
+        for place, line in read_pack(pack_path).items()
+    }
+    write_pack(pack_path, lines)
+    reasons = _reasons(Store(reference.root))
+    assert len(reasons) == 1
+    assert "\n" not in reasons[0]
 
 
 @pytest.mark.parametrize(
