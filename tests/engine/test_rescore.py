@@ -21,12 +21,12 @@ def firsts(view):
 
 @pytest.mark.slow
 def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
-    run = ("run", "--method", "hib,pfe,deep_ensemble", "--dataset", "ndigit_smoke", "--seeds", "2", "--hparams",
-           "default", "--set", "optim.epochs=1")  # fmt: skip
-    cli(*run)
+    run = ("run", "--method", "hib,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--hparams", "default",
+           "--set", "optim.epochs=1")  # fmt: skip
+    cli(*run, timeout=1500)
     before = cli.json("status")
     tests = sum(row["tested"] for row in before)
-    assert tests >= 5  # two seeds of two methods and an ensemble
+    assert tests >= 2
     # All tests of the run again: every value that does not need validation images is the same to the last digit.
     rows = cli.json("rescore")
     assert len(rows) == tests
@@ -38,7 +38,7 @@ def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
     table = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
     assert len(table[(table["metric"] == "first_mean") & (table["split"] == "test")]) == tests
     # A run finds everything that it has found before.
-    again = cli(*run)
+    again = cli(*run, timeout=1500)
     assert "0 trainings done" in " ".join((again.stdout + again.stderr).split())
     for now, then in zip(cli.json("status"), before):
         assert (now["trained"], now["tested"]) == (then["trained"], then["tested"])
