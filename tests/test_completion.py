@@ -71,6 +71,7 @@ def ask(line):
         ("bench run --tune-for b", ["both"]),
         ("bench run --plugin no_such_file.py --method arcf", []),
         ("bench test --test clus", ["clustering"]),
+        ("bench rescore --tests retrieval,clus", ["retrieval,clustering"]),
         ("bench show standard", ["standardized"]),
         ("bench data verify so", ["sop"]),
         ("bench embed --backbone goog", ["googlenet"]),

@@ -12,6 +12,7 @@ from bench.registry import Registry
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"bench": "bench", "methods": "bench/methods", "datasets": "bench/datasets",
            "protocols": "bench/protocols", "results": "bench/results"}  # fmt: skip
+REFERENCE = ("results", "reference")
 BENCH = Path(sys.executable).with_name("bench")
 
 
@@ -51,9 +52,19 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = set()
     for path in _our_files():
+        if path.parts[:2] == REFERENCE:
+            continue
         if path.suffix in (".py", ".csv", ".tmpl", ".toml", ".css", ".js", ".txt") or path.name == "py.typed":
             wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
     assert held == wanted
+
+
+def test_the_reference_results_are_small_and_have_no_checkpoint():
+    files = [path for path in _tracked() if path.parts[:2] == REFERENCE]
+    assert sum((ROOT / path).stat().st_size for path in files) <= 20_000_000
+    endings = {"".join(path.suffixes[-2:]) for path in files} - {".json", ".csv", ".md"}
+    assert endings <= {".records.xz", ".float16.xz"}
+    assert ".records.xz" in endings
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -16,7 +17,14 @@ from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json,
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..report.frame import Results as Collected
     from ..store.folder import Damage, Store
+    from ..store.marks import Mark
+    from ..store.records import RescoreRecord, TestRecord
+    from ..store.specs import Kind
+
+KINDS: tuple[Kind, Kind] = ("train", "test")
+"""Kinds of units that a status counts."""
 
 
 class StatusRow(TypedDict):
@@ -32,6 +40,8 @@ class StatusRow(TypedDict):
         tested: Number of finished tests.
         unfinished: Number of trainings that have a checkpoint and no result yet.
         running: Trainings and tests that a process is working on now.
+        codes: Number of finished tests by ``tested by code`` and its id, and of rescorings by ``rescored by code``.
+        states: Number of packed results by state: ``claimed``, or ``verified`` by a second run.
     """
 
     protocol: str
@@ -43,6 +53,8 @@ class StatusRow(TypedDict):
     tested: int
     unfinished: int
     running: list[RunningUnit]
+    codes: dict[str, int]
+    states: dict[str, int]
 
 
 class RunningUnit(TypedDict):
@@ -76,6 +88,22 @@ def status(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
     ] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option(
+            "--pack", help="Write the finished results to this folder in the form of a contribution.", metavar="DIR"
+        ),
+    ] = None,
+    verify: Annotated[
+        Path | None,
+        typer.Option("--verify", help="Mark claimed results of this folder that were run again here.", metavar="DIR"),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="With --pack and --verify: who ran the results of RESULTS.", metavar="NAME")
+    ] = "",
+    commit: Annotated[
+        str, typer.Option("--commit", help="Git commit of the code, for records that do not tell.", metavar="ID")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Count the trials, trained and tested seeds in a results folder, and name the processes at work in it.
@@ -86,9 +114,20 @@ def status(
     \b
     bench status --results results/runs
     bench status --results results/runs --check
+    bench status --results results/runs --pack results/reference --by "Jane Doe"
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if repair:
         repair_results(results)
+    if pack is not None or verify is not None:
+        from .contribute import pack_results, verify_results
+
+        if pack is not None:
+            pack_results(results, pack, by, commit, as_json)
+        if verify is not None:
+            raise typer.Exit(verify_results(results, verify, by, commit, as_json))
+        return
+    if by or commit:
+        raise UserError(f"{'--by' if by else '--commit'} is for --pack and --verify")
     if check:
         raise typer.Exit(_check(results, as_json))
     rows = status_rows(open_results(results))
@@ -106,13 +145,20 @@ def status(
         for unit in row["running"]:
             node = f", at work on node {unit['node']}" if unit["node"] else ""
             typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}{node}"))
+        if len(row["codes"]) > 1:
+            typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
+        if row["states"]:
+            typer.echo(f"    {', '.join(f'{count} {state}' for state, count in row['states'].items())}")
 
 
 def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
     from ..store.check import damages
+    from ..store.consistency import inconsistencies
+    from .contribute import wrong_values
 
-    found = damages(open_results(results, damaged_marker=True).root)
+    store = open_results(results, damaged_marker=True)
+    found = damages(store.root) + inconsistencies(store) + wrong_values(store)
     rows = [DamageRow(path=str(damage.path.relative_to(results)), reason=damage.reason) for damage in found]
     if as_json:
         print_json(rows)
@@ -240,6 +286,7 @@ def report(
     if html:
         written.append(write_page(store, collected, damaged, out or results / "report"))
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    _say_what_was_rescored(collected)
     if not as_json and not empty:
         print_tables(collected.frame, collected.roles, Console())
     print_paths(written, as_json)
@@ -337,18 +384,22 @@ def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per (protocol, data set, method)."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
+    from ..store.marks import read_marks
     from ..store.roster import nodes_of_units
     from ..store.specs import TUNING, Cell
 
     nodes = nodes_of_units(store.root)
+    marks = read_marks(store.root)
+    rescorings = list(store.rescorings())
     rows: list[StatusRow] = []
     for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):
         cell = Cell(*folder.relative_to(store.root).parts)
         trials = list(store.trials(cell))
-        train, test = ([path.name for path in sorted(folder.glob(f"{kind}-*"))] for kind in ("train", "test"))
+        train, test = ([path.name for path in store.units(kind, "/".join(cell))] for kind in KINDS)
         if not trials and not train and not test:
             continue
         trained = [record for name in train if (record := store.trained(cell, name[6:])) is not None]
+        tested = [done for name in test if (done := store.tested(cell, name[5:])) is not None]
         holders = {name: holder(folder / name / CLAIM) for name in (*train, *test)}
         rows.append(
             {
@@ -358,7 +409,7 @@ def status_rows(store: Store) -> list[StatusRow]:
                 "trials": len(trials),
                 "failed_trials": sum(trial.state == "failed" for trial in trials),
                 "trained": sum(record.spec.replicate != TUNING for record in trained),
-                "tested": sum(store.tested(cell, name[5:]) is not None for name in test),
+                "tested": len(tested),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
                 "running": [
                     {
@@ -370,9 +421,39 @@ def status_rows(store: Store) -> list[StatusRow]:
                     for name, who in holders.items()
                     if who is not None
                 ],
+                "codes": _codes(tested, [record for record in rescorings if record.cell == cell]),
+                "states": _states(store, tested, marks),
             }
         )
     return rows
+
+
+def _codes(tested: list[TestRecord], rescored: list[RescoreRecord]) -> dict[str, int]:
+    """Number of tests by the code that made them, and of rescorings by theirs."""
+    codes = [f"tested by code {record.spec.code}" for record in tested]
+    codes += [f"rescored by code {record.spec.code}" for record in rescored]
+    return dict(Counter(codes))
+
+
+def _states(store: Store, tested: list[TestRecord], marks: dict[str, Mark]) -> dict[str, int]:
+    """Number of packed results by state."""
+    from ..store.marks import state_of
+
+    states = Counter(str(state_of(store, record, marks)) for record in tested)
+    return {state: count for state, count in sorted(states.items()) if state != "own"}
+
+
+def _say_what_was_rescored(collected: Collected) -> None:
+    """Print which values are not those of the tests' own records, and which code made them."""
+    made = {record.unit: record.spec for record in collected.rescorings}
+    units = collected.frame["unit"]
+    for code in sorted({spec.code for spec in made.values()}):
+        of_code = [unit for unit, spec in made.items() if spec.code == code]
+        tests = len({made[unit].test for unit in of_code})
+        count = int(units.isin(of_code).sum())
+        typer.echo(
+            f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
+        )
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
+from ..protocols.rows import SplitRow
 from ..store.files import write_atomic
 from ..store.folder import Store
-from ..store.records import COLUMNS, KEYS, ROW_KEYS, Role, TestRecord
+from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
 from ..store.specs import split_frozen
 from .escape import csv_text
 
@@ -27,34 +29,72 @@ class Results:
         tests: The records that count, in the order of their paths.
         superseded: Number of records that do not count, because there is a later one.
         frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
+        rescorings: Rescorings of the records that count, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
             so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+        roles: Table with one row per test and rescoring: its id (``unit``) and its
+            :class:`~bench.store.records.Role` (the method's own scorer, default confidence and so on).
     """
 
     tests: tuple[TestRecord, ...]
     superseded: int
     frame: pd.DataFrame
     roles: pd.DataFrame
+    rescorings: tuple[RescoreRecord, ...] = ()
     frozen: tuple[TestRecord, ...] = ()
 
     @classmethod
-    def of(cls, tests: tuple[TestRecord, ...], superseded: int = 0, frozen: tuple[TestRecord, ...] = ()) -> Results:
+    def of(
+        cls,
+        tests: tuple[TestRecord, ...],
+        superseded: int = 0,
+        rescorings: tuple[RescoreRecord, ...] = (),
+        frozen: tuple[TestRecord, ...] = (),
+    ) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test.
 
         Args:
             tests: The records.
             superseded: Number of older records of the same settings that were left out.
+            rescorings: Rescorings of the records, the earliest first.
             frozen: Records of runs in which a source of randomness is frozen, which are no part of the tables.
         """
-        return cls(tests, superseded, _tidy(tests), _roles(tests), frozen)
+        tables = [_Values.of(record, rescorings) for record in tests]
+        return cls(tests, superseded, _tidy(tables), _roles(tests, rescorings), rescorings, frozen)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Values of a test, its rescorings included, each with the unit that measured it."""
+
+    record: TestRecord
+    rows: list[SplitRow]
+    units: list[str]
+
+    @classmethod
+    def of(cls, record: TestRecord, rescorings: Iterable[RescoreRecord]) -> _Values:
+        own = [each for each in rescorings if each.spec.test == record.unit]
+        if not own:
+            return cls(record, list(record.rows), [record.unit] * len(record.rows))
+        held = {_key(row): (row, record.unit) for row in record.rows}
+        for each in own:
+            for row in each.rows:
+                known = held.get(_key(row))
+                # Values of a copy in float16 never replace those of the originals, and equal ones stay as they are.
+                if known is None or (not each.spec.float16 and known[0]["value"] != row["value"]):
+                    held[_key(row)] = row, each.unit
+        return cls(record, [row for row, _ in held.values()], [unit for _, unit in held.values()])
+
+
+def _key(row: SplitRow) -> tuple[object, ...]:
+    return tuple(row.get(name) for name in ROW_KEYS)
 
 
 def collect(store: Store) -> Results:
     """Read the records of all finished tests of a results folder and tabulate them.
 
-    If the same method, setting and seed was tested several times, only the latest test counts.
+    If the same method, setting and seed was tested several times, only the latest test counts. Values of rescorings
+    join those of their test; of two, the later counts.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
@@ -65,23 +105,28 @@ def collect(store: Store) -> Results:
             latest[key] = record
     tests = tuple(record for record in latest.values() if not split_frozen(record.columns.pinned)[1])
     frozen = tuple(record for record in latest.values() if split_frozen(record.columns.pinned)[1])
-    return Results.of(tests, count - len(latest), frozen)
+    units = {record.unit for record in tests}
+    rescorings = (record for record in store.rescorings() if record.spec.test in units)
+    ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
+    return Results.of(tests, count - len(latest), tuple(ordered), frozen)
 
 
-def _tidy(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
+def _tidy(tests: list[_Values]) -> pd.DataFrame:
     # By column: a dictionary per row takes several times the memory of the table.
     table: dict[str, list[object]] = {
-        name: [getattr(record.columns, name) for record in tests for _ in record.rows] for name in KEYS
+        name: [getattr(values.record.columns, name) for values in tests for _ in values.rows] for name in KEYS
     }
     for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
-        table[name] = [row.get(name) for record in tests for row in record.rows]
-    table["unit"] = [record.unit for record in tests for _ in record.rows]
+        table[name] = [row.get(name) for values in tests for row in values.rows]
+    table["unit"] = [unit for values in tests for unit in values.units]
     frame = pd.DataFrame(table, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
     return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
 
-def _roles(tests: tuple[TestRecord, ...]) -> pd.DataFrame:
-    rows = [{"unit": record.unit, **record.role.model_dump()} for record in tests]
+def _roles(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:
+    roles = {record.unit: record.role.model_dump() for record in tests}
+    rows = [{"unit": unit, **role} for unit, role in roles.items()]
+    rows += [{"unit": record.unit, **roles[record.spec.test]} for record in rescorings]
     return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
 
 

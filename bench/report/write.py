@@ -18,6 +18,7 @@ from .frame import Results
 from .markup import to_latex, to_markdown, verdicts_latex, verdicts_markdown
 from .over_datasets import mean_rank_frame, mean_ranks_latex, mean_ranks_markdown, over_datasets, profile_frame
 from .pairing import paired_methods, paired_with_base
+from .provenance import provenance_frame
 from .variance import shares_of_variance, variance_frame, variance_latex, variance_markdown
 from .verdicts import verdict_frame, verdicts
 
@@ -51,6 +52,7 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         "scorers.csv": scorers(frame),
         "variance.csv": variance_frame(shares),
         "verdicts.csv": verdict_frame(answers),
+        "provenance.csv": provenance_frame(store, results),
     }
     texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
     texts |= {"cost.md": costs_markdown(spent), "cost.tex": costs_latex(spent)}

@@ -7,8 +7,9 @@ from pathlib import Path
 from .files import DamagedFile
 from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
 from .marker import MARKER, read_marker
+from .pack import FLOAT16
 from .records import TestRecord, TrainRecord
-from .specs import TUNING, Cell
+from .specs import TUNING, Cell, Kind
 
 
 def damages(root: Path) -> list[Damage]:
@@ -30,7 +31,8 @@ def damages(root: Path) -> list[Damage]:
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
     cells = set()
-    for folder in sorted(path for path in root.glob("*/*/*/*-*") if path.is_dir()):
+    kinds: tuple[Kind, ...] = ("train", "test", "study", "rescore")
+    for folder in sorted(folder for kind in kinds for folder in store.units(kind)):
         cell = Cell(*folder.relative_to(root).parts[:3])
         kind, _, unit = folder.name.partition("-")
         cells.add(cell)
@@ -42,6 +44,8 @@ def damages(root: Path) -> list[Damage]:
             _check_files(store, store.trained(cell, unit))
         elif kind == "test":
             _check_files(store, store.tested(cell, unit))
+        elif kind == "rescore":
+            store.rescored(cell, unit)
     for cell in cells:
         for _ in store.trials(cell):
             pass  # reading checks
@@ -53,6 +57,12 @@ def _check_files(store: Store, record: TrainRecord | TestRecord | None) -> None:
     if record is None:
         return
     pruned = isinstance(record, TrainRecord) and record.spec.replicate == TUNING
+    origin = store.provenance(record.cell, record.kind, record.unit)
+    if origin is not None:  # a packed record stands for arrays that are elsewhere
+        path = store.root.joinpath(*record.cell, f"test-{record.unit}{FLOAT16}")
+        if isinstance(record, TestRecord) and origin.float16 and store.float16(record) is None and not path.exists():
+            store.on_damage(Damage(path, "it is missing though a pack names it"))
+        return
     whole = store.whole_files(record)
     folder = store.unit_dir(record.cell, record.kind, record.unit)
     for name in record.files.keys() - whole:

@@ -3,6 +3,7 @@
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
+    <root>/<protocol>/<dataset>/<method>/<label>.records.xz     records of many units (:mod:`bench.store.pack`)
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
     <root>/.damaged/                                            what was set aside
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -22,7 +24,16 @@ from ..errors import UserError
 from ..names import part_of_path
 from .files import DamagedFile, file_sha256, read_sealed, write_atomic
 from .marker import MARKER, Marker, read_marker
-from .records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TestRecord, TrainRecord, TrialRecord
+from .pack import FLOAT16, PACK, Packed, Provenance, read_pack
+from .records import (
+    SCHEMA_VERSION,
+    DamagedRecord,
+    RescoreRecord,
+    StudyRecord,
+    TestRecord,
+    TrainRecord,
+    TrialRecord,
+)
 from .specs import Cell, Kind
 
 RECORD = "record.json"
@@ -36,9 +47,9 @@ SET_ASIDE = ".damaged"
 MADE_OF_RECORDS = {"metrics.csv", "report"}
 """Entries of a results folder that are made of its records."""
 
-_UNIT = re.compile(r"(train|test|study)-[0-9a-f]{16}")
+_UNIT = re.compile(r"(train|test|study|rescore)-[0-9a-f]{16}")
 
-R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord)
+R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord, RescoreRecord)
 
 
 class Damage(NamedTuple):
@@ -68,6 +79,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.on_damage: Callable[[Damage], None] = lambda damage: None
+        self._packs: dict[Path, tuple[tuple[object, ...], dict[str, Packed]]] = {}
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
         """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
@@ -172,7 +184,7 @@ class Store:
             UserError: If the records are of several versions of a protocol.
         """
         versions: dict[str, int] = {}
-        for path in sorted(self.root.glob(f"*/*/*/t*-*/{RECORD}")):
+        for path in self._paths("*/*/*", f"t*-*/{RECORD}"):
             train = path.parent.name.startswith("train-")
             record = self._read(path, TrainRecord) if train else self._read(path, TestRecord)
             if record is not None:
@@ -187,7 +199,7 @@ class Store:
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """A record, or None if it is missing or damaged."""
         try:
-            record = kind.from_json(path.read_bytes())
+            record = kind.from_json(self.text(path))
         except FileNotFoundError:
             return None
         except DamagedRecord as error:
@@ -202,6 +214,85 @@ class Store:
             self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
             return None
         return record
+
+    def text(self, path: Path) -> bytes:
+        """The content of the file of a record, or of its line in a pack."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            line = self._packed(path.parents[1]).get("/".join(path.parts[-2:]))
+            if line is None:
+                raise
+            return line.text
+
+    def packs(self, cells: str = "*/*/*") -> list[Path]:
+        """Files with the packed records of some cells, sorted.
+
+        Args:
+            cells: Pattern of protocol, data set and method, as a path.
+        """
+        return sorted(self.root.glob(f"{cells}/*{PACK}"))
+
+    def _packed(self, folder: Path) -> Mapping[str, Packed]:
+        """Packed records of the folder of a cell by their place in it; of two, that of the first label."""
+        paths = sorted(folder.glob(f"*{PACK}"))
+        if not paths:
+            return {}
+        states = [(path.name, path.stat()) for path in paths]
+        signature = tuple((name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states)
+        known = self._packs.get(folder)
+        if known is None or known[0] != signature:
+            lines: dict[str, Packed] = {}
+            for path in reversed(paths):
+                try:
+                    lines |= read_pack(path)
+                except DamagedFile as error:
+                    self.on_damage(Damage(path, str(error).removeprefix(f"{path} ")))
+            known = self._packs[folder] = signature, lines
+        return known[1]
+
+    def _paths(self, cells: str, name: str) -> list[Path]:
+        """Paths of the records of some cells, sorted; that of a packed record is where its own file would be.
+
+        Args:
+            cells: Pattern of protocol, data set and method, as a path.
+            name: Pattern of the folder of a unit and the name of its file.
+        """
+        found = set(self.root.glob(f"{cells}/{name}"))
+        for folder in {path.parent for path in self.packs(cells)}:
+            found |= {folder / place for place in self._packed(folder) if fnmatchcase(place, name)}
+        return sorted(found)
+
+    def units(self, kind: Kind, cells: str = "*/*/*") -> list[Path]:
+        """Folders of all units of a kind, finished or not; that of a packed one need not exist.
+
+        Args:
+            kind: ``train``, ``test``, ``study`` or ``rescore``.
+            cells: Pattern of protocol, data set and method, as a path.
+        """
+        there = {path for path in self.root.glob(f"{cells}/{kind}-*") if path.is_dir()}
+        return sorted(there | {path.parent for path in self._paths(cells, f"{kind}-*/*.json")})
+
+    def provenance(self, cell: Cell, kind: Kind, unit: str) -> Provenance | None:
+        """Origin of a packed training or test; None if its record is not packed, but has a file of its own.
+
+        Args:
+            cell: Protocol, data set and method.
+            kind: ``train``, ``test`` or ``rescore``.
+            unit: Id of the unit.
+        """
+        folder = self.unit_dir(cell, kind, unit)
+        line = self._packed(folder.parent).get(f"{folder.name}/{RECORD}")
+        return None if line is None or (folder / RECORD).exists() else line.provenance
+
+    def float16(self, record: TestRecord) -> Path | None:
+        """File with the clean test embeddings of a packed test in float16, if it is there with its SHA-256."""
+        origin = self.provenance(record.cell, "test", record.unit)
+        folder = self.unit_dir(record.cell, "test", record.unit)
+        path = folder.with_name(f"{folder.name}{FLOAT16}")
+        if origin is None or not origin.float16 or not self._is_whole(path, origin.float16):
+            return None
+        return path
 
     def set_aside(self, damage: Damage) -> Path | None:
         """Move a damaged file to the subfolder ``.damaged``, which nothing reads.
@@ -221,11 +312,11 @@ class Store:
         return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
-        """Folder of a training, test or study.
+        """Folder of a training, test, study or rescoring.
 
         Args:
             cell: Protocol, data set and method.
-            kind: ``train``, ``test`` or ``study``.
+            kind: ``train``, ``test``, ``study`` or ``rescore``.
             unit: Id of the training, test or study.
 
         Raises:
@@ -242,8 +333,8 @@ class Store:
         """
         return self.unit_dir(cell, "train", unit) / WEIGHTS
 
-    def write(self, record: TrainRecord | TestRecord) -> None:
-        """Write the record of a finished training or test."""
+    def write(self, record: TrainRecord | TestRecord | RescoreRecord) -> None:
+        """Write the record of a finished training, test or rescoring."""
         folder = self.unit_dir(record.cell, record.kind, record.unit)
         write_atomic(folder / RECORD, record.to_json())
 
@@ -296,7 +387,7 @@ class Store:
 
     def trials(self, cell: Cell) -> Iterator[TrialRecord]:
         """Yield the records of all finished tuning trials of a protocol, data set and method, sorted by path."""
-        for path in sorted(self.root.joinpath(*cell).glob("study-*/trial-*.json")):
+        for path in self._paths("/".join(cell), "study-*/trial-*.json"):
             record = self._read(path, TrialRecord)
             if record is not None:
                 yield record
@@ -365,7 +456,23 @@ class Store:
                 yield record
 
     def _test_records(self, cell: Cell | None = None) -> list[Path]:
-        return sorted(self.root.glob(f"{'/'.join(cell or '***')}/test-*/{RECORD}"))
+        return self._paths("/".join(cell or "***"), f"test-*/{RECORD}")
+
+    def rescored(self, cell: Cell, unit: str) -> RescoreRecord | None:
+        """Record of a rescoring; None if it is missing or damaged.
+
+        Args:
+            cell: Protocol, data set and method.
+            unit: Id of the rescoring.
+        """
+        return self._read(self.unit_dir(cell, "rescore", unit) / RECORD, RescoreRecord)
+
+    def rescorings(self) -> Iterator[RescoreRecord]:
+        """Yield the records of all rescorings, in the order of their paths."""
+        for path in self._paths("*/*/*", f"rescore-*/{RECORD}"):
+            record = self._read(path, RescoreRecord)
+            if record is not None:
+                yield record
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
         """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial.
@@ -373,19 +480,25 @@ class Store:
         Args:
             dataset: Name of a data set; ``*`` for all.
         """
-        for path in sorted(self.root.glob(f"*/{dataset}/*/study-*/{STUDY}")):
+        for path in self._paths(f"*/{dataset}/*", f"study-*/{STUDY}"):
             study = self._read(path, StudyRecord)
             if study is not None:
-                paths = sorted(path.parent.glob("trial-*.json"))
+                cell = "/".join(study.cell)
+                paths = self._paths(cell, f"{path.parent.name}/trial-*.json")
                 read = (self._read(path, TrialRecord) for path in paths)
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Delete the folder of a training, test or study with everything in it.
+        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings.
 
         Args:
             cell: Protocol, data set and method.
-            kind: ``train``, ``test`` or ``study``.
+            kind: ``train``, ``test``, ``study`` or ``rescore``.
             unit: Id of the training, test or study.
         """
+        if kind == "test":
+            for path in self.units("rescore", "/".join(cell)):
+                record = self.rescored(cell, path.name.removeprefix("rescore-"))
+                if record is not None and record.spec.test == unit:
+                    shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)

@@ -8,18 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import from_json, to_json
 
 from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
-from .specs import Cell, Ensemble, Kind, Parameters, Point, StudySpec, TestSpec, TrainSpec
+from .specs import Cell, Ensemble, Kind, Parameters, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
 from .strict_json import read_json
 
 SCHEMA_VERSION = 2
+
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
+"""Name of a file in the folder of a unit; no path, because records may come from anywhere."""
 
 
 class DamagedRecord(ValueError):
@@ -130,7 +133,7 @@ class _Unit(_Record):
 
     unit: str
     cell: Cell
-    spec: TrainSpec | TestSpec | StudySpec
+    spec: TrainSpec | TestSpec | StudySpec | RescoreSpec
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -182,6 +185,10 @@ class Environment(_Value):
             batches; None if it did not.
         chunk: Images that were embedded at a time, because memory ran out with the usual number; None if it did not.
         cost: Cost of this training or test alone; None in records that were made before it was measured.
+        processor: Model of the processor, such as ``AMD EPYC 7763``; empty if the system does not tell, or in records
+            of earlier versions.
+        commit: Git commit of the checkout that ran it, followed by ``+`` if tracked files had changed; empty if it was
+            no checkout, or in records of earlier versions.
     """
 
     bench: str
@@ -195,6 +202,8 @@ class Environment(_Value):
     micro_batch: int | None = None
     chunk: int | None = None
     cost: Cost | None = None
+    processor: str = ""
+    commit: str = ""
 
     @property
     def memory_note(self) -> str:
@@ -247,7 +256,7 @@ class TrainRecord(_Unit):
     kind: ClassVar[Kind] = "train"
 
     spec: TrainSpec
-    files: dict[str, str]
+    files: dict[FileName, str]
     num_classes: int
     channels: int
     manifests: dict[str, str]
@@ -376,7 +385,7 @@ class TestRecord(_Unit):
     kind: ClassVar[Kind] = "test"
 
     spec: TestSpec
-    files: dict[str, str]
+    files: dict[FileName, str]
     columns: Columns
     role: Role
     setting: dict[str, Parameters]
@@ -391,6 +400,32 @@ class TestRecord(_Unit):
     def trained_cell(self) -> Cell:
         """Protocol, data set and method of the trained models: its own, or those of the base of an ensemble."""
         return self.cell._replace(method=self.columns.base) if self.columns.ensemble == "seeds" else self.cell
+
+
+class RescoreRecord(_Unit):
+    """Record of values that were computed later from the arrays of a finished test, without a training.
+
+    Attributes:
+        unit: Id of the rescoring, the hash of its specification.
+        cell: Protocol, data set and method.
+        spec: Specification: the test with its code, the code of the new values, and the arrays.
+        rows: Measured values on test images; a value that does not exist is None.
+        compared: Number of values that the test's own record has, too.
+        largest_difference: Largest absolute difference from these; None if there is none to compare with.
+        left_out: Names of scorers that could not be computed, because a trained parameter of theirs is not kept.
+        environment: Machine, software and run time.
+        finished: Time of the end, seconds since 1970. Of two rescorings of a test, a value of the later one counts.
+    """
+
+    kind: ClassVar[Kind] = "rescore"
+
+    spec: RescoreSpec
+    rows: tuple[SplitRow, ...]
+    compared: int
+    largest_difference: float | None
+    left_out: tuple[str, ...]
+    environment: Environment
+    finished: float
 
 
 class StudyRecord(_Unit):

@@ -14,7 +14,7 @@ from ..protocols._base import SelectionMetric, Tests
 from ..protocols.recipes._base import Optim, Range
 from ..seeds import content_id
 
-Kind = Literal["train", "test", "study"]
+Kind = Literal["train", "test", "study", "rescore"]
 Ensemble = Literal["", "separated", "concatenated", "seeds"]
 TuneFor = Literal["retrieval", "confidence", "both"]
 Parameters = dict[str, Any]
@@ -292,3 +292,25 @@ class TestSpec(_Spec):
     tests: Tests
     scorers: tuple[str, ...]
     soft_labels: str
+
+
+class RescoreSpec(_Spec):
+    """Specification of a rescoring: tests that are computed later from the arrays that a finished test has kept.
+
+    Attributes:
+        test: Id of the test.
+        test_code: Id of the code that ran the test.
+        code: Id of the code that computes the values of the rescoring (:mod:`bench.code_id`).
+        groups: Groups of tests that are computed.
+        arrays: SHA-256 of the array files that are read, by name.
+        float16: Whether the embeddings are a copy in float16; else they are those that the test has kept.
+        options: Trained parameters of the method's scorer that are known, one mapping per array file.
+    """
+
+    test: str
+    test_code: str
+    code: str
+    groups: tuple[str, ...]
+    arrays: dict[str, str]
+    float16: bool
+    options: tuple[dict[str, float], ...] = ()

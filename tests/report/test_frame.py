@@ -33,6 +33,9 @@ class _Store:
         self.reads += 1
         yield from self.records
 
+    def rescorings(self):
+        yield from ()
+
 
 @pytest.fixture
 def store():

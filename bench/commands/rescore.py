@@ -1,0 +1,159 @@
+"""``bench rescore``: new tests for old records, from the arrays that they have kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from ..errors import UnitFailed, UnknownName, UserError, printable
+from . import completion
+from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, names, print_json, site_of
+
+if TYPE_CHECKING:
+    from ..site import Site
+    from ..store.folder import Store
+    from ..store.records import RescoreRecord, TestRecord
+
+
+class RescoredTest(TypedDict):
+    """A test and what came of its rescoring.
+
+    Attributes:
+        test: Place of the test: protocol, data set, method and id.
+        seed: Number of the seed.
+        rescoring: Id of the rescoring; empty if it failed.
+        code: Id of the code of the new values; empty if it failed.
+        values: Number of values.
+        float16: Whether they come from a copy of the embeddings in float16.
+        compared: Number of values that the record of the test has, too.
+        largest_difference: Largest absolute difference from these; None without any.
+        left_out: Names of scorers that could not be computed.
+        failure: Reason why there are no values; empty if there are.
+    """
+
+    test: str
+    seed: int
+    rescoring: str
+    code: str
+    values: int
+    float16: bool
+    compared: int
+    largest_difference: float | None
+    left_out: list[str]
+    failure: str
+
+
+def rescore(
+    results: Results = DEFAULT_RESULTS,
+    tests: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tests",
+            help="Groups of tests, comma separated; those of each record and of the plug-ins if not given.",
+            metavar="T[,T..]",
+            autocompletion=completion.GROUPS,
+        ),
+    ] = None,
+    arrays: Annotated[
+        Path | None,
+        typer.Option("--arrays", help="Another results folder that has the embeddings of the tests.", metavar="DIR"),
+    ] = None,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Give the finished tests of a results folder new values, without a training: from the embeddings they have kept.
+
+    Use it after a test was changed or a plug-in test was added, also for results of older code. Each rescoring has a
+    record of its own, which names the code of the test and that of the new values; the record of the test stays as it
+    is. What is done already is not done again. Tests whose embeddings are missing or damaged are named, with exit
+    code 1.
+
+    \b
+    bench rescore --results results/runs --plugin angles.py
+    bench rescore --results results/reference --arrays results/runs --tests clustering
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
+    rows = rescore_results(site, names(tests), arrays, quiet=as_json)
+    if as_json:
+        print_json(rows)
+    failed = sum(bool(row["failure"]) for row in rows)
+    if not as_json:
+        typer.echo(f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values")
+    if failed:
+        raise typer.Exit(1)
+
+
+def rescore_results(
+    site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False
+) -> list[RescoredTest]:
+    """Rescore the tests of a results folder that count, one after the other.
+
+    Args:
+        site: The results folder, plug-ins and data sets.
+        groups: Groups of tests; those of each record and of the plug-ins if empty.
+        arrays: Another results folder that has the embeddings; None if there is none.
+        quiet: Whether to print no line per test on standard error.
+
+    Raises:
+        UserError: If a group is unknown, or there is no finished test.
+    """
+    from ..protocols.known_tests import known_groups
+    from ..report.frame import collect
+    from .results import open_results
+
+    added = site.plugin_tests
+    for name in groups:
+        if name not in known_groups():
+            raise UnknownName("group of tests", name, known_groups())
+    store = open_results(site.store.root)
+    other = None if arrays is None else open_results(arrays)
+    records = collect(store).tests
+    if not records:
+        raise UserError(f"{store.root} has no finished test yet; `bench run` makes some")
+    rows = []
+    for number, record in enumerate(records, 1):
+        wanted = groups or tuple(dict.fromkeys([*record.spec.tests.groups, *added]))
+        row = _rescored(record, site, wanted, other)
+        rows.append(row)
+        if not quiet or row["failure"]:
+            typer.echo(printable(f"{number}/{len(records)} {row['test']} seed {row['seed']}: {_said(row)}"), err=True)
+    return rows
+
+
+def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> RescoredTest:
+    from ..engine.rescoring import rescore as rescore_test
+
+    made: RescoreRecord | None = None
+    failure = ""
+    try:
+        made = rescore_test(record, site, groups, arrays)
+    except UnitFailed as error:
+        failure = str(error)
+    return {
+        "test": "/".join((*record.cell, record.unit)),
+        "seed": record.columns.seed,
+        "rescoring": "" if made is None else made.unit,
+        "code": "" if made is None else made.spec.code,
+        "values": 0 if made is None else len(made.rows),
+        "float16": made is not None and made.spec.float16,
+        "compared": 0 if made is None else made.compared,
+        "largest_difference": None if made is None else made.largest_difference,
+        "left_out": [] if made is None else list(made.left_out),
+        "failure": failure,
+    }
+
+
+def _said(row: RescoredTest) -> str:
+    """The rest of the line about a test."""
+    if row["failure"]:
+        return row["failure"]
+    text = f"{row['values']} values by code {row['code']}"
+    if row["largest_difference"] is not None:
+        what = "from float16 embeddings, " if row["float16"] else ""
+        text += f"; {what}{row['compared']} values as before up to {row['largest_difference']:.2g}"
+    if row["left_out"]:
+        text += f"; without {', '.join(row['left_out'])}, whose trained parameters are not kept"
+    return text

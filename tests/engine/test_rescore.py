@@ -1,0 +1,49 @@
+"""Rescoring of what a run has left, and its results as a contribution, on the command line."""
+
+import pandas as pd
+import pytest
+
+ANGLES = '''
+"""Mean first coordinate of the unit embeddings."""
+from bench.protocols.declare import test
+from bench.protocols.metrics import Metric
+from bench.protocols.rows import row
+
+
+@test(group="firsts", per="embeddings", needs=("directions",), metrics=(
+    Metric(name="first_mean", title="First", group="firsts", of="embeddings", unit="number", low=-1.0, high=1.0),
+))
+def firsts(view):
+    """Mean first coordinate."""
+    yield row("first_mean", float(view.unit_vectors[:, 0].mean()))
+'''
+
+
+@pytest.mark.slow
+def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
+    run = ("run", "--method", "hib,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--hparams", "default",
+           "--set", "optim.epochs=1")  # fmt: skip
+    cli(*run, timeout=1500)
+    before = cli.json("status")
+    tests = sum(row["tested"] for row in before)
+    assert tests >= 2
+    # All tests of the run again: every value that does not need validation images is the same to the last digit.
+    rows = cli.json("rescore")
+    assert len(rows) == tests
+    assert {(row["failure"], row["largest_difference"], len(row["left_out"])) for row in rows} == {("", 0.0, 0)}
+    assert min(row["compared"] for row in rows) > 500
+    (cli.cwd / "firsts.py").write_text(ANGLES)
+    assert all(row["values"] == 2 for row in cli.json("rescore", "--plugin", "firsts.py", "--tests", "firsts"))
+    cli("report", "--plugin", "firsts.py")
+    table = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+    assert len(table[(table["metric"] == "first_mean") & (table["split"] == "test")]) == tests
+    # A run finds everything that it has found before.
+    again = cli(*run, timeout=1500)
+    assert "0 trainings done" in " ".join((again.stdout + again.stderr).split())
+    for now, then in zip(cli.json("status"), before):
+        assert (now["trained"], now["tested"]) == (then["trained"], then["tested"])
+    cli("status", "--pack", "reference", "--by", "Jane Doe")
+    assert "everything is whole" in cli("status", "--results", "reference", "--check").stdout
+    cli("report", "--results", "reference", "--out", "report", "--plugin", "firsts.py")
+    packed = pd.read_csv(cli.cwd / "reference/metrics.csv", keep_default_na=False)
+    assert packed.drop(columns="unit").equals(table.drop(columns="unit"))
