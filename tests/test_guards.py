@@ -151,6 +151,7 @@ ROOMS = (
     ("scoring",),
     ("report",),
     ("reproduce",),
+    ("ledger",),
     ("commands",),
     ("__init__", "cli"),
     ("start",),

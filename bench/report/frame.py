@@ -47,14 +47,17 @@ class Results:
         return cls(tests, superseded, _tidy(tests), _roles(tests))
 
 
-def collect(store: Store) -> Results:
-    """Read the records of all finished tests of a results folder and tabulate them.
+def collect(*stores: Store) -> Results:
+    """Read the records of all finished tests of results folders and tabulate them.
 
     If the same method, setting and seed was tested several times, only the latest test counts.
+
+    Args:
+        stores: One results folder or several, whose records are taken together.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
-    for record in store.tests():
+    for record in (record for store in stores for record in store.tests()):
         count += 1
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
