@@ -13,6 +13,7 @@ from ..errors import printable
 from ..protocols.metrics import Metric, title_of
 from ..report.escape import csv_text, markdown_text
 from ..report.frame import Results
+from ..reproduce.table import UNPUBLISHED
 from ..site import Site
 from ..store.files import write_atomic
 from .claims import Claim, Ledger
@@ -28,8 +29,9 @@ ABOUT = (
     ' and setting, in both forms of the methods: on each, the chance of any wrong "holds" is at most 5 %, and so is'
     ' that of any wrong "fails". An undecided claim has the number of seeds, in addition to those it has, with which'
     " a true difference as large as the one seen, but at least of the region, is found in 80 % of cases. The intervals"
-    " are 95 % t-intervals, not adjusted; of several B, the one that decides is shown. Verdicts are about new trainings"
-    " on these test images, not about other images or classes."
+    " are 95 % t-intervals, not adjusted, in points of percent for shares; of several B, the one that decides is shown."
+    " Published differences are in the unit of the paper. Verdicts are about new trainings on these test images, not"
+    " about other images or classes."
 )
 """Legend of the tables."""
 
@@ -103,7 +105,7 @@ def difference_text(claim: Claim, each: Comparison) -> str:
 
 
 def _number(value: float, metric: Metric) -> str:
-    return f"{100 * value:+.1f}" if metric.unit == "share" else f"{value:+.3f}"
+    return f"{100 * value:+.2f}" if metric.unit == "share" else f"{value:+.3f}"
 
 
 def judge(ledger: Ledger, results: Results, site: Site) -> list[Verdict]:
@@ -227,7 +229,8 @@ def to_markdown(ledger: Ledger, verdicts: Sequence[Verdict], site: Site) -> str:
         verdicts: Verdicts on claims.
         site: Plug-ins, for methods and data sets.
     """
-    out = ["# Claims of the papers", "", ABOUT, "", *_counts(verdicts)]
+    out = ["# Claims of the papers", "", "`bench claims` writes this page from records.", "", ABOUT, ""]
+    out += [*_counts(verdicts)]
     for key, paper in ledger.paper.items():
         own = [each for each in verdicts if each.finding.claim.paper == key]
         if own:
@@ -280,7 +283,7 @@ def published_text(claim: Claim) -> str:
         claim: The claim.
     """
     found = published_differences(claim)
-    return ", ".join(f"{dataset} {value:+.3g}" for dataset, value in found.items()) or "no published value"
+    return ", ".join(f"{dataset} {value:+.3g}" for dataset, value in found.items()) or UNPUBLISHED
 
 
 def _about(claim: Claim) -> str:
