@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..site import Site
 from ..store.files import write_atomic
 from .claims import Claim, Ledger
 from .commands import commands, has_released_form, papers_commands, published_differences
-from .evidence import FORMS, Comparison, Finding, findings, flips
+from .evidence import FORMS, Comparison, Finding, Setting, findings, flips
 
 NOTHING = "-"
 
@@ -54,14 +54,6 @@ class Verdict:
         return flips(self.finding, self.released)
 
     @property
-    def data(self) -> str:
-        """Data set, with what there is of it if it is not complete; a dash without any records."""
-        setting = self.finding.setting
-        if setting is None:
-            return NOTHING
-        return f"{setting.dataset} ({setting.partial})" if setting.partial else setting.dataset
-
-    @property
     def papers_data(self) -> str:
         """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
         setting = self.finding.setting
@@ -82,6 +74,27 @@ class Verdict:
         seeds = str(each.difference.n) if each.difference else "0"
         seeds = f"{seeds} ({each.left_out})" if each.left_out else seeds
         return f"{difference_text(self.finding.claim, each)}{rival}", seeds, _outcome(self.finding), released
+
+
+def labels(verdicts: Sequence[Verdict]) -> dict[Setting, str]:
+    """Short names of data sets and settings: the name of the data set, with a number for its second setting and so on.
+
+    Args:
+        verdicts: Verdicts on claims.
+
+    Example:
+        >>> labels([])
+        {}
+    """
+    found: dict[Setting, str] = {}
+    for setting in sorted({each.finding.setting for each in verdicts if each.finding.setting}):
+        number = 1 + sum(other.dataset == setting.dataset for other in found)
+        found[setting] = setting.dataset if number == 1 else f"{setting.dataset} #{number}"
+    return found
+
+
+def _label(each: Verdict, names: Mapping[Setting, str]) -> str:
+    return names[each.finding.setting] if each.finding.setting else NOTHING
 
 
 def _outcome(finding: Finding) -> str:
@@ -230,11 +243,18 @@ def to_markdown(ledger: Ledger, verdicts: Sequence[Verdict], site: Site) -> str:
         site: Plug-ins, for methods and data sets.
     """
     out = ["# Claims of the papers", "", "`bench claims` writes this page from records.", "", ABOUT, ""]
-    out += [*_counts(verdicts)]
+    names = labels(verdicts)
+    out += [*_counts(verdicts, names)]
     for key, paper in ledger.paper.items():
         own = [each for each in verdicts if each.finding.claim.paper == key]
         if own:
-            out += ["", f"## {markdown_text(f'{paper.title} ({paper.venue})')}", "", *_read(paper.read), *_table(own)]
+            out += [
+                "",
+                f"## {markdown_text(f'{paper.title} ({paper.venue})')}",
+                "",
+                *_read(paper.read),
+                *_table(own, names),
+            ]
     out += ["", "## Commands", "", "The first lines of a claim make the records of its table, also as released if"]
     out += ["there is such a form; the line of `DIR` is for the paper's own data."]
     for claim in dict.fromkeys(each.finding.claim for each in verdicts):
@@ -249,19 +269,19 @@ def _read(read: str) -> list[str]:
     return [f"These claims were written from {where}; its text was not at hand.", ""]
 
 
-def _counts(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Number of verdicts of each kind, by data set."""
-    every = dict.fromkeys(each.data for each in verdicts if each.finding.setting)
+def _counts(verdicts: Sequence[Verdict], names: Mapping[Setting, str]) -> Iterator[str]:
+    """Number of verdicts of each kind, by data set and setting."""
     kinds = ("holds", "fails", "undecided", "no records")
-    yield f"| data | {' | '.join(kinds)} | flipped by a public code |"
-    yield "|---" + "|---:" * (len(kinds) + 1) + "|"
-    for data in every:
-        own = [each for each in verdicts if each.data == data]
+    yield f"| data | setting | {' | '.join(kinds)} | flipped by a public code |"
+    yield "|---|---" + "|---:" * (len(kinds) + 1) + "|"
+    for setting, name in names.items():
+        own = [each for each in verdicts if each.finding.setting == setting]
         numbers = [sum(each.finding.outcome == kind for each in own) for kind in kinds]
-        yield f"| {markdown_text(data)} | {' | '.join(map(str, numbers))} | {sum(each.flips for each in own)} |"
+        texts = map(markdown_text, (name, setting.text))
+        yield f"| {' | '.join(texts)} | {' | '.join(map(str, numbers))} | {sum(each.flips for each in own)} |"
 
 
-def _table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _table(verdicts: Sequence[Verdict], names: Mapping[Setting, str]) -> Iterator[str]:
     yield "| claim | data | paper's data | A - B | seeds | verdict | as released | published A - B |"
     yield "|---|---|---|---|---|---|---|---|"
     before = ""
@@ -271,8 +291,8 @@ def _table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         difference, seeds, outcome, released = map(markdown_text, each.texts)
         published = markdown_text(published_text(claim)) if first else ""
         shown = f"**{outcome}**" if each.finding.outcome in ("holds", "fails") else outcome
-        cells = [first, markdown_text(each.data), each.papers_data, difference, seeds, shown, released, published]
-        yield f"| {' | '.join(cells)} |"
+        data = markdown_text(_label(each, names))
+        yield f"| {' | '.join([first, data, each.papers_data, difference, seeds, shown, released, published])} |"
         before = claim.id
 
 
@@ -314,18 +334,23 @@ def print_verdicts(verdicts: Sequence[Verdict], site: Site, console: Console) ->
         site: Plug-ins, for methods and data sets.
         console: Where to print.
     """
-    width = max((len(text) for each in verdicts for text in each.texts[:1]), default=0)
-    data = max((len(each.finding.setting.dataset) for each in verdicts if each.finding.setting), default=0)
+    names = labels(verdicts)
+    data = max(map(len, names.values()), default=0)
+    width = max((len(each.texts[0]) for each in verdicts), default=0)
     before = ""
     for each in verdicts:
         claim, (difference, _, outcome, released) = each.finding.claim, each.texts
         if claim.id != before:
-            console.print(claim.id, highlight=False, markup=False)
+            _say(claim.id, console)
         before = claim.id
-        name = each.finding.setting.dataset if each.finding.setting else NOTHING
         remark = f"; as released: {released}" if each.released and _decides(each.released) else ""
-        line = f"  {name:<{data}}  {difference:<{width}}  {outcome}{remark}"
-        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+        _say(f"  {_label(each, names):<{data}}  {difference:<{width}}  {outcome}{remark}", console)
+    for setting, name in names.items():
+        _say(f"{name}: {setting.text}", console)
     for claim in dict.fromkeys(each.finding.claim for each in verdicts if each.finding.setting is None):
         for line in commands(claim, site):
-            console.print(printable(f"{claim.id}: {line}"), highlight=False, markup=False, soft_wrap=True)
+            _say(f"{claim.id}: {line}", console)
+
+
+def _say(line: str, console: Console) -> None:
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)

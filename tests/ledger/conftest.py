@@ -94,9 +94,10 @@ class Folder:
         yield from self.records
 
 
-@pytest.fixture
-def site(tmp_path):
-    return Site(results=str(tmp_path / "runs"))
+@pytest.fixture(scope="session")
+def site():
+    """One for all tests: reading the names of all methods takes a while."""
+    return Site(results="runs")
 
 
 @pytest.fixture

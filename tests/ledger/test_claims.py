@@ -11,7 +11,6 @@ from bench.errors import UserError
 from bench.ledger.claims import read_ledger
 from bench.ledger.commands import commands, has_released_form, papers_commands, published_differences
 from bench.reproduce.items import find_item
-from bench.site import Site
 
 from tests.ledger.conftest import HEAD, ROOT, claim
 
@@ -26,8 +25,8 @@ AGAINST = {
 
 
 @pytest.fixture(scope="module")
-def shipped():
-    return read_ledger(None, Site(results="runs"))
+def shipped(site):
+    return read_ledger(None, site)
 
 
 def test_the_shipped_claims_cover_every_paper(shipped):
