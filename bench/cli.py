@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, new, reproduce, rescore, results, run, score, test
+from .commands import catalogue, claims, data, embed, new, reproduce, rescore, results, run, score, test
 from .errors import (
     LINE,
     UnitFailed,
@@ -57,6 +57,7 @@ app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
 app.command("reproduce")(reproduce.reproduce)
+app.command("claims")(claims.claims)
 app.command("rescore")(rescore.rescore)
 
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -162,6 +162,7 @@ ROOMS = (
     ("scoring",),
     ("report",),
     ("reproduce",),
+    ("ledger",),
     ("commands",),
     ("__init__", "cli"),
     ("start",),

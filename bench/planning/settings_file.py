@@ -84,7 +84,7 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
         raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
     if len(text) > LARGEST:
         raise UserError(f"--hparams {path}: more than {LARGEST} bytes; settings are a few lines")
-    language, read = ("TOML", _read_toml) if path.suffix == ".toml" else ("JSON", read_json)
+    language, read = ("TOML", read_toml) if path.suffix == ".toml" else ("JSON", read_json)
     try:
         table = read(text)
     except ValueError as error:
@@ -101,8 +101,11 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)
 
 
-def _read_toml(text: bytes) -> dict[str, Any]:
-    """Value of a TOML text.
+def read_toml(text: bytes) -> dict[str, Any]:
+    """Value of a TOML text that a user gave.
+
+    Args:
+        text: Content of the file.
 
     Raises:
         ValueError: If it is not valid TOML, or nested too deeply.

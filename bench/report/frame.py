@@ -90,15 +90,18 @@ def _key(row: SplitRow) -> tuple[object, ...]:
     return tuple(row.get(name) for name in ROW_KEYS)
 
 
-def collect(store: Store) -> Results:
-    """Read the records of all finished tests of a results folder and tabulate them.
+def collect(*stores: Store) -> Results:
+    """Read the records of all finished tests of results folders and tabulate them.
 
     If the same method, setting and seed was tested several times, only the latest test counts. Values of rescorings
     join those of their test; of two, the later counts.
+
+    Args:
+        stores: One results folder or several, whose records are taken together.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
-    for record in store.tests():
+    for record in (record for store in stores for record in store.tests()):
         count += 1
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
@@ -106,7 +109,7 @@ def collect(store: Store) -> Results:
     tests = tuple(record for record in latest.values() if not split_frozen(record.columns.pinned)[1])
     frozen = tuple(record for record in latest.values() if split_frozen(record.columns.pinned)[1])
     units = {record.unit for record in tests}
-    rescorings = (record for record in store.rescorings() if record.spec.test in units)
+    rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
     return Results.of(tests, count - len(latest), tuple(ordered), frozen)
 

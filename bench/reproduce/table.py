@@ -14,6 +14,9 @@ from .rows import PlannedItem, PlannedRow
 
 NOTHING = "-"
 
+UNPUBLISHED = "no published value"
+"""Text for a value of ours that the paper has no number for."""
+
 
 @dataclass(frozen=True)
 class Quoted:

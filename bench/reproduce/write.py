@@ -12,7 +12,7 @@ from ..errors import printable
 from ..report.escape import csv_text, latex_text, markdown_text
 from ..report.terminal import new_table, plain
 from ..store.files import write_atomic
-from .table import NOTHING, Cell, Table
+from .table import NOTHING, UNPUBLISHED, Cell, Table
 
 
 def write_table(table: Table, out: Path) -> list[Path]:
@@ -43,7 +43,8 @@ def to_frame(table: Table) -> pd.DataFrame:
 
     Columns are ``name`` of the table, ``dataset``, the titles ``row`` and ``column``; our ``ours_mean``, ``ours_sd``
     and ``ours_seeds`` (number of seeds); ``published_mean`` and ``published_sd``; method and setting of our run;
-    ``differs`` (how our set-up differs from the paper's) and ``published_note``.
+    ``differs`` (how our set-up differs from the paper's) and ``published_note``, which is ``no published value`` for a
+    value of ours that the paper has no number for.
     """
     lines = []
     for line in table.lines:
@@ -65,7 +66,7 @@ def to_frame(table: Table) -> pd.DataFrame:
                     "published_sd": published.sd if published else None,
                     **{key: value for key, value in contender.items() if key not in ("dataset", "ensemble")},
                     "differs": table.differs,
-                    "published_note": published.note if published else "",
+                    "published_note": published.note if published else UNPUBLISHED,
                 }
             )
     return pd.DataFrame(lines)
@@ -104,7 +105,7 @@ def to_markdown(table: Table) -> str:
 def _legend(table: Table) -> str:
     if not table.compared:
         return "Mean ± SD over seeds. No value was published to put next to ours."
-    return "Ours | published, mean ± SD over seeds."
+    return f"Ours | published, mean ± SD over seeds; {NOTHING} is no value of ours, or {UNPUBLISHED}."
 
 
 def to_latex(table: Table) -> str:

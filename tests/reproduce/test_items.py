@@ -7,6 +7,9 @@ import pytest
 from bench.cli import main
 from bench.reproduce.items import Column, Item, Named, Row, every_item, find_item, papers
 from bench.reproduce.published import numbers, published_value, quoted_rows
+from bench.reproduce.rows import Options, PlannedItem
+from bench.reproduce.table import build_table
+from bench.reproduce.write import to_frame, to_markdown
 
 NAMES = {
     *(f"per/table{n}" for n in range(1, 6)), "per/figure3", "per/timings",
@@ -46,6 +49,34 @@ def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run(
     # One number is of any data set; every other one stands in one cell.
     twice = [numbers(name)[n] for name, found in reached.items() for n, count in found.items() if count > 1]
     assert [number.columns["dataset"] for number in twice] == ["any"]
+
+
+def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is_run(monkeypatch):
+    """What a user reads (``to_frame``), not only what could be found."""
+    monkeypatch.setattr("bench.reproduce.table.what_differs", lambda planned: "")
+    written, quoted_in_text, cells = 0, 0, 0
+    for named in every_item().values():
+        for dataset in named.item.datasets:
+            planned = PlannedItem(named=named, dataset=dataset, options=Options(), rows=(), left_out={})
+            frame = to_frame(build_table(planned, {}))
+            written += 0 if frame.empty else int(frame["published_mean"].notna().sum())
+            quoted_in_text += sum(len(row.quoted.get(dataset, {})) for row in named.rows)
+        cells += sum(1 for _ in _cells(named))
+    assert cells == 731  # the number of any data set is in the tables of two
+    assert written == cells + quoted_in_text
+
+
+def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
+    monkeypatch.setattr("bench.reproduce.table.what_differs", lambda planned: "")
+    named = find_item("per/table4")
+    planned = PlannedItem(named=named, dataset="cars196", options=Options(), rows=(), left_out={})
+    values = {0: 17.0, 1: 18.0}
+    table = build_table(planned, {("HIB, L2", "MAP@R"): values, ("PFE, MLS", "MAP@R"): values})
+    frame = to_frame(table).set_index("row")
+    assert frame.loc["HIB, L2", "published_note"] == "no published value"
+    assert (frame.loc["PFE, MLS", "published_note"], frame.loc["PFE, MLS", "published_mean"]) == ("", 18.03)
+    assert "| HIB, L2 | 17.50 ± 0.71 \\| - |" in to_markdown(table)
+    assert "- is no value of ours, or no published value" in to_markdown(table)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
