@@ -162,7 +162,7 @@ def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
     # of the whole photograph, which is resized first.
     views = []
     for i in index.tolist():
-        image = decode(images.paths[i])
+        image = decode(images.paths[i], images.view.upright)
         side = min(image.shape[1:])
         top, left = (round((length - side) / 2) for length in image.shape[1:])
         views.append(evaluation_view(image[:, top : top + side, left : left + side], images.view))

@@ -91,6 +91,7 @@ class Plan:
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
             empty.
+        adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
     """
 
     template: TrainSpec
@@ -111,6 +112,7 @@ class Plan:
     requested: bool
     differences: tuple[str, ...] = ()
     stage: str = ""
+    adapted: str = ""
 
     @property
     def key(self) -> PlanKey:
@@ -283,6 +285,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         requested=cell.request.requested,
         differences=cell.differences,
         stage=cell.stage,
+        adapted=cell.checked.adapted,
     )
 
 
