@@ -155,6 +155,7 @@ def _formats() -> tuple[str, ...]:
 
     # Its second limit, twice the first, raises; between the two our own limit has refused the image already.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    warnings.filterwarnings("ignore", "Corrupt EXIF data", category=UserWarning)
     if importlib.util.find_spec("pillow_heif") is None:
         return FORMATS
     from pillow_heif import register_heif_opener

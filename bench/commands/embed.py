@@ -148,7 +148,6 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
     """
     from ..datasets.errors import DataError
     from ..datasets.folder import Folder, images_below
-    from ..engine.encoder import bare_backbone
     from ..methods.backbones.registry import NoWeights, find_weights
     from ..protocols.recipes import recipe_of
 
@@ -160,6 +159,8 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
         if len(listing.names) < 2:
             raise UserError(f"{folder} has images of one class, {listing.ids[0].split('/')[-2]}; ranking needs two")
         find_weights(backbone, None)
+        from ..engine.encoder import bare_backbone
+
         arrays = _embedded(listing, bare_backbone(backbone, None, None, device))
     except DataError as error:
         raise UserError(str(error)) from None

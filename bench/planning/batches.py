@@ -62,8 +62,8 @@ def fitting_batches(
             raise TooFewClasses(dataset, wanted, sizes.classes)
         if sizes.classes < PAIR or (selects and sizes.validation < PAIR):
             raise UserError(
-                f"data set {dataset!r} is too small: {sizes.classes} training and {sizes.validation} validation classes;"
-                f" training needs at least {PAIR} of each{f'; {instead}' if instead else ''}"
+                f"data set {dataset!r} has {sizes.classes} training and {sizes.validation} validation classes, training"
+                f" needs at least {PAIR} of each{f'; {instead}' if instead else ''}"
             )
         fitting["classes_per_batch"] = sizes.classes
     if asked["images_per_class"] > max(PAIR, sizes.images) and "images_per_class" not in pinned:
