@@ -44,7 +44,7 @@ class Folder(PhotoDataset):
     name = "folder"
     recipe = "folder"
     summary = "your own images: one folder per class, optionally train/, query/ and gallery/"
-    official = "a folder per class"
+    official = "image folder"
     source = "your own images"
     needs = "folders of images"
 

@@ -134,3 +134,15 @@ def test_too_few_classes_for_training_name_the_command_that_scores_without(relea
     said = f"10 classes are enough by default, and `bench score {root}` scores the untrained network on these"
     assert str(error.value).endswith(said) is command
     assert ("bench score" in str(error.value)) is command
+
+
+@pytest.mark.parametrize("image", ["", "0.png"])
+def test_without_class_folders_the_arrangement_is_explained(tmp_path, make_photo, image):
+    if image:
+        make_photo(tmp_path / image)
+    (tmp_path / ".hidden").mkdir()
+    said = (
+        rf"^no image folder under {tmp_path} \(.*\); put the images of each class into a folder of its own, DIR/CLASS"
+    )
+    with pytest.raises(DataError, match=said):
+        Folder(tmp_path)

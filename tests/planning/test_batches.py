@@ -47,7 +47,7 @@ def test_sizes_are_lowered_to_what_there_is_and_never_raised(sizes, pinned, fitt
 
 @pytest.mark.parametrize("sizes", [Sizes(1, 4, 2), Sizes(4, 4, 1)])
 def test_one_class_is_too_few_to_train_or_to_select_on(sizes):
-    with pytest.raises(UserError, match="training and . validation classes, training needs at least 2 of each; go"):
+    with pytest.raises(UserError, match=r"training and . validation classes, training needs at least 2 of each; go"):
         fitting_batches("d", USUAL, frozenset(), sizes, instead="go home")
     # Nothing is selected on the validation classes.
     if sizes.classes > 1:
@@ -55,7 +55,7 @@ def test_one_class_is_too_few_to_train_or_to_select_on(sizes):
 
 
 def test_a_size_set_by_hand_is_refused_with_the_largest_that_fits():
-    with pytest.raises(TooFewClasses, match="use --set data.classes_per_batch=9 or less"):
+    with pytest.raises(TooFewClasses, match=r"use --set data\.classes_per_batch=9 or less"):
         fitting_batches("d", USUAL, BOTH, Sizes(9, 4, 4))
 
 
