@@ -152,12 +152,13 @@ def _read_all(files: Sequence[Path], device: str) -> list[tuple[EmbeddingSet, bo
 
 
 def _read(path: Path, device: str) -> tuple[EmbeddingSet, bool]:
+    others: list[str] = []
     if path.is_dir():
         # Networks take seconds to load, and files of embeddings need none.
         from ..resources import pick_device
         from .embed import embed_untrained
 
-        arrays, others = embed_untrained(path, pick_device(device)), []
+        arrays = embed_untrained(path, pick_device(device))
     else:
         arrays, others = read_embeddings(path)
     if others:
