@@ -52,6 +52,10 @@ class TooFewClasses(UserError):
         )
 
 
+class MissingWeights(UserError):
+    """Weights that a backbone should start from are not on this machine."""
+
+
 class BadInput(UserError, ValueError):
     """Arrays or a file that cannot be scored: one line on the command line, a ``ValueError`` from Python."""
 

@@ -89,6 +89,10 @@ class Dataset(ABC):
     def test(self) -> ImageSet:
         """Images of all test classes, none of which is used for training or validation."""
 
+    def without_training(self) -> str:
+        """Advice on what to do with a data set that is too small for training; empty if there is none."""
+        return ""
+
 
 DatasetClass = TypeVar("DatasetClass", bound=type[Dataset])
 

@@ -94,30 +94,59 @@ def pixel_limit() -> int:
     return limit
 
 
-def decode(path: Path) -> Tensor:
+def decode(path: Path, upright: bool = False) -> Tensor:
     """Read an image file as RGB.
 
-    Greyscale, palette and CMYK images are converted. EXIF orientation is ignored, as in the public code of the
-    benchmarked papers.
+    Greyscale, palette and CMYK images are converted, transparency is dropped, and 16 bits are scaled to 8.
 
     Args:
         path: Path of the image file.
+        upright: Whether to turn the image as its EXIF orientation says. The public code of the benchmarked papers
+            ignores it.
 
     Returns:
         uint8 ``[3, H, W]``, with the strides of channels-last memory.
 
     Raises:
-        DataError: If the file cannot be read (:func:`open_image`), has more than 8 bits, or has a side of one pixel.
+        DataError: If the file cannot be read (:func:`open_image`), has more than 16 bits, or has a side of one pixel.
     """
     with open_image(path) as image:
-        if image.mode.startswith(("I", "F")):
-            raise DataError(f"{path}: {image.mode} pixels (more than 8 bits) are not supported; convert it to 8 bits")
-        pixels = np.asarray(image.convert("RGB"))
+        pixels = _eight_bits(image, path)
+        if upright:
+            pixels = _turned(pixels, image)
     if min(pixels.shape[:2]) < 2:
         raise DataError(
             f"{path}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels has no content to learn from"
         )
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+
+
+def _eight_bits(image: Image, path: Path) -> np.ndarray:
+    """Pixels as RGB, uint8 ``[H, W, 3]``."""
+    if not image.mode.startswith(("I", "F")):
+        return np.asarray(image.convert("RGB"))
+    # PNG and PNM of 16 bits may be opened with 32, all other images in these modes may have any range.
+    if not image.mode.startswith("I;16") and (image.mode, image.format) not in (("I", "PNG"), ("I", "PPM")):
+        raise DataError(f"{path}: {image.mode} pixels (more than 16 bits) are not supported; convert it to 8 or 16")
+    grey = ((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _turned(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """Pixels ``[H, W, 3]`` turned and mirrored as the EXIF data of their image say."""
+    from PIL import ExifTags
+
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # of damaged EXIF data, which viewers ignore too
+        orientation = 1
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
 
 
 @cache
@@ -126,6 +155,7 @@ def _formats() -> tuple[str, ...]:
 
     # Its second limit, twice the first, raises; between the two our own limit has refused the image already.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    warnings.filterwarnings("ignore", "Corrupt EXIF data", category=UserWarning)
     if importlib.util.find_spec("pillow_heif") is None:
         return FORMATS
     from pillow_heif import register_heif_opener
@@ -139,7 +169,7 @@ def _unknown_format(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(12)
     if head[4:8] == b"ftyp" and head[8:] in _HEIF_BRANDS and "HEIF" not in _formats():
-        return "HEIC needs the package pillow-heif: install bench[heic]"
+        return "HEIC needs the package pillow-heif: `pip install 'bench[heic]'`, or convert it to JPEG"
     return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"
 
 

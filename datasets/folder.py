@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections import Counter
 from pathlib import Path
+from typing import NoReturn
 
 from .dataset import register_dataset
 from .errors import DataError
@@ -13,11 +16,16 @@ from .soft_labels import FILE, read_soft_labels
 from .verification import Verification
 from .view import View
 
+_SPLITS = ("train", "training", "test", "val", "valid", "validation")
+"""Names of folders that divide the images of the classes below them, rather than being classes."""
+
 
 @register_dataset
 class Folder(PhotoDataset):
     """Your own images: ``DIR/CLASS/*.jpg``, classes in the order of their names, the first half for development.
 
+    The folders directly below DIR are the classes; images of a class may be in folders below its own, at any depth.
+    Names that begin with a dot are left out, and links to folders inside a class are not followed.
     Development is training and validation; the other classes are for the test. If there are ``DIR/query/CLASS/*`` and
     ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of ``DIR/train`` are for development.
 
@@ -27,7 +35,8 @@ class Folder(PhotoDataset):
 
     Args:
         root: The folder DIR.
-        view: Settings of how images are resized, cropped and cached; the defaults of :class:`View` if None.
+        view: Settings of how images are resized, cropped and cached; those of :class:`View` if None, with images
+            turned as their EXIF orientation says.
         allow_partial: Leave out images that do not exist, such as broken links, instead of raising an error.
         threads: Number of threads that decode images.
     """
@@ -35,7 +44,7 @@ class Folder(PhotoDataset):
     name = "folder"
     recipe = "folder"
     summary = "your own images: one folder per class, optionally train/, query/ and gallery/"
-    official = "a folder per class"
+    official = "image folder"
     source = "your own images"
     needs = "folders of images"
 
@@ -48,7 +57,7 @@ class Folder(PhotoDataset):
         threads: int = 1,
     ) -> None:
         """Find and list the images, and read the label distributions if there are any; see :class:`PhotoDataset`."""
-        super().__init__(root, view=view, allow_partial=allow_partial, threads=threads)
+        super().__init__(root, view=view or View(upright=True), allow_partial=allow_partial, threads=threads)
         path, listing = self.listing.folder / FILE, self.listing
         self._soft = read_soft_labels(path, listing.ids, set(listing.names.values())) if path.exists() else None
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
@@ -89,6 +98,15 @@ class Folder(PhotoDataset):
             }
         return report
 
+    def without_training(self) -> str:
+        """Advice for a folder of few classes: how many suffice, and the command that scores a network as it is."""
+        images = Counter(self.listing.classes)
+        if len(images) < 2 or max(images.values()) < 2:
+            return ""
+        enough = "5 classes in train" if any(self.listing.parts) else "10 classes"
+        command = f"bench score {shlex.quote(str(self.listing.folder))}"
+        return f"{enough} are enough by default, and `{command}` scores the untrained network on these"
+
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
         """Instructions for arranging the images in folders, for error messages.
@@ -113,7 +131,7 @@ class Folder(PhotoDataset):
     def recognises(cls, folder: Path) -> bool:
         """Check if a folder contains any subfolder."""
         # Any folder of folders: to search below the given folder would turn a wrong path into a wrong data set.
-        return any(entry.is_dir() for entry in os.scandir(folder))
+        return bool(_class_folders(folder))
 
     def list_images(self, folder: Path) -> Listing:
         """List the images of the class folders, which are below ``train``, ``query`` and ``gallery`` if these exist.
@@ -126,7 +144,8 @@ class Folder(PhotoDataset):
             those below ``query`` and ``gallery`` the part of that name, and all others an empty one.
 
         Raises:
-            DataError: If ``query`` or ``gallery`` exists but not all three do, or a class folder contains no image.
+            DataError: If ``query`` or ``gallery`` exists but not all three do, a class folder contains no image, or
+                the folders are evidently no classes.
         """
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
@@ -148,20 +167,21 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
 
     Args:
         folder: Folder ``DIR`` with images in one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and
-            ``DIR/gallery/CLASS/*``; or ``DIR/*`` without subfolders.
+            ``DIR/gallery/CLASS/*``; or ``DIR/*`` without subfolders. Images of a class may be in folders below its own.
 
     Returns:
         Path, class and part (``query``, ``gallery`` or none) of each image; and True if the images have classes, which
         those of a folder without subfolders have not.
 
     Raises:
-        DataError: If there is no image, or if there are images both in class folders and next to them.
+        DataError: If there is no image, if there are images both in class folders and next to them, or if the folders
+            are evidently no classes.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     listing = Listing(folder)
-    loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and e.name.lower().endswith(IMAGE_SUFFIXES))
-    below = any(e.is_dir() and not e.name.startswith(".") for e in os.scandir(folder))
+    loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and _is_image(e.name))
+    below = bool(_class_folders(folder))
     if loose and below:
         raise DataError(
             f"{folder} contains images next to class folders, such as {loose[0]}; put every image into a class folder"
@@ -178,15 +198,46 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
 
 
 def _add_classes(listing: Listing, folder: Path, prefix: str, part: str) -> None:
-    for entry in sorted(os.scandir(folder / prefix), key=lambda e: e.name):
-        if not entry.is_dir() or entry.name.startswith("."):
-            continue
-        try:
-            files = sorted(f.name for f in os.scandir(entry.path) if f.name.lower().endswith(IMAGE_SUFFIXES))
-        except OSError as error:
-            raise DataError(f"{entry.path}: {error.strerror}") from None
-        if not files:
-            kinds = ", ".join(IMAGE_SUFFIXES)
-            raise DataError(f"class folder {entry.path} contains no image ({kinds}); fill it or remove it")
-        for name in files:
-            listing.add(f"{prefix}{entry.name}/{name}", entry.name, entry.name, part)
+    classes = _class_folders(folder / prefix)
+    images = {name: _images_of(folder / prefix / name) for name in classes}
+    splits = [name for name in classes if name.lower() in _SPLITS and not any("/" not in i for i in images[name])]
+    if splits and not prefix:
+        raise DataError(
+            f"{folder}: {', '.join(splits)} would be taken for classes; put the class folders into one folder, or into"
+            " train, query and gallery (docs/running.md)"
+        )
+    if len(classes) == 1 and not prefix and all("/" in image for image in images[classes[0]]):
+        raise DataError(f"{folder} has one class folder, with folders below it; give {folder / classes[0]}")
+    for name in classes:
+        for image in images[name]:
+            listing.add(f"{prefix}{name}/{image}", name, name, part)
+
+
+def _class_folders(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images_of(folder: Path) -> list[str]:
+    """Paths of the images of a class, relative to its folder, in order.
+
+    Raises:
+        DataError: If there is none, or a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise DataError(f"{error.filename}: {error.strerror}") from None
+
+    found = []
+    for where, below, files in os.walk(folder, onerror=refuse):
+        below[:] = [name for name in below if not name.startswith(".")]
+        inside = Path(where).relative_to(folder)
+        found += [(inside / name).as_posix() for name in files if _is_image(name)]
+    if not found:
+        kinds = ", ".join(IMAGE_SUFFIXES)
+        raise DataError(f"class folder {folder} contains no image ({kinds}); fill it or remove it")
+    return sorted(found)
+
+
+def _is_image(name: str) -> bool:
+    """Check if a file is an image by its name; those of macOS that begin with ``._`` only describe one."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")

@@ -148,7 +148,7 @@ class PhotoImages(ImageSet):
         Raises:
             DataError: If the file is damaged.
         """
-        image = decode(path)
+        image = decode(path, self.view.upright)
         if purpose == "evaluation":
             return evaluation_view(image, self.view)
         side = self.view.cache_side
@@ -190,7 +190,8 @@ class PhotoImages(ImageSet):
         import torchvision
 
         view = asdict(self.view)
-        used = ("cache_side",) if purpose == "training" else ("image_size", "resize", "fit", "antialias")
+        used = ["cache_side"] if purpose == "training" else ["image_size", "resize", "fit", "antialias"]
+        used += ["upright"] if view["upright"] else []  # caches of images that are not turned keep their names
         digest = hashlib.sha256(json.dumps([purpose, {k: view[k] for k in used}]).encode())
         digest.update(f"{torchvision.__version__} {PIL.__version__}".encode())
         for path, name in zip(self.paths, self.ids):
@@ -316,8 +317,11 @@ class PhotoImages(ImageSet):
             RGB in [0, 1], float32 ``[B, 3, S, S]``; S is ``view.image_size``.
         """
         crops: list[tuple[int, float]] = list(zip(index.tolist(), fraction.tolist()))
-        views = self.map(lambda crop: cropped_view(decode(self.paths[crop[0]]), crop[1], self.view), crops)
+        views = self.map(lambda crop: self._cropped(*crop), crops)
         return self.normalised(torch.stack(list(views)))
+
+    def _cropped(self, i: int, fraction: float) -> Tensor:
+        return cropped_view(decode(self.paths[i], self.view.upright), fraction, self.view)
 
     def _open(self, purpose: Purpose) -> None:
         if self.view.cache and purpose not in self._caches and len(self):

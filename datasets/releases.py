@@ -261,7 +261,8 @@ class PhotoDataset(Dataset):
         folder = next((f for f in folders_below(root) if self.recognises(f)), None)
         if folder is None:
             raise DataError(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
-        self.listing = self._checked(self.list_images(folder), allow_partial)
+        self.listing = self.list_images(folder)
+        self.listing = self._checked(self.listing, allow_partial)
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
@@ -324,9 +325,10 @@ class PhotoDataset(Dataset):
         images, classes = self.counts if self.counts[0] else (len(listing.ids), len(listing.names))
         have = (len(present.ids), len(present.names))
         if len(present.names) < 4:
+            instead = self.without_training()
             raise DataError(
                 f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes; training, validation and"
-                " test classes need at least 4"
+                f" test classes need at least 4{f'; {instead}' if instead else ''}"
             )
         if have == (images, classes) and not absent:
             return present

@@ -20,6 +20,8 @@ class View:
             (torchvision 0.11 on tensors).
         cache_side: Shorter side to which larger training images are reduced before they are cached, pixels.
         cache: Whether decoded pixels are kept in files; if not, originals are decoded every time.
+        upright: Whether images are turned as their EXIF orientation says, as viewers do. The public code of the
+            benchmarked papers ignores it.
 
     Raises:
         ValueError: If ``resize`` is below ``image_size``, or the fit is unknown.
@@ -31,6 +33,7 @@ class View:
     antialias: bool = True
     cache_side: int = 512
     cache: bool = True
+    upright: bool = False
 
     def __post_init__(self) -> None:
         if self.resize < self.image_size:

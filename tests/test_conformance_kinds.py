@@ -76,15 +76,17 @@ def test_a_data_set_conforms_and_each_fault_is_found():
             DATASET_CHECKS[fault](Dots(fault))
 
 
-def test_the_checks_say_what_a_run_says_of_batches_that_are_too_large():
-    """A data set passed its checks and could not be trained on."""
+def test_a_data_set_with_one_training_class_cannot_be_trained_on():
     dots = Dots()
-    type(dots).recipe, before = replace(RECIPE, classes_per_batch=7), Dots.recipe
-    try:
-        with pytest.raises(ConformanceError, match="batches of 7 classes need more than the 6 training classes of 'd"):
-            DATASET_CHECKS["batches"](dots)
-    finally:
-        Dots.recipe = before
+    whole = dots.train_val
+
+    def one_class(fold, folds):
+        split = whole(fold, folds)
+        return replace(split, train=split.train.select(torch.arange(2)))
+
+    dots.train_val = one_class
+    with pytest.raises(ConformanceError, match="1 training classes; training needs at least 2"):
+        DATASET_CHECKS["batches"](dots)
 
 
 @pytest.mark.parametrize(("queries", "gallery", "passes"), [([0, 3], [1, 4], True), ([0], [0, 3], False)])

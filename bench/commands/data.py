@@ -213,8 +213,10 @@ def download_data(
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
         _download(cls, mirror, checksum, root, allow_partial, plugins)
-    _verify(_open(name, root / name, allow_partial, plugins))
+    dataset = _open(name, root / name, allow_partial, plugins)
+    _verify(dataset)
     where = "" if data_root is None else f" --data-root {data_root}"
+    where += " --allow-partial" if dataset.partial else ""
     typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
 

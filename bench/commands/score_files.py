@@ -73,7 +73,7 @@ def score_files(
     """Score files of embeddings, compare the first with each of the others, and print and write the results.
 
     Args:
-        files: One file, or several of the same images.
+        files: One file, or several of the same images; a folder of photographs per class is embedded first.
         scorers: Names of scorers, the similarities to rank with.
         metrics: Names of metrics or of groups of metrics.
         normalize: Whether to L2-normalise; None does what each file says, and normalises if it says nothing.
@@ -91,7 +91,7 @@ def score_files(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     names = _labels(files)
-    sets = _read_all(files)
+    sets = _read_all(files, device)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
@@ -141,18 +141,26 @@ def _named(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _read_all(files: Sequence[Path]) -> list[tuple[EmbeddingSet, bool]]:
+def _read_all(files: Sequence[Path], device: str) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
-        images, normalized = _read(path)
+        images, normalized = _read(path, device)
         with _named(path):
             sets.append((images.aligned_with(sets[0][0]) if sets else images, normalized))
     return sets
 
 
-def _read(path: Path) -> tuple[EmbeddingSet, bool]:
-    arrays, others = read_embeddings(path)
+def _read(path: Path, device: str) -> tuple[EmbeddingSet, bool]:
+    others: list[str] = []
+    if path.is_dir():
+        # Networks take seconds to load, and files of embeddings need none.
+        from ..resources import pick_device
+        from .embed import embed_untrained
+
+        arrays = embed_untrained(path, pick_device(device))
+    else:
+        arrays, others = read_embeddings(path)
     if others:
         shown = ", ".join(ascii(name)[1:-1] for name in others)
         sys.stderr.write(f"bench: note: {path}: not read: {shown}\n")
@@ -164,7 +172,7 @@ def _read(path: Path) -> tuple[EmbeddingSet, bool]:
 
 
 def _labels(files: Sequence[Path]) -> list[str]:
-    stems = [path.stem for path in files]
+    stems = [path.stem or path.resolve().name for path in files]  # of the current folder, the stem is empty
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in files]
     if len(set(names)) < len(names):
         raise BadInput(f"{next(name for name in names if names.count(name) > 1)} is given twice")

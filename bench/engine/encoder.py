@@ -132,7 +132,7 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
 
     if record.spec.view:
         return Encoder(View(**record.spec.view), run)
-    return Encoder(View(cache=False), run, _small_images(record.spec.dataset, site))
+    return Encoder(View(cache=False, upright=True), run, _small_images(record.spec.dataset, site))
 
 
 def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
@@ -182,4 +182,4 @@ def bare_backbone(name: str, weights: str | None, image_size: int | None, device
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
         return {"embeddings": backbone_features(network, load, count, device).numpy()}
 
-    return Encoder(View(image_size=size, resize=round(size * 256 / 224)), run)
+    return Encoder(View(image_size=size, resize=round(size * 256 / 224), upright=True), run)

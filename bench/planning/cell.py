@@ -99,17 +99,18 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     if experiment.hparams == "tuned":
         base = site.methods.method(request.base.cell.method)() if request.base else None
         space = search_ranges(preset, recipe, built, stage, pinned.layer, setting, base)
+    checked = check_setting(experiment, request, setting, built, site)
     cell = CellSetting(
         request=request,
         method=method,
         fidelity=fidelity,
         params=params,
-        setting=setting,
+        setting=merge(setting, Setting(batches=checked.batches)),
         space=space,
         pinned=pinned,
         select_by=experiment.select_by if request.requested else None,
         tune_for=experiment.tune_for if request.requested else "retrieval",
-        checked=check_setting(experiment, request, setting, built, site),
+        checked=checked,
     )
     if published is None:
         return cell

@@ -9,12 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from ..errors import TooFewClasses, UnknownName, UserError, first_line
+from ..errors import MissingWeights, UnknownName, UserError, first_line
 from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
+from .batches import Sizes, fitting_batches, said_of_batches
 from .request import Experiment, Request
-from .setting import Setting
+from .setting import Setting, Values
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -33,6 +34,8 @@ class Checked:
             none.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
+        batches: Sizes of batches that replace default ones, for which the data set is too small.
+        adapted: Line that says so, or empty.
     """
 
     partial: str
@@ -40,6 +43,8 @@ class Checked:
     soft_labels: str
     weights: str | None
     scorers: tuple[str, ...]
+    batches: Values
+    adapted: str
 
 
 def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
@@ -62,12 +67,12 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
     except ValueError as error:
         raise UserError(f"{_blamed('--set data.*', setting.view, request.recipe.view, dataset)}: {error}") from None
     try:
-        classes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
+        sizes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
     except ValueError as error:
         raise UserError(f"data set {dataset!r}: {error}") from None
-    wanted = setting.batches["classes_per_batch"]
-    if wanted > classes:
-        raise TooFewClasses(dataset, wanted, classes)
+    pinned = frozenset(pin.key.removeprefix("data.") for pin in request.pins if pin.key.startswith("data."))
+    selects = experiment.preset.selection.metric != "last"
+    batches = fitting_batches(dataset, setting.batches, pinned, sizes, selects=selects, instead=data.without_training())
     dim, asked = setting.network["dim"], experiment.select_by
     if asked is not None and request.requested and not _fitting_scorers((asked,), method, dim):
         raise UserError(f"--select-by {asked}: not defined for the distributions of {method.name}")
@@ -81,6 +86,8 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
         soft_labels=data.soft_labels_sha256,
         weights=weights_hash(backbone, site.weights),
         scorers=_fitting_scorers(experiment.scorers, method, dim),
+        batches=batches,
+        adapted=said_of_batches(dataset, setting.batches, batches, sizes),
     )
 
 
@@ -118,12 +125,17 @@ def _check_names(setting: Setting, recipe: Recipe, dataset: type[Dataset]) -> No
 
 
 @cache
-def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_disk: bool) -> tuple[int, str]:
-    """Training classes, and for image files the identity of all of them: computed once for all methods."""
+def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_disk: bool) -> tuple[Sizes, str]:
+    """Sizes of the splits, and for image files the identity of all of them: computed once for all methods."""
     splits = [data.train_val(fold, folds) for fold in validate]
     parts = (splits[0].train, splits[0].val, data.test()) if on_disk else ()
     files = content_id([part.manifest_sha256() for part in parts]) if parts else ""
-    return min(split.train.num_classes for split in splits), files
+    sizes = Sizes(
+        classes=min(split.train.num_classes for split in splits),
+        images=min(int(split.train.labels.bincount().max()) for split in splits),
+        validation=min(split.val.num_classes for split in splits),
+    )
+    return sizes, files
 
 
 def files_hash(data: Dataset, fold: int, folds: int) -> str:
@@ -181,15 +193,16 @@ def weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights.
 
     Raises:
-        UserError: If there is no such file, or none is cached.
+        UserError: If there is no such file.
+        MissingWeights: If no file is named, and none is on this machine.
     """
-    from ..methods.backbones.registry import find_weights
+    from ..methods.backbones.registry import NoWeights, find_weights
 
     try:
         path = find_weights(backbone, asked)
-        return None if path is None else _file_hash(path)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    except NoWeights as error:
+        raise MissingWeights(str(error)) from None
+    return None if path is None else _file_hash(path)
 
 
 @cache

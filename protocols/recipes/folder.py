@@ -18,5 +18,6 @@ RECIPE = replace(
         lr_objective=1e-2,
         search={"lr": Range(1e-5, 1e-3, log=True), "lr_objective": Range(1e-3, 1e-1, log=True)},
     ),
+    view={**CUB.view, "upright": True},
     epoch_repeats=1.0,
 )

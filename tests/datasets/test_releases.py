@@ -272,16 +272,6 @@ def test_large_lists_are_planned_without_opening_an_image(tmp_path, monkeypatch)
     assert (len(split.train) + len(split.val), len(test)) == (59551, 60502)
 
 
-def test_images_of_more_than_eight_bits_are_refused_not_whitened(releases):
-    import numpy as np
-    from PIL import Image
-
-    root = releases.folder()
-    Image.fromarray(np.linspace(0, 65535, 400).reshape(20, 20).astype(np.uint16)).save(root / "class 6" / "deep.png")
-    with pytest.raises(DataError, match="more than 8 bits"):
-        Folder(root).prepare()
-
-
 def test_queries_without_a_gallery_and_halves_that_share_classes_are_refused(releases, make_photo):
     root = releases.folder(roles=True)
     shutil.rmtree(root / "query")

