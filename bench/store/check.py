@@ -29,6 +29,7 @@ def damages(root: Path) -> list[Damage]:
             found.append(Damage(root / MARKER, "it is missing"))
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
+    store.check_features()
     cells = set()
     for folder in sorted(path for path in root.glob("*/*/*/*-*") if path.is_dir()):
         cell = Cell(*folder.relative_to(root).parts[:3])
