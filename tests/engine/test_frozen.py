@@ -165,18 +165,16 @@ def test_workers_and_a_kill_change_no_number(cli, tmp_path, weights, killer):
     """One worker, two workers, and a run that is killed after the first features and resumed give the same table."""
 
     def arguments(name, workers):
-        return ("run", "--frozen", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--weights", weights,
-                "--trials", "5", "--seeds", "1", "--set", "optim.epochs=2", "--results", name,
-                "--workers", workers)  # fmt: skip
+        given = ("--frozen", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--weights", weights)
+        short = ("--hparams", "default", "--seeds", "2", "--set", "optim.epochs=1")
+        return ("run", *given, *short, "--results", name, "--workers", str(workers))
 
-    cli(*arguments("one", 1))
-    cli(*arguments("two", 2))
-    killed = killer(
-        cli.start(*map(str, arguments("killed", 2))), lambda: any(tmp_path.glob("killed/.features/*/view*"))
-    )
-    assert killed
-    cli(*arguments("killed", 1))
+    cli(*arguments("one", 1), timeout=900)
+    cli(*arguments("two", 2), timeout=900)
+    begun = cli.start(*arguments("killed", 2))
+    assert killer(begun, lambda: any(tmp_path.glob("killed/.features/*/view*")), deadline=900)
+    cli(*arguments("killed", 1), timeout=900)
     tables = {name: (tmp_path / name / "metrics.csv").read_bytes() for name in ("one", "two", "killed")}
     assert b"frozen backbone" in tables["one"]
     assert tables["two"] == tables["killed"] == tables["one"]
-    assert cli("status", "--check", "--results", "killed").returncode == 0
+    assert cli("status", "--check", "--results", "killed", timeout=900).returncode == 0
