@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from bench.engine.features import Features, FrozenBackbone
+from bench.engine.jobs import FeaturesJob
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import Trainer, run_training
+from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.planning.planner import build_plans
@@ -85,6 +87,16 @@ def test_features_are_those_of_the_backbone_and_a_damaged_file_is_made_again(sit
     Trainer(_seed_0(plan)[0], site)
     assert _caches(site) == files
     assert damages(site.store.root) == []
+
+
+def test_a_worker_makes_the_features_of_one_view_once(site):
+    (plan,) = _plans(site, "cosface")
+    job = FeaturesJob(spec=_seed_0(plan)[0], view=1, site=site)
+    run_job(job, lambda event: None)
+    assert [name.split("-")[0] for name in _caches(site)] == ["evaluation", "view1"]
+    written = [path.stat().st_mtime_ns for path in sorted(site.store.root.glob(".features/*/*"))]
+    run_job(job, lambda event: None)
+    assert [path.stat().st_mtime_ns for path in sorted(site.store.root.glob(".features/*/*"))] == written
 
 
 def test_other_weights_or_augmentation_have_features_of_their_own(site, tmp_path):
