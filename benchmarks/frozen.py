@@ -185,7 +185,8 @@ def run_side(side: str, task: Task, answer: Connection) -> None:
     try:
         milliseconds, weights = SIDES[side](task)
     except Exception as error:  # of torch.func, of many kinds, about what it cannot batch
-        answer.send(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
+        said = str(error).partition(" (")[0][:100]
+        answer.send(f"{type(error).__name__}: {said}")
         return
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     if task.device != "cpu":
