@@ -44,6 +44,7 @@ class EmbeddingModel(nn.Module):
             some methods.
         seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
             these parts is made, so that a part starts the same whatever other parts a method has.
+        freeze_backbone: Whether the backbone is not trained, whatever the method says.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class EmbeddingModel(nn.Module):
         dim: int,
         base_objective: nn.Module | None = None,
         seed: Callable[[str], None] = lambda part: None,
+        freeze_backbone: bool = False,
     ) -> None:
         super().__init__()
         self.method = method
+        self._freeze_backbone = freeze_backbone
         self.backbone = backbone
         self.precision = torch.float32
         features = int(backbone.out_features)  # type: ignore[arg-type]
@@ -77,7 +80,7 @@ class EmbeddingModel(nn.Module):
             "spread": self.spread,
             "objective": self.objective,
         }
-        frozen = [part for name in PARTS if name not in self.method.trained_parts and (part := parts[name]) is not None]
+        frozen = [part for name in PARTS if name not in self.trained_parts and (part := parts[name]) is not None]
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
     def train(self, mode: bool = True) -> EmbeddingModel:
@@ -91,9 +94,15 @@ class EmbeddingModel(nn.Module):
         return self
 
     @property
+    def trained_parts(self) -> tuple[str, ...]:
+        """Names of the trained parts: those of the method, without a backbone that was frozen."""
+        parts = self.method.trained_parts
+        return tuple(part for part in parts if part != "backbone") if self._freeze_backbone else parts
+
+    @property
     def backbone_frozen(self) -> bool:
         """True if the backbone is not trained, so that its features can be computed once and reused."""
-        return "backbone" not in self.method.trained_parts
+        return "backbone" not in self.trained_parts
 
     def features(self, images: Tensor) -> Tensor:
         """Pooled features ``[B, F]`` of images ``[B, C, H, W]``.

@@ -49,7 +49,7 @@ def print_plan(plan: Plan) -> None:
     print(
         f"{what}: {_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
-        f" at most {plan.epochs} epochs each{role}"
+        f" at most {plan.epochs} epochs each{', on a frozen backbone' if plan.template.frozen else ''}{role}"
     )
     shown = (_fixed_setting(plan) if plan.trials == 0 else {}) | _of_unit(plan)
     print("    " + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))

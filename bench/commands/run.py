@@ -73,7 +73,7 @@ class RunCommand(SectionedCommand):
 
     sections: ClassVar = {
         "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
-        "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim"),
+        "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim", "frozen"),
         "Budget": ("seeds", "vary", "trials", "sampler", "tune_for", "select_by", "folds"),
         "Tests": ("scorers", "corruptions"),
         "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "gpus_per_worker", "stall"),
@@ -174,6 +174,14 @@ def run(
     dim: Annotated[
         int | None, typer.Option(min=2, max=65_536, help="Embedding size; the recipe's if not given.")
     ] = None,
+    frozen: Annotated[
+        bool,
+        typer.Option(
+            "--frozen",
+            help="Leave the backbone at its starting weights: every method trains its heads on cached features of"
+            " data.feature_views augmented views per image.",
+        ),
+    ] = False,
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     results: Results = DEFAULT_RESULTS,
@@ -256,6 +264,7 @@ def run(
         base=base,
         backbone=backbone,
         dim=dim,
+        frozen=frozen,
         scorers=tuple(scorers or ()),
         select_by=select_by,
         corruptions=tuple(corruptions or ()),

@@ -18,7 +18,7 @@ from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
 from ..site import Site
 from ..store.specs import TrainSpec
-from .inputs import generator
+from .draws import generator
 from .networks import CHUNK, build_model
 from .optim import Optimisation
 from .training import steps_per_epoch
@@ -36,7 +36,7 @@ class Estimate:
         embed: Seconds per embedded image.
         training: Seconds of one training, validation included.
         features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
-            each base.
+            each base or, if it stays at its starting weights, once.
         measuring: Seconds to measure the confidence of one trial's model on crops; 0 if the study does not tune for it.
         test: Seconds of one test.
         decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
@@ -56,9 +56,9 @@ class Estimate:
         """Seconds that one process needs for all trainings and tests of a plan, without decoding of images.
 
         Features of a frozen backbone are computed for the base (first-stage model) of every seed and for the one that
-        all trials share.
+        all trials share; those of a backbone at its starting weights once.
         """
-        bases = plan.seeds + (plan.trials > 0)
+        bases = 1 if plan.template.frozen else plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
         return plan.models * (each + plan.trials * self.measuring)
 

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.distributions import Distribution
 
 from ..datasets.dataset import TrainVal
-from ..datasets.image_set import ImageSet
 from ..methods._model import Embedding, EmbeddingModel
-from ..seeds import content_id, seed_for
-from ..store.files import sha256, write_atomic
-from ..store.folder import FEATURES, is_whole_cache
-from ..store.specs import TrainSpec
-from .networks import backbone_features, embed
-from .running import Running, in_chunks
-
-
-def generator(*axes: str | int) -> torch.Generator:
-    """Random generator on the CPU, seeded by the given names and numbers alone, such as data set and seed."""
-    return torch.Generator().manual_seed(seed_for(*axes))
+from .features import Features
+from .networks import embed
+from .running import Running
 
 
 class Inputs(Protocol):
@@ -113,48 +102,25 @@ class AugmentedImages:
 
 
 class CachedFeatures:
-    """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once per base.
-
-    A base is the trained model that a two-stage method starts from.
+    """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once.
 
     Args:
-        data: Training and validation images.
-        augmentation: Settings of the random crops and other augmentations, of the type that the data set declares.
-        spec: Specification of the training.
+        features: The features, on the device of the model.
         device: Where the model is.
-        model: Network with its trained base.
-        folder: Folder of the base, where the features are kept.
         running: Progress of the training, for the watchdog and its record; a new one if None.
+        any_classes: Whether the loss is defined for classes that are not trained on, as it is if the base of a
+            two-stage method is frozen.
     """
 
     ahead = False
     through_backbone = False
 
     def __init__(
-        self,
-        data: TrainVal,
-        augmentation: object,
-        spec: TrainSpec,
-        device: str,
-        model: EmbeddingModel,
-        folder: Path,
-        running: Running | None = None,
+        self, features: Features, device: str, running: Running | None = None, any_classes: bool = True
     ) -> None:
+        self.features, self.device = features, device
         self.running = running or Running()
-        assert spec.base is not None
-        views = spec.batches.feature_views
-        held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
-        of = [spec.base.unit, *held, data.train.manifest_sha256()]
-        stem = f"{FEATURES}{content_id(of)}-"
-        # The name has the digest of the content, so that a damaged file is noticed and replaced.
-        whole = (path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path))
-        path = next(whole, None)
-        if path is None:
-            features = save(_features(data, augmentation, spec, device, model, self.running))
-            path = folder / f"{stem}{sha256(features)}.safetensors"
-            write_atomic(path, features)
-        self.device = device
-        self.features = {name: value.to(device) for name, value in load_file(path).items()}
+        self._any_classes = any_classes
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``.
@@ -163,10 +129,8 @@ class CachedFeatures:
             rows: Indices of training images, ``[B]``.
             gen: Generator that chooses the views.
         """
-        views = self.features["train"].shape[0]
-        view = torch.randint(views, (len(rows),), generator=gen)
-        chosen: Tensor = self.features["train"][view, rows]
-        return chosen
+        view = torch.randint(len(self.features.train), (len(rows),), generator=gen)
+        return self.features.of_training(view, rows)
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
         """Embed backbone features ``[B, F]``: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
@@ -174,7 +138,7 @@ class CachedFeatures:
 
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-        features = self.features["evaluation"]
+        features = self.features.evaluation
         load = features.__getitem__
         return embed(model, load, len(features), self.device, features=True, running=self.running, step="validation")[0]
 
@@ -182,12 +146,16 @@ class CachedFeatures:
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Mean loss of the stage on the validation images, over the same augmented views in every epoch and trial.
 
+        It is None if the loss is defined for training classes only.
+
         Args:
             model: The network.
             labels: Classes of the validation images, ``[N]``.
         """
+        if not self._any_classes:
+            return None
         model.eval()
-        views = self.features["val"]
+        views = self.features.val
         losses = [loss_of_any_classes(model, model.embed_features(view).distribution, labels) for view in views]
         return float(torch.stack(losses).double().mean())
 
@@ -204,48 +172,6 @@ def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, label
     """
     loss: Tensor = getattr(model.objective, "validation_loss", model.objective)(distribution, labels)
     return loss
-
-
-def _features(
-    data: TrainVal, augmentation: object, spec: TrainSpec, device: str, model: EmbeddingModel, running: Running
-) -> dict[str, Tensor]:
-    """Features of augmented views ``[V, N, F]``, and of the validation images for evaluation ``[N, F]``."""
-    features = {}
-    for split, images in (("train", data.train), ("val", data.val)):
-        stack = []
-        for view in range(spec.batches.feature_views):
-            gen = generator("features", spec.dataset, split, view)
-            stack.append(_augmented_features(model, images, augmentation, gen, device, running))
-        features[split] = torch.stack(stack)
-    model.eval()
-    features["evaluation"] = backbone_features(
-        model.backbone, data.val.evaluation, len(data.val), device, running=running
-    )
-    return features
-
-
-@torch.no_grad()
-def _augmented_features(
-    model: EmbeddingModel,
-    images: ImageSet,
-    augmentation: object,
-    gen: torch.Generator,
-    device: str,
-    running: Running,
-) -> Tensor:
-    model.eval()
-    parts: list[Tensor] = []
-    for rows in torch.arange(len(images)).split(256):
-        # The draws of an augmentation depend on how many images are drawn for.
-        batch: Tensor = images.training(rows, augmentation, gen)  # type: ignore[arg-type]
-
-        def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
-            some = batch if len(part) == len(batch) else batch[part]
-            features: Tensor = model.backbone(some.to(device, memory_format=torch.channels_last)).float().cpu()
-            return features
-
-        parts += in_chunks(len(rows), 256, work, running, "features")
-    return torch.cat(parts)
 
 
 def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -72,6 +72,21 @@ class TrainJob(_Message):
         return (self.site.store.unit_dir(*self.unit) / RECORD,)
 
 
+class FeaturesJob(_Message):
+    """Job for a worker process: make the cached features of one augmented view, unless they are there.
+
+    Attributes:
+        spec: Specification of a training on features of a backbone that stays at its starting weights.
+        view: Number of the view, from 0.
+        site: Paths and device.
+    """
+
+    job: Literal["features"] = "features"
+    spec: TrainSpec
+    view: int
+    site: Site
+
+
 class TestJob(_Message):
     """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results.
 
@@ -120,7 +135,7 @@ class CheckJob(_Message):
     site: Site
 
 
-Job = ProposeJob | TrainJob | TestJob | CheckJob
+Job = ProposeJob | TrainJob | FeaturesJob | TestJob | CheckJob
 
 
 def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:

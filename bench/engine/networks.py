@@ -50,7 +50,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     if spec.base is not None:
         base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)
         base_objective = base.objective(num_classes, spec.dim)
-    model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded)
+    model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen))
     model.to(site.device)
     return model.to(memory_format=torch.channels_last)
 

@@ -28,7 +28,7 @@ from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, Trial
 from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec, TuneFor
 from .choice import choose, objectives
 from .failures import JobFailed, SettingFailed
-from .jobs import LOG, Done, Job, ProposeJob, TestJob, TrainJob
+from .jobs import LOG, Done, FeaturesJob, Job, ProposeJob, TestJob, TrainJob
 from .needs import visible
 from .tuning import Told
 
@@ -502,6 +502,9 @@ class Scheduler:
             return TrainJob(spec=spec, site=self.site)
 
         self._done_here.add(unit)
+        if spec.frozen and missing() is not None:
+            key = ("features", spec.features, spec.batches.feature_views)
+            await self._tasks.once(key, lambda: self._make_features(plan, spec))
         trained_here = await self._run((cell, "train", unit), missing, 1, on_epoch)
         record = self._trained_record(cell, unit, weights)
         if record is None:
@@ -517,6 +520,14 @@ class Scheduler:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
         return _Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
+
+    async def _make_features(self, plan: Plan, spec: TrainSpec) -> None:
+        """Have the features of a backbone at its starting weights made, which many trainings are about to read."""
+        await asyncio.to_thread(self.store.check_features)
+        # The first one also sets the scale of all.
+        for views in ((0,), range(1, spec.batches.feature_views)):
+            jobs = [FeaturesJob(spec=spec, view=view, site=self.site) for view in views]
+            await asyncio.gather(*(self.workers.run(job, priority=(1, self._order[plan.cell])) for job in jobs))
 
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
-from ..datasets.dataset import TrainVal
+from ..datasets.dataset import Dataset, TrainVal
 from ..errors import UnitFailed, first_line
 from ..methods._model import Embedding, NonFiniteEmbeddings
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
@@ -30,8 +31,10 @@ from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_a
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
+from .draws import generator
 from .environment import environment
-from .inputs import AugmentedImages, CachedFeatures, Inputs, generator, in_turn, loss_of_any_classes
+from .features import FrozenBackbone, of_base, set_scale
+from .inputs import AugmentedImages, CachedFeatures, Inputs, in_turn, loss_of_any_classes
 from .micro_batches import MicroBatches
 from .networks import build_model, check_finite, load_base
 from .optim import Optimisation
@@ -134,23 +137,35 @@ class Trainer:
         self.channels = dataset.input_channels
         self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
-        self.inputs = self._inputs(dataset.augmentation_type(**spec.augmentation))
+        self.inputs = self._inputs(dataset)
         self.model.precision = getattr(torch, spec.optim.precision)
         if spec.optim.compile:
             self.model.backbone.compile()
         self.progress = Progress()
 
-    def _inputs(self, augmentation: object) -> Inputs:
+    def _inputs(self, dataset: Dataset) -> Inputs:
         """Inputs of the stage; the trained base, if there is one, is loaded first."""
-        spec = self.spec
-        if spec.base is None:
-            return AugmentedImages(self.data, augmentation, self.site.device, self.running)
-        base = Cell(spec.protocol, spec.dataset, spec.base.method)
-        load_base(self.model, self.site.store.whole_weights(base, spec.base.unit))
-        if not self.model.backbone_frozen:
-            return AugmentedImages(self.data, augmentation, self.site.device, self.running)
-        folder = self.site.store.unit_dir(base, "train", spec.base.unit)
-        return CachedFeatures(self.data, augmentation, spec, self.site.device, self.model, folder, self.running)
+        spec, device, running = self.spec, self.site.device, self.running
+        folder = self._load_base()
+        if spec.frozen:
+            features, scale = FrozenBackbone(spec, self.site, dataset, self.data, running).load()
+            set_scale(self.model.backbone, scale)
+            # The loss of a method that would train the backbone need not be defined for other classes.
+            return CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
+        augmentation = dataset.augmentation_type(**spec.augmentation)
+        if folder is None or not self.model.backbone_frozen:
+            return AugmentedImages(self.data, augmentation, device, running)
+        features = of_base(spec, self.data, augmentation, self.model.backbone, folder, device, running)
+        return CachedFeatures(features, device, running)
+
+    def _load_base(self) -> Path | None:
+        """Load the trained base of a two-stage method, and return its folder; None for other methods."""
+        if self.spec.base is None:
+            return None
+        unit = self.spec.base.unit
+        base = Cell(self.spec.protocol, self.spec.dataset, self.spec.base.method)
+        load_base(self.model, self.site.store.whole_weights(base, unit))
+        return self.site.store.unit_dir(base, "train", unit)
 
     @cached_property
     def optimisation(self) -> Optimisation:
@@ -174,7 +189,7 @@ class Trainer:
             return
         spec, labels = self.spec, self.data.train.labels
         calibrate = getattr(self.model.backbone, "calibrate", None)
-        if spec.batches.calibrate and calibrate is not None and spec.base is None:
+        if spec.batches.calibrate and calibrate is not None and spec.base is None and not spec.frozen:
             gen = generator("calibrate", spec.dataset, spec.draw_of("initialisation"))
             calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
         if self.model.method.warm_start:

@@ -25,7 +25,21 @@ from ..resources import pick_device
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT
 from ..store.specs import Point
-from .jobs import JOBS, LOG, Alive, CheckJob, Done, EpochDone, Event, Failed, Job, ProposeJob, TestJob, TrainJob
+from .jobs import (
+    JOBS,
+    LOG,
+    Alive,
+    CheckJob,
+    Done,
+    EpochDone,
+    Event,
+    Failed,
+    FeaturesJob,
+    Job,
+    ProposeJob,
+    TestJob,
+    TrainJob,
+)
 from .needs import check, visible
 
 
@@ -66,6 +80,13 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     running = Meter.of(_at_most_ten_a_second(lambda step: emit(Alive(step=step))), resumed)
     if isinstance(job, CheckJob):
         check(job.needs, site, running.alive)
+        return Done()
+    if isinstance(job, FeaturesJob):
+        from .features import FrozenBackbone
+
+        dataset = site.dataset(job.spec.dataset, job.spec.view)
+        data = dataset.train_val(job.spec.fold, job.spec.folds)
+        FrozenBackbone(job.spec, site, dataset, data, running).make_view(job.view)
         return Done()
     visible(job.inputs, site.hidden_for)
     if isinstance(job, TrainJob):

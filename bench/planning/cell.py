@@ -77,7 +77,7 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     usual = Setting(params=usual_params(recipe, preset, method, fidelity))
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
     params = checked_params(method, merge(usual, pinned.layer).params)
-    frozen = "backbone" not in method(method.Params(**params), fidelity).trained_parts
+    frozen = experiment.frozen or "backbone" not in method(method.Params(**params), fidelity).trained_parts
     stage = recipe.frozen if frozen else recipe.end_to_end
     asked = {"backbone": experiment.backbone, "dim": experiment.dim}
     layers = [
@@ -98,7 +98,7 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
     space = {}
     if experiment.hparams == "tuned":
         base = site.methods.method(request.base.cell.method)() if request.base else None
-        space = search_ranges(preset, recipe, built, stage, pinned.layer, setting, base)
+        space = search_ranges(preset, recipe, built, stage, pinned.layer, setting, base, experiment.frozen)
     checked = check_setting(experiment, request, setting, built, site)
     cell = CellSetting(
         request=request,

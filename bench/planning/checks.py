@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ..errors import MissingWeights, UnknownName, UserError, first_line
+from ..methods.backbones.registry import FILE
 from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
@@ -80,11 +81,17 @@ def check_setting(experiment: Experiment, request: Request, setting: Setting, me
     if view:
         source = _blamed(f"--backbone {backbone}", backbone, request.recipe.backbone, dataset)
         _try_backbone(backbone, view["image_size"], source)
+    weights = weights_hash(backbone, site.weights)
+    if experiment.frozen and weights is None:
+        raise UserError(
+            f"--frozen: backbone {backbone} of data set {dataset!r} would stay at random weights;"
+            f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
+        )
     return Checked(
         partial=data.partial if view else "",
         files=files,
         soft_labels=data.soft_labels_sha256,
-        weights=weights_hash(backbone, site.weights),
+        weights=weights,
         scorers=_fitting_scorers(experiment.scorers, method, dim),
         batches=batches,
         adapted=said_of_batches(dataset, setting.batches, batches, sizes),

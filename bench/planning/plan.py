@@ -345,8 +345,15 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         files=cell.checked.files,
         base=None,
         crop_confidence=None if cell.tune_for == "retrieval" else _crop_confidence(experiment),
+        frozen=_features_code(experiment, cell, site) if experiment.frozen else "",
     )
     return spec.replaced(code=training_code(spec, site))
+
+
+def _features_code(experiment: Experiment, cell: CellSetting, site: Site) -> str:
+    """Id of the code that makes the cached features of a backbone that stays at its starting weights."""
+    dataset = site.datasets.get(cell.request.cell.dataset).code
+    return code_id("bench.engine.features", dataset, backbone_module(cell.setting.network["backbone"]))
 
 
 def _crop_confidence(experiment: Experiment) -> CropConfidence:
@@ -408,6 +415,8 @@ def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> s
     """Text that distinguishes this run from others of the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()
+    if experiment.frozen:
+        parts.append("frozen backbone")
     if cell.select_by:
         parts.append(f"select_by={cell.select_by}")
     # A method with one form has it under every fidelity; its network may differ.

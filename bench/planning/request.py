@@ -52,6 +52,7 @@ class RunRequest(BaseModel):
         base: Method whose trained model two-stage methods start from.
         backbone: Name of the backbone.
         dim: Embedding size.
+        frozen: Whether the backbone stays at its starting weights, so that every method trains on its cached features.
         scorers: Scorers to test with in addition to a method's own and the cosine.
         select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
         corruptions: Corruptions of the test images, with their severities.
@@ -76,6 +77,7 @@ class RunRequest(BaseModel):
     base: str | None = None
     backbone: str | None = None
     dim: int | None = Field(None, ge=2, le=MOST_DIMENSIONS)
+    frozen: bool = False
     scorers: tuple[str, ...] = ()
     select_by: str | None = None
     corruptions: tuple[str, ...] = ()
@@ -143,6 +145,7 @@ class Experiment:
         file: Settings from a file.
         backbone: Backbone; None for that of the recipe (default training settings of a data set).
         dim: Embedding size; None for the recipe's.
+        frozen: Whether the backbone stays at its starting weights.
         scorers: Scorers to test with in addition to a method's own and the cosine.
         select_by: Scorer of the validation MAP@R that selects epochs and trials; None for each method's own.
         pins: Settings pinned (fixed) by the user.
@@ -166,6 +169,7 @@ class Experiment:
     file: SettingsFile | None
     backbone: str | None
     dim: int | None
+    frozen: bool
     scorers: tuple[str, ...]
     select_by: str | None
     pins: tuple[Pin, ...]
@@ -197,6 +201,10 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         raise UserError(
             f"--select-by {request.select_by}: protocol {request.protocol!r} keeps the last epoch and selects nothing"
         )
+    if request.frozen and request.hparams == "published":
+        raise UserError(
+            "--frozen: published settings are those of trained backbones; use --hparams tuned, default or a file"
+        )
     preset = _with_folds(usual, request)
     methods = expand(request.methods, site.methods.names)
     datasets = expand(request.datasets, site.datasets.names)
@@ -224,6 +232,7 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         file=file,
         backbone=request.backbone,
         dim=request.dim,
+        frozen=request.frozen,
         scorers=expand(request.scorers, list(SCORERS)) if request.scorers else (),
         select_by=request.select_by,
         pins=pins,

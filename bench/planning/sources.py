@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 OPTIM_KEYS = tuple(item.name for item in fields(Optim))
 
+FROZEN_OBJECTIVE_RATE = Range(1e-3, 1e-1, log=True)
+"""Range of the learning rate of class weights and proxies if ``--frozen`` freezes the backbone: the frozen stage of a
+recipe is made for heads of two-stage methods, which need none."""
+
 
 def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
     """Parameters that replace a method's own defaults on a data set under a preset, by name.
@@ -94,6 +98,7 @@ def search_ranges(
     pinned: Setting,
     setting: Setting,
     base: Method | None,
+    frozen: bool = False,
 ) -> dict[str, Range]:
     """Search ranges of a tuning study, by name such as ``method.margin`` or ``optim.lr``.
 
@@ -108,6 +113,7 @@ def search_ranges(
         pinned: Values fixed by the user.
         setting: The whole setting.
         base: First-stage method of a two-stage method.
+        frozen: Whether the backbone stays at its starting weights, whatever the method trains.
     """
     space = {}
     for key, field in method.Params.model_fields.items():
@@ -125,8 +131,9 @@ def search_ranges(
     trained = {"lr", "weight_decay"}
     if setting.optim["schedule"] in ("step", "multistep"):
         trained.add("gamma")
-    if end_to_end and uses_objective_rate(method, base):
+    if (end_to_end or frozen) and uses_objective_rate(method, base):
         trained.add("lr_objective")
+        ranges = {"lr_objective": FROZEN_OBJECTIVE_RATE, **ranges} if frozen else ranges
     return space | {f"optim.{key}": r for key, r in ranges.items() if key in trained and key not in pinned.optim}
 
 

@@ -30,6 +30,7 @@ def damages(root: Path) -> list[Damage]:
             found.append(Damage(root / MARKER, "it is missing"))
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
+    store.check_features()
     cells = set()
     kinds: tuple[Kind, ...] = ("train", "test", "study", "rescore")
     for folder in sorted(folder for kind in kinds for folder in store.units(kind)):

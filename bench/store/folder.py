@@ -5,6 +5,7 @@
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
     <root>/<protocol>/<dataset>/<method>/<label>.records.xz     records of many units (:mod:`bench.store.pack`)
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
+    <root>/.features/<id>/                                      features of backbones at their starting weights
     <root>/.damaged/                                            what was set aside
 
 Everything else (tables, figures) is a function of the records and can be deleted.
@@ -42,6 +43,9 @@ WEIGHTS = "weights.safetensors"
 CHECKPOINT = "checkpoint.pt"
 FEATURES = "features-"
 """Start of the names of cached features; the name goes on with a key and the SHA-256 of the file."""
+
+FROZEN_FEATURES = ".features"
+"""Subfolder with the features of backbones that stay at their starting weights, in a folder per id."""
 
 SET_ASIDE = ".damaged"
 MADE_OF_RECORDS = {"metrics.csv", "report"}
@@ -441,6 +445,20 @@ class Store:
         except (DamagedFile, IsADirectoryError):
             self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
         for path in sorted(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors")):  # earlier ones have no digest
+            if not is_whole_cache(path):
+                self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
+
+    def features(self, content: str) -> Path:
+        """Folder of the cached features of a backbone at its starting weights.
+
+        Args:
+            content: Id of what they depend on.
+        """
+        return self.root / FROZEN_FEATURES / part_of_path(content)
+
+    def check_features(self) -> None:
+        """Check all cached features of backbones at their starting weights; damaged files go to ``on_damage``."""
+        for path in sorted(self.root.glob(f"{FROZEN_FEATURES}/*/[!.]*-*.safetensors")):
             if not is_whole_cache(path):
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 

@@ -186,6 +186,8 @@ class TrainSpec(_Spec):
             it; else None. None counts for nothing in the id.
         draws: Names that seed single sources of randomness in place of ``replicate``, in runs that measure the variance
             by source. Empty for all others, and then it counts for nothing in the id.
+        frozen: Id (hash) of the code that makes the cached features, if the backbone stays at its starting weights
+            whatever the method; else empty, which counts for nothing in the id.
     """
 
     code: str
@@ -211,6 +213,17 @@ class TrainSpec(_Spec):
     base: BaseReference | None
     crop_confidence: CropConfidence | None = Field(None, exclude_if=lambda value: value is None)
     draws: dict[Axis, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    frozen: str = Field("", exclude_if=lambda value: not value)
+
+    @property
+    def features(self) -> str:
+        """Id of what the features of a backbone that stays at its starting weights depend on, the same for all methods.
+
+        The content of the images is not part of it.
+        """
+        of_backbone = (self.backbone, self.weights, self.batches.pooling, self.batches.calibrate)
+        of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
+        return content_id([self.frozen, *of_backbone, *of_images])
 
     @property
     def cell(self) -> Cell:
