@@ -18,6 +18,8 @@ from bench.store.check import damages
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
@@ -29,7 +31,7 @@ def weights(tmp_path_factory):
 
 
 def _plans(site, *methods, frozen=True, **changes):
-    asked = {"hparams": "default", "seeds": 1, "pins": ("optim.epochs=1",), **changes}
+    asked = {"hparams": "default", "seeds": 1, "pins": SHORT, **changes}
     return build_plans(RunRequest(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
 
 
@@ -59,8 +61,8 @@ def _caches(site):
 def test_heads_of_every_kind_train_on_the_same_features_and_the_backbone_keeps_its_weights(site, weights):
     base, head = _trained(site, "cosface", "pfe")
     files = _caches(site)
-    assert [name.split("-")[0] for name in files] == ["evaluation", "view0", "view1", "view2", "view3"]
-    (other,) = _trained(site, "hib")
+    assert [name.split("-")[0] for name in files] == ["evaluation", "view0", "view1"]
+    (other,) = _trained(site, "norm_softmax")
     assert _caches(site) == files
     start = load_file(weights)
     for record in (base, head, other):
@@ -80,7 +82,7 @@ def test_features_are_those_of_the_backbone_and_a_damaged_file_is_made_again(sit
     torch.testing.assert_close(evaluation[:8], features, rtol=0, atol=1e-5)
     assert not torch.equal(trainer.inputs.features.train[0], trainer.inputs.features.train[1])
     files = _caches(site)
-    damaged = next(site.store.root.glob(".features/*/view2-*"))
+    damaged = next(site.store.root.glob(".features/*/view1-*"))
     damaged.write_bytes(damaged.read_bytes()[:-4] + b"\0\0\1\0")
     site.store.mark("reality_check", 1)
     assert [damage.path for damage in damages(site.store.root)] == [damaged]
@@ -102,11 +104,10 @@ def test_a_worker_makes_the_features_of_one_view_once(site):
 def test_other_weights_or_augmentation_have_features_of_their_own(site, tmp_path):
     save_file(build_backbone("convnet", 1).state_dict(), tmp_path / "other.safetensors")
     other = site.model_copy(update={"weights": str(tmp_path / "other.safetensors")})
-    pinned = ("optim.epochs=1", "augment.rotation=9")
     ids = {_plans(site, "cosface")[0].template.features, _plans(site, "pfe")[1].template.features}
     assert len(ids) == 1
     ids |= {_plans(other, "cosface")[0].template.features}
-    ids |= {_plans(site, "cosface", pins=pinned)[0].template.features}
+    ids |= {_plans(site, "cosface", pins=(*SHORT, "augment.rotation=9"))[0].template.features}
     assert len(ids) == 3
 
 

@@ -99,7 +99,7 @@ def test_a_head_does_not_take_cached_features_of_another_pooling(tmp_path):
     run_training(spec, site, lambda epoch: None)
     head = plan.train_specs({}, 0, {0: spec})[0]
     other = head.replaced(batches={**head.batches.model_dump(), "pooling": "avg"})
-    features = [Trainer(each, site).inputs.features["train"] for each in (head, other, head)]
+    features = [Trainer(each, site).inputs.features.train for each in (head, other, head)]
     assert not torch.equal(features[0], features[1])
     assert torch.equal(features[0], features[2])
 
