@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -94,7 +94,10 @@ def _interval(contender: Contender, group: SeedGroup, metric: str, models: Seque
     classes = models[0].labels[models[0].queries].numpy()[counted]
     if len(np.unique(classes)) < 2:
         return QueryInterval(contender, metric, None, "one class")
-    return QueryInterval(contender, metric, nested_bootstrap(table[:, counted], classes), "")
+    found = nested_bootstrap(table[:, counted], classes)
+    # The widened interval knows no bounds, but both metrics are shares.
+    within = replace(found, ci_low=max(found.ci_low, 0.0), ci_high=min(found.ci_high, 1.0))
+    return QueryInterval(contender, metric, within, "")
 
 
 def interval_frame(found: Sequence[QueryInterval]) -> pd.DataFrame:
