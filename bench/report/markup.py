@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .budgets import unequal_text
 from .comparison import HEAD, Comparison, ComparisonRow
@@ -28,19 +28,20 @@ CAPTION = (
 """Caption of the comparison in LaTeX, after the name of the data set."""
 
 
-def to_markdown(rows: Comparison) -> str:
+def to_markdown(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> str:
     """Render the comparison of methods as Markdown, one table per data set.
 
     The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
 
     Args:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
+        untested: Methods without a finished test, by data set, which a footnote names.
     """
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
-    return markdown_page("Comparison", introduction, _comparison_tables(rows))
+    return markdown_page("Comparison", introduction, _comparison_tables(rows, untested or {}))
 
 
-def to_latex(rows: Comparison) -> str:
+def to_latex(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> str:
     """Render the comparison of methods as LaTeX tables (booktabs), one per data set.
 
     The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined. What
@@ -48,11 +49,14 @@ def to_latex(rows: Comparison) -> str:
 
     Args:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
+        untested: Methods without a finished test, by data set, which a footnote names.
     """
-    return latex_page([table.without_shared(("method", "rank", "ties")) for table in _comparison_tables(rows)])
+    return latex_page(
+        [table.without_shared(("method", "rank", "ties")) for table in _comparison_tables(rows, untested or {})]
+    )
 
 
-def _comparison_tables(rows: Comparison) -> list[TextTable]:
+def _comparison_tables(rows: Comparison, untested: Mapping[str, Sequence[str]]) -> list[TextTable]:
     columns = (*HEAD, *(column.title for column in COMPARED))
     return [
         TextTable(
@@ -60,10 +64,11 @@ def _comparison_tables(rows: Comparison) -> list[TextTable]:
             columns=columns,
             rows=tuple((*_labels(row), *_values(row)) for row in group),
             labels=len(HEAD),
-            notes=_notes(group),
+            notes=(*_notes(group), *([f"No finished test: {', '.join(lost)}."] if lost else [])),
             caption=CAPTION,
         )
         for dataset, group in rows.items()
+        for lost in [untested.get(dataset, ())]
     ]
 
 

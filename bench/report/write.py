@@ -7,6 +7,7 @@ from pathlib import Path
 from ..site import Site
 from ..store.files import write_atomic
 from ..store.folder import Store
+from ..store.specs import Cell
 from .breakdowns import confidences, corruptions, scorers
 from .comparison import comparison, comparison_frame
 from .cost import cost_frame, costs, costs_latex, costs_markdown
@@ -54,7 +55,8 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         "verdicts.csv": verdict_frame(answers),
         "provenance.csv": provenance_frame(store, results),
     }
-    texts = {"comparison.md": to_markdown(rows), "comparison.tex": to_latex(rows)}
+    untested = _untested(store, results)
+    texts = {"comparison.md": to_markdown(rows, untested), "comparison.tex": to_latex(rows, untested)}
     texts |= {"cost.md": costs_markdown(spent), "cost.tex": costs_latex(spent)}
     if answers:
         texts |= {"verdicts.md": verdicts_markdown(answers), "verdicts.tex": verdicts_latex(answers)}
@@ -70,3 +72,15 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         write_atomic(out / name, text.encode())
         written.append(out / name)
     return written + write_automatic(Source(Site(results=str(store.root)), results), out)
+
+
+def _untested(store: Store, results: Results) -> dict[str, list[str]]:
+    """Methods that were begun and have no finished test, by data set."""
+    tested = {record.cell for record in (*results.tests, *results.frozen)}
+    tested |= {record.trained_cell for record in results.tests}
+    found: dict[str, list[str]] = {}
+    for path in sorted(store.root.glob("[!.]*/*/*")):
+        cell = Cell(*path.relative_to(store.root).parts)
+        if cell not in tested and any(path.glob("t*-*")):
+            found.setdefault(cell.dataset, []).append(cell.method)
+    return found

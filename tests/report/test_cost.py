@@ -8,8 +8,10 @@ import time
 import pytest
 from bench.engine import meter
 from bench.engine.meter import EMBEDDING, Meter
+from bench.report import write
 from bench.report.cost import cost_frame, costs, costs_latex, costs_markdown
 from bench.report.frame import collect
+from bench.report.write import write_report
 from bench.store.folder import Store
 from bench.store.records import Cost
 from bench.store.specs import TUNING
@@ -109,3 +111,15 @@ def test_a_resumed_training_has_no_processor_time_and_unknown_memory_is_a_gap(mo
     monkeypatch.setattr(meter, "_forget_peaks", lambda: False)
     cost = Meter.of(lambda step: None, resumed=True).cost()
     assert (cost.cpu_seconds, cost.peak_memory_mib, cost.ms_per_image, cost.resumed) == (None, None, None, True)
+
+
+def test_a_method_whose_trainings_all_failed_is_named_below_the_comparison(tmp_path, monkeypatch):
+    asked = {"methods": ("cosface", "arcface"), "hparams": "default", "seeds": 2}
+    _drive(tmp_path, [Fake(fails=("arcface",))], monkeypatch, **asked)
+    store = Store(tmp_path)
+    for folder in tmp_path.glob("*/*/arcface"):
+        (folder / "train-0123456789abcdef").mkdir()
+    monkeypatch.setattr(write, "write_automatic", lambda source, out: [])
+    write_report(store, collect(store), tmp_path / "report")
+    for name in ("comparison.md", "comparison.tex"):
+        assert "No finished test: arcface." in (tmp_path / "report" / name).read_text()

@@ -458,7 +458,8 @@ def test_every_figure_has_numbers_and_labelled_axes(name, source):
             assert re.fullmatch(r"[A-Za-z0-9_.-]+", drawing.stem)
             labelled = [axis for axis in drawing.figure.axes if axis.get_visible() and axis.axison]
             assert labelled
-            across = any(axis.get_xlabel() for axis in labelled)
+            legends = [legend.get_title().get_text() for legend in drawing.figure.legends]
+            across = any(axis.get_xlabel() for axis in labelled) or any(legends)
             up = any(axis.get_ylabel() for axis in labelled) or drawing.figure.get_supylabel()
             assert across
             assert up

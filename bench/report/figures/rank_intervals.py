@@ -85,6 +85,7 @@ def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Fi
         arrow = "higher is better" if column.sign > 0 else "lower is better"
         axis.set(title=f"{column.title} ({arrow})", xlabel="rank")
     axes[0].set_yticks(range(len(order)), [labels[index] for index in order], fontsize=8)
+    axes[0].set_ylabel("method")
     axes[0].set_ylim(len(order) - 0.4, -0.6)
     title = f"{dataset}: ranks with simultaneous 95 % intervals over seeds; letters: tie groups"
     rows = table[table["metric"] == columns[0].metric]
