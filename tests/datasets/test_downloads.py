@@ -281,7 +281,7 @@ def test_a_copy_on_a_mirror_may_be_a_part_and_says_so(mirror, sop_zip, tmp_path,
     said = capsys.readouterr().out
     assert "not the owners' archive (md5:" in said
     assert "incomplete: 27 of 120053 images, 9 of 22634 classes" in said
-    assert f"--dataset sop --data-root {tmp_path / 'data'} --seeds 5" in said
+    assert f"--dataset sop --data-root {tmp_path / 'data'} --allow-partial --seeds 5" in said
     assert main(["run", "--method", "dul_cls", "--dataset", "sop", "--data-root", str(tmp_path / "data")]) == 2
     assert "or use --allow-partial" in capsys.readouterr().err
 

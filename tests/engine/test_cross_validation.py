@@ -129,7 +129,7 @@ def test_the_full_reality_check_on_photographs(tmp_path):
     assert (plan.validate_folds, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
     optim, view = plan.template.optim, plan.template.view
     assert (optim.optimizer, optim.lr, optim.schedule) == ("rmsprop", 1e-6, "constant")
-    assert (view["image_size"], view["resize"], plan.template.batches.images_per_class) == (227, 256, 4)
+    assert (view["image_size"], view["resize"], plan.template.batches.images_per_class) == (227, 256, 2)
     assert set(plan.space) >= {"method.margin", "optim.lr_objective"}
     assert "optim.lr" not in plan.space
     # Each specification holds another block out, and all read the same decoded images.

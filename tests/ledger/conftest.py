@@ -93,6 +93,9 @@ class Folder:
     def tests(self):
         yield from self.records
 
+    def rescorings(self):
+        return iter(())
+
 
 @pytest.fixture(scope="session")
 def site():

@@ -136,6 +136,12 @@ def test_in_short_it_names_the_method_and_both_confidences(page):
     assert "Not decided" in text
 
 
+def test_methods_at_other_budgets_are_named(page, tmp_path):
+    assert page.count("udgets differ") == 2  # in short, and in the words on the data set
+    assert "Budgets differ, so that ranks say less: alone (1 seed, not 3 seeds)." in page
+    assert "udgets differ" not in _page(tmp_path, LEADING, CLOSE)
+
+
 def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
     tally = words_of(facts).tallies["before_gallery"][0]
     advised = {facts.labels[contender]: each for contender, each in tally.by_method.items()}

@@ -222,7 +222,6 @@ def _with(array, place, value):
 
 BAD = {
     "no such file": (("bad.npz", lambda path, arrays: None), "no such file"),
-    "a folder": (("bad.npz", lambda path, arrays: path.mkdir()), "is a folder"),
     "empty": (("bad.npz", lambda path, arrays: path.touch()), "is empty"),
     "unknown suffix": (("bad.csv", lambda path, arrays: path.write_text("1,2")), "known: .npz, .safetensors, .parquet"),
     "no embeddings": (_npz(lambda a: {"embeddings": None}), "embeddings missing"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...protocols.confidence_kinds import OWN
 from ...protocols.statistics import Summary, paired_difference
+from ..budgets import unequal_text
 from ..comparison import ComparisonRow
 from ..contender import COMMON, Contender
 from ..pairing import pairs_needed
@@ -226,6 +227,12 @@ class Words:
     def leaders(self) -> list[ComparisonRow]:
         """The leading method of each group; without any ranks, the one with the highest mean."""
         return [answer.leader for answer in self.retrieval] or [self.facts.rows[0]]
+
+    @property
+    def unequal(self) -> str:
+        """Methods whose budgets differ from those of most others, and how; empty if all are equal."""
+        rows = self.facts.rows
+        return unequal_text([self.facts.labels[row.contender] for row in rows], [row.unequal for row in rows])
 
     @property
     def above(self) -> list[ComparisonRow]:
