@@ -15,6 +15,7 @@ import pytest
 from bench.cli import main
 from bench.protocols.statistics import paired_difference, seeds_needed
 from bench.report.comparison import comparison, comparison_frame
+from bench.report.cost import CostRow
 from bench.report.escape import csv_text
 from bench.report.frame import Results, collect
 from bench.report.page.curves import HEIGHT, WIDTH, charts_of
@@ -208,7 +209,7 @@ def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
 
 def test_values_are_those_of_the_comparison(facts):
     (rows,) = comparison(*_frame_and_roles(_results(*MADE))).values()
-    table = results_table(facts, "t")
+    table = results_table(facts, "t", {})
     assert [row.cells[0].text for row in table.rows] == [row.label for row in rows]
     assert [row.cells[5].text for row in table.rows] == [row.values[1].text(percent=True) for row in rows]
     assert table.csv == csv_uri(comparison_frame({"d": rows}))
@@ -218,8 +219,24 @@ def _frame_and_roles(results):
     return results.frame, results.roles
 
 
+def test_the_time_per_image_is_shown_if_it_was_measured(facts):
+    contender = facts.rows[0].contender
+    spent = CostRow(contender, 3, 0, 0, 3, 1.0, 2.0, 0.0, 9, None, 12.34, "")
+    first, second = results_table(facts, "t", {contender: spent}).rows[:2]
+    assert "12.3" in [cell.text for cell in first.cells]
+    assert "not recorded" in [cell.note for cell in second.cells]
+
+
+def test_every_test_says_who_ran_it_and_at_which_commit(tmp_path):
+    record = LEADING.record(0)
+    environment = record.environment.model_copy(update={"commit": "0123abcd+"})
+    records = [record.model_copy(update={"environment": environment}), LEADING.record(1)]
+    tree = Tree(page_html(Store(tmp_path), Results.of(tuple(records)), ()))
+    assert "0123abcd+" in tree.by_id("tests")
+
+
 def test_gaps_are_named_with_their_reasons(facts):
-    notes = " ".join(results_table(facts, "t").notes)
+    notes = " ".join(results_table(facts, "t", {}).notes)
     assert "No rank or ties: alone (one seed)." in notes
     assert "ms per image: all (not recorded)" in notes
     assert "point (no own confidence)" in notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,7 +17,10 @@ from ...errors import printable
 from ...protocols.metrics import find_metric, title_of
 from ...store.files import write_atomic
 from ...store.folder import Damage, Store
+from ..contender import Contender
+from ..cost import CostRow, costs
 from ..frame import Results
+from ..provenance import provenance_frame
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .facts import Anchors, DatasetFacts, dataset_facts
 from .failures import Failure, failures, failures_table
@@ -112,7 +115,11 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
     facts = [] if results.frame.empty else dataset_facts(results, anchors)
     sources = tested(store, results.tests)
     failed = failures(store, found)
-    parts = [_part(each, [one for one in sources if one.test.columns.dataset == each.name], anchors) for each in facts]
+    spent = {row.contender: row for row in costs(store, results.tests)}
+    origins = provenance_frame(store, results).set_index("unit")
+    parts = [
+        _part(each, [one for one in sources if one.test.columns.dataset == each.name], anchors, spent) for each in facts
+    ]
     style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
     return (
         _template()
@@ -124,7 +131,7 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
             protocols=about_protocols(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
-            records=records_table(facts, sources, anchors.of("tests"), anchors),
+            records=records_table(facts, sources, origins, anchors.of("tests"), anchors),
             failed=failed,
             kinds=_kinds(failed),
             failures=failures_table(failed, anchors.of("failures-table")),
@@ -153,7 +160,9 @@ _SECTIONS = (
 """Ids of the sections, which no part may have."""
 
 
-def _part(facts: DatasetFacts, sources: Sequence[Tested], anchors: Anchors) -> DatasetPart:
+def _part(
+    facts: DatasetFacts, sources: Sequence[Tested], anchors: Anchors, spent: Mapping[Contender, CostRow]
+) -> DatasetPart:
     words = words_of(facts)
     name = facts.name
     answers = [
@@ -162,7 +171,7 @@ def _part(facts: DatasetFacts, sources: Sequence[Tested], anchors: Anchors) -> D
     ]
     return DatasetPart(
         words,
-        results_table(facts, anchors.of("results", name)),
+        results_table(facts, anchors.of("results", name), spent),
         use_table(words, anchors.of("use", name)),
         verdict_table(facts, anchors.of("verdicts", name), answers),
         open_table(facts, words.open, anchors.of("open", name)),

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+import pandas as pd
+
 from ...protocols import PROTOCOLS, get_protocol
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
@@ -184,12 +186,15 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     return Table(anchor, "Manifests of the images", columns, rows)
 
 
-def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
+def records_table(
+    facts: Sequence[DatasetFacts], found: Sequence[Tested], origins: pd.DataFrame, anchor: str, anchors: Anchors
+) -> Table:
     """Table of the tests that count, one row each.
 
     Args:
         facts: The data sets.
         found: The tests.
+        origins: Who ran each test and where, by id (:func:`~bench.report.provenance.provenance_frame`).
         anchor: Id of the table.
         anchors: Ids of the page; those of the rows are added.
     """
@@ -210,6 +215,7 @@ def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor
             text_cell(", ".join(test.spec.train)),
             text_cell(test.spec.code),
             text_cell(", ".join(sorted({train.spec.code for train in each.trainings}))),
+            *(text_cell(str(origins.at[test.unit, name])) for name in ("commit", "by", "state")),
             text_cell(finished),
             number_cell(seconds if each.trainings else float("nan"), f"{seconds:.0f}"),
             text_cell("; ".join(filter(None, (train.note for train in each.trainings)))),
@@ -223,6 +229,9 @@ def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor
         Column("trainings", "ids of the trained models"),
         Column("code of the test", "hash of the code that ran"),
         Column("code of the trainings"),
+        Column("commit", "of git, with + if files had changed; empty in records of earlier versions"),
+        Column("by", "who ran it; empty for results of this folder"),
+        Column("state", "own; of packed results claimed, or verified by a second run of somebody else"),
         Column("finished", "UTC"),
         Column("training, s", "wall-clock seconds of the trainings", True),
         Column("remarks"),

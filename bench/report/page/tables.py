@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from ..comparison import ComparisonRow, Mark, comparison_frame
 from ..contender import Contender
+from ..cost import CostRow
 from ..escape import csv_text
 from ..seeds import COMPARED, ComparedColumn, SeedStatistics
 from ..verdicts import IMAGES, QUESTIONS, Verdict, verdict_frame
@@ -105,12 +106,13 @@ _AUGRC = (
 )
 
 
-def results_table(facts: DatasetFacts, anchor: str) -> Table:
+def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
     """Table of results of one data set, best mean MAP@R first.
 
     Args:
         facts: The data set.
         anchor: Id of the table.
+        costs: What the results of each method took.
     """
     shown = [column for column in COMPARED if column.metric in _SHOWN]
     columns = (
@@ -128,12 +130,14 @@ def results_table(facts: DatasetFacts, anchor: str) -> Table:
             for title, _ in _AUGRC
         ),
         Column("tuning trainings", "trainings spent on tuning, those of the base included", True),
-        Column("ms per image", "time to embed one image", True),
+        Column("ms per image", "time to read and embed a test image, mean over seeds", True),
         Column("seeds", "number of seeds", True),
         Column("network", "backbone and size of the embedding"),
         Column("settings", "source of the hyper-parameters, and settings that were fixed"),
     )
-    rows = tuple(Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown))) for row in facts.rows)
+    rows = tuple(
+        Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown, costs))) for row in facts.rows
+    )
     return Table(
         anchor,
         f"{facts.name}: results per method",
@@ -144,7 +148,9 @@ def results_table(facts: DatasetFacts, anchor: str) -> Table:
     )
 
 
-def _result_cells(facts: DatasetFacts, row: ComparisonRow, shown: Sequence[ComparedColumn]) -> Iterator[Cell]:
+def _result_cells(
+    facts: DatasetFacts, row: ComparisonRow, shown: Sequence[ComparedColumn], costs: Mapping[Contender, CostRow]
+) -> Iterator[Cell]:
     group, interval = facts.groups[row.contender], row.rank.interval
     label = facts.labels[row.contender]
     yield Cell(label, label, href=facts.anchors[row.contender])
@@ -160,7 +166,8 @@ def _result_cells(facts: DatasetFacts, row: ComparisonRow, shown: Sequence[Compa
     for _, column in _AUGRC:
         yield _mean_cell(SeedStatistics.of(group.column(column)), column.percent)
     yield number_cell(row.trainings, str(row.trainings))
-    yield Cell(GAP, mark="gap", note="not recorded")
+    speed = costs[row.contender].ms_per_image if row.contender in costs else None
+    yield number_cell(float("nan") if speed is None else speed, f"{speed or 0:.3g}", "" if speed else "not recorded")
     yield number_cell(row.seeds, str(row.seeds))
     yield text_cell(row.contender.network)
     yield text_cell("; ".join(filter(None, [row.contender.tuning, row.contender.pinned])))
