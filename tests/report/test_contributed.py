@@ -15,6 +15,7 @@ from bench.engine import rescoring
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
+from bench.protocols.declare import _DECLARED
 from bench.report import packing
 from bench.report.frame import collect
 from bench.report.packing import pack, verify
@@ -214,6 +215,12 @@ def test_the_first_seed_has_small_embeddings_and_each_record_its_origin(made):
         ["Jane Doe", "c0ffee", "claimed", seed] for seed in (0, 1)
     ]
     assert set(provenance_frame(site.store, collect(site.store))["state"]) == {"own"}
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch):
+    """A plug-in's tests end with the test that loads it; all others in this process would run them too."""
+    monkeypatch.setattr("bench.protocols.declare._DECLARED", dict(_DECLARED))
 
 
 @pytest.fixture
