@@ -36,6 +36,7 @@ def test_a_complete_plugin_of_the_docs_passes_its_check(cli, tmp_path, name):
     assert name.removesuffix(".py") in shown
 
 
+@pytest.mark.slow
 def test_the_plugins_of_the_docs_run_together(cli, tmp_path):
     for name, text in _blocks().items():
         (tmp_path / name).write_text(text)

@@ -42,6 +42,7 @@ def photo_cli(cli, monkeypatch, tmp_path):
     return cli
 
 
+@pytest.mark.slow
 def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(photo_cli, tmp_path):
     root = _photos(tmp_path / "photos", {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)})
     photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)

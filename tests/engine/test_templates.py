@@ -36,6 +36,7 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path, monkeypatch, capsys):
     assert "cannot be a name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_templates_pass_their_checks(cli, new):
     cli("test", "--method", "mine", "--plugin", new("method", "mine"))
     cli("test", "--dataset", "sets", "--plugin", new("dataset", "sets"))
