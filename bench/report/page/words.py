@@ -106,6 +106,7 @@ class Advice:
         own: Difference of the method's own confidence, at its best, to the free one, in points; empty if it has none.
         reason: Why there is no answer, or no own confidence.
         over: Name of the free confidence that an own one is better than; empty if there is none.
+        waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
     """
 
     use: str
@@ -114,6 +115,7 @@ class Advice:
     own: str = ""
     reason: str = ""
     over: str = ""
+    waiting: str = ""
 
 
 def advice(answers: Sequence[Verdict]) -> Advice:
@@ -138,8 +140,11 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     if worth:
         chosen = max(worth, key=lambda each: each.challenger_mean)
         return Advice(chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen)
-    state = "undecided" if any(each.verdict == "undecided" for each in judged) else "free"
-    return Advice(rivals.chosen, state, free, own)
+    undecided = [each for each in judged if each.verdict == "undecided"]
+    if not undecided:
+        return Advice(rivals.chosen, "free", free, own)
+    waiting = max(undecided, key=lambda each: each.challenger_mean).challenger
+    return Advice(rivals.chosen, "undecided", free, own, waiting=named(waiting))
 
 
 def named(confidence: str) -> str:
