@@ -130,7 +130,7 @@ def test_in_short_it_names_the_method_and_both_confidences(page):
     short = Tree(page[page.index('<div class="cards">') : page.index('<section class="dataset"')].rstrip())
     text = re.sub(r"\s+", " ", "".join(short.all("div")[0][1]))
     assert (
-        "leading (probabilistic); 1 other may be as good; best deterministic one: point, +10.0 [+10.0, +10.0] points"
+        "leading (probabilistic); 1 other may be the best, too; best deterministic one: point, +10.0 [+10.0, +10.0]"
         in text
     )
     assert "Confidence before a gallery clean images: its own confidence, AUROC 91.0 % (worth it)" in text
