@@ -541,7 +541,7 @@ def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_pat
 
 @pytest.mark.slow
 def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
-    """Downloaded from a mirror, then run, without another word on where anything is."""
+    """Downloaded from a mirror, then run on small images, without another word on where anything is."""
     bench = Path(sys.executable).with_name("bench")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("BENCH_", "XDG_", "HF_"))}
     environment = kept | {"HOME": str(tmp_path / "home")}
@@ -558,7 +558,7 @@ def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
         said = call("data", "download", "sop", "--mirror", f"{server.url}/Stanford_Online_Products.zip").stdout
     assert said.endswith("now: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
     asked = ("--trials", "2", "--allow-partial", "--weights", "none", "--set", "optim.epochs=1")
-    done = call(*SOP_RUN, *asked)
+    done = call(*SOP_RUN, *asked, "--set", "data.image_size=64", "--set", "data.resize=72")
     assert "batches of 3 classes x 3 images instead of 32 classes x 4 images" in done.stderr
     assert "7 trainings done" in done.stderr
     assert "MAP@R" in done.stdout

@@ -178,7 +178,9 @@ def test_the_comparison_has_every_row_in_every_format(hostile_rows):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
 def test_latex_compiles(hostile_rows, tmp_path):
     text = re.sub("[^\x00-\x7f±é]", "?", to_latex(hostile_rows))
-    document = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{text}\n\\end{{document}}\n"
+    document = (
+        f"\\documentclass{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}\n{text}\n\\end{{document}}\n"
+    )
     (tmp_path / "x.tex").write_text(document)
     command = ["pdflatex", "-halt-on-error", "-no-shell-escape", "x.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
