@@ -82,11 +82,19 @@ class EnsembleModel(nn.Module):
 
     def forward(self, images: Tensor) -> EnsembleEmbedding:
         """Embeddings of images ``[B, C, H, W]``."""
-        embeddings = tuple(member(images) for member in self.members)
+        return self._side_by_side([member(images) for member in self.members])
+
+    def embed_features(self, features: Tensor) -> EnsembleEmbedding:
+        """Embeddings of images from their pooled features ``[B, F]``, for members that have the same backbone."""
+        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
+        return self._side_by_side([member.embed_features(features) for member in members])
+
+    @staticmethod
+    def _side_by_side(embeddings: Sequence[Embedding]) -> EnsembleEmbedding:
         directions = [F.normalize(embedding.distribution.mean, dim=-1) for embedding in embeddings]
         side_by_side = torch.cat(directions, dim=-1) / len(directions) ** 0.5
         raw = torch.cat([embedding.raw for embedding in embeddings], dim=-1)
-        return EnsembleEmbedding(raw, PointMass(side_by_side), embeddings)
+        return EnsembleEmbedding(raw, PointMass(side_by_side), tuple(embeddings))
 
     def scorer_options(self) -> dict[str, float]:
         """Trained parameters of the scorer by name: none, since the cosine has none."""

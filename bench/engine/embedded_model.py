@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +24,7 @@ from ..store.specs import Cell
 from .corrupted_images import CorruptedImages
 from .networks import check_finite, embed, load_ensemble, load_model
 from .running import PatientScorer, Running
+from .tested_features import Images, TestedFeatures, splits_of
 
 
 @dataclass(frozen=True)
@@ -112,20 +113,15 @@ class EmbeddedModel:
         running: Running,
     ) -> EmbeddedModel:
         spec = trained.spec
-        dataset = site.dataset(spec.dataset, spec.view)
-        tests, validation = dataset.test(), dataset.train_val(spec.fold, spec.folds).val
-        loaders: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-            "test": (tests.evaluation, len(tests)),
-            "val": (validation.evaluation, len(validation)),
-        }
-        for kind, images in corrupted.items():
-            held_out = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
-            loaders[f"test_{kind}"] = (images.evaluation, len(images))
-            loaders[f"val_{kind}"] = (held_out.evaluation, len(held_out))
-        embedded = {
-            split: _embedded(split, model, load, count, site.device, running)
-            for split, (load, count) in loaders.items()
-        }
+        splits = splits_of(spec, site, corrupted)
+        validation = splits["val"]
+        assert isinstance(validation, ImageSet)
+        cache = TestedFeatures.of(model, spec, site, running)
+        embedded: dict[str, tuple[Distribution, dict[str, Tensor]]] = {}
+        for split, images in splits.items():
+            # Most trained bases have one head, which is tested once.
+            features = None if cache is None else cache.load(split, images, make=bool(spec.frozen))
+            embedded[split] = _embedded(split, model, images, features, site.device, running)
         return cls(
             model.method,
             {split: distribution for split, (distribution, _) in embedded.items()},
@@ -165,13 +161,15 @@ class EmbeddedModel:
 def _embedded(
     split: str,
     model: EmbeddingModel | EnsembleModel,
-    load: Callable[[Tensor], Tensor],
-    count: int,
+    images: Images,
+    features: Tensor | None,
     device: str,
     running: Running,
 ) -> tuple[Distribution, dict[str, Tensor]]:
+    load = images.evaluation if features is None else features.__getitem__
+    step = f"embedding of split {split}"
     try:
-        embedded = embed(model, load, count, device, running=running, step=f"embedding of split {split}")
+        embedded = embed(model, load, len(images), device, features=features is not None, running=running, step=step)
         check_finite(*embedded)
     except NonFiniteEmbeddings as error:
         raise UnitFailed(f"split {split}: {error}") from error

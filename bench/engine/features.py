@@ -31,6 +31,9 @@ from .running import Running, in_chunks
 CALIBRATION = 128
 """Augmented training images by which the scale of a backbone at its starting weights is set."""
 
+EVALUATION = "evaluation-"
+"""Start of the name of the file with the features of the validation images as they are."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -83,7 +86,7 @@ def of_base(
     views = spec.batches.feature_views
     held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
     stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
-    path = _whole(folder, stem)
+    path = whole_file(folder, stem)
     if path is None:
         made: dict[str, Tensor] = {}
         for split, images in (("train", data.train), ("val", data.val)):
@@ -94,7 +97,7 @@ def of_base(
         made["evaluation"] = backbone_features(
             backbone.eval(), data.val.evaluation, len(data.val), device, running=running
         )
-        path = _write(folder, stem, made)
+        path = write_file(folder, stem, made)
     return Features(**{name: value.to(device) for name, value in load_file(path).items()})
 
 
@@ -134,7 +137,7 @@ class FrozenBackbone:
             view: Number of the view, from 0.
         """
         stem = f"view{view}-"
-        path = _whole(self.folder, stem)
+        path = whole_file(self.folder, stem)
         if path is not None:
             return path
         made = {
@@ -143,11 +146,11 @@ class FrozenBackbone:
             )
             for split, images in (("train", self.data.train), ("val", self.data.val))
         }
-        return _write(self.folder, stem, made)
+        return write_file(self.folder, stem, made)
 
     def _make_evaluation(self) -> Path:
         """File of the validation images' features and of the scale; it is made unless it is there."""
-        path = _whole(self.folder, "evaluation-")
+        path = whole_file(self.folder, EVALUATION)
         if path is not None:
             return path
         backbone = self._bare()
@@ -161,7 +164,7 @@ class FrozenBackbone:
         val, device = self.data.val, self.site.device
         features = backbone_features(backbone, val.evaluation, len(val), device, running=self.running)
         scale = getattr(backbone, "feature_scale", torch.ones(()))
-        return _write(self.folder, "evaluation-", {"evaluation": features, "scale": scale.cpu()})
+        return write_file(self.folder, EVALUATION, {"evaluation": features, "scale": scale.cpu()})
 
     def _bare(self) -> nn.Module:
         """The backbone with its starting weights, in evaluation mode."""
@@ -191,12 +194,24 @@ def set_scale(backbone: nn.Module, scale: Tensor) -> None:
         own.copy_(scale)
 
 
-def _whole(folder: Path, stem: str) -> Path | None:
-    """A file of features whose name starts with ``stem`` and ends with the digest of its content."""
+def whole_file(folder: Path, stem: str) -> Path | None:
+    """File of features whose name is ``stem`` and the digest of its content; None if it is missing or damaged.
+
+    Args:
+        folder: Its folder.
+        stem: Start of its name.
+    """
     return next((path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path)), None)
 
 
-def _write(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
+def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
+    """Write a file of features, and return its path; the name is ``stem`` and the digest of the content.
+
+    Args:
+        folder: Its folder.
+        stem: Start of its name.
+        features: Tensors by name.
+    """
     content = save(features)
     path = folder / f"{stem}{sha256(content)}.safetensors"
     write_atomic(path, content)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from ..protocols._base import Tests
 from ..protocols.recipes._base import Range
 from ..site import Site
 from ..store.folder import RECORD, WEIGHTS
@@ -87,6 +88,30 @@ class FeaturesJob(_Message):
     site: Site
 
 
+class TestedFeaturesJob(_Message):
+    """Job for a worker process: make the cached features of the images that several models are tested on.
+
+    Attributes:
+        spec: Specification of a finished training of one of these models.
+        tests: Settings of the tests, with the range of severities of each corruption.
+        kind: Name of the corruption; empty for the clean images.
+        site: Paths and device.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    job: Literal["tested_features"] = "tested_features"
+    spec: TrainSpec
+    tests: Tests
+    kind: str
+    site: Site
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Files of other units that it reads: the weights and the record of the training."""
+        return _files(self.site, self.spec.cell, self.spec.id)
+
+
 class TestJob(_Message):
     """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results.
 
@@ -135,7 +160,7 @@ class CheckJob(_Message):
     site: Site
 
 
-Job = ProposeJob | TrainJob | FeaturesJob | TestJob | CheckJob
+Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob
 
 
 def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:

@@ -28,7 +28,7 @@ from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, Trial
 from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec, TuneFor
 from .choice import choose, objectives
 from .failures import JobFailed, SettingFailed
-from .jobs import LOG, Done, FeaturesJob, Job, ProposeJob, TestJob, TrainJob
+from .jobs import LOG, Done, FeaturesJob, Job, ProposeJob, TestedFeaturesJob, TestJob, TrainJob
 from .needs import visible
 from .tuning import Told
 
@@ -558,7 +558,8 @@ class Scheduler:
 
     async def _test(self, plan: Plan, seed: int) -> list[Path]:
         """Test one seed; returns the folders of its tests."""
-        specs = plan.test_specs(*await self._replicates(plan, seed))
+        replicates = await self._replicates(plan, seed)
+        specs = plan.test_specs(*replicates)
         if plan.cell in self.rerun:
             for spec in specs:
                 self.store.remove(plan.cell, "test", spec.id)
@@ -569,12 +570,48 @@ class Scheduler:
             lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
             return TestJob(specs=lacking, cell=cell, trained=trained, site=self.site) if lacking else None
 
+        if missing() is not None:
+            await asyncio.gather(*(self._tested_features(plan, spec) for spec in replicates[0].values()))
         # Tests go first: a seed's numbers appear as soon as it is trained.
         await self._run((cell, "test", specs[0].id), missing, 0)
         for spec in specs:
             self._make_latest(cell, spec)
         self.display.tested(cell, seed)
         return [self.store.unit_dir(cell, "test", spec.id) for spec in specs]
+
+    async def _tested_features(self, plan: Plan, spec: TrainSpec) -> None:
+        """Have the features of the test images made, if several models are about to read them.
+
+        Args:
+            plan: Plan of the models that are about to be tested.
+            spec: Specification of the training of one of them.
+        """
+        if spec.frozen:
+            key, shared = spec.features, True
+        elif spec.base is not None and plan.base is not None:
+            bases = [other.base.key for other in self.plans if other.base is not None and not other.ensemble]
+            shared = bases.count(plan.base.key) > 1
+            key = spec.base.unit
+        else:
+            return
+        if shared:
+            place = ("tested features", key, str(plan.testing.tests.corruptions))
+            await self._tasks.once(place, lambda: self._make_tested_features(plan, spec))
+
+    async def _make_tested_features(self, plan: Plan, spec: TrainSpec) -> None:
+        if spec.frozen:
+            await asyncio.to_thread(self.store.check_features)
+        else:
+            await self._check_caches(spec)
+        tests = plan.testing.tests
+        jobs = [
+            TestedFeaturesJob(spec=spec, tests=tests, kind=kind, site=self.site) for kind in ("", *tests.corruptions)
+        ]
+        runs = (self.workers.run(job, priority=(0, self._order[plan.cell])) for job in jobs)
+        for result in await asyncio.gather(*runs, return_exceptions=True):
+            # A test makes itself what could not be made here, and says what is wrong.
+            if isinstance(result, BaseException) and not isinstance(result, JobFailed):
+                raise result
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
         """Check if a test is done and its files are whole."""

@@ -37,6 +37,7 @@ from .jobs import (
     FeaturesJob,
     Job,
     ProposeJob,
+    TestedFeaturesJob,
     TestJob,
     TrainJob,
 )
@@ -59,7 +60,7 @@ def _become_silent(out: TextIO) -> None:
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
-    """Do one job in this process: propose trials, train, test or check the machine.
+    """Do one job in this process: propose trials, train, test, make cached features or check the machine.
 
     Args:
         job: The job.
@@ -93,6 +94,10 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         from .training import run_training
 
         run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
+    elif isinstance(job, TestedFeaturesJob):
+        from .tested_features import make_features
+
+        make_features(job.spec, job.tests, job.kind, site, running)
     else:
         from .testing import run_tests
 

@@ -543,8 +543,8 @@ def test_a_validation_loss_that_is_not_finite_names_its_epoch(trainer, monkeypat
 def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypatch):
     plan, spec, site = trainer["plan"]
 
-    def broken(model, load, count, device, running, step):
-        distribution, confidence = embed(model, load, count, device, running=running, step=step)
+    def broken(*given, step, **named):
+        distribution, confidence = embed(*given, step=step, **named)
         if "crop" in step:
             (distribution.mean if what == "embeddings" else confidence["norm"])[5] = float("nan")
         return distribution, confidence

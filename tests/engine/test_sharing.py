@@ -67,6 +67,8 @@ class Fake:
                 return None
             if job.job == "propose":
                 return self.propose(job)
+            if job.job == "tested_features":
+                return object()
             cell, kind, unit = job.unit
             self.ran.append((kind, unit))
             await asyncio.sleep(0.05)
