@@ -36,9 +36,9 @@ class Estimate:
         embed: Seconds per embedded image.
         training: Seconds of one training, validation included.
         features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
-            each base or, if it stays at its starting weights, once.
+            each base or, if it stays at its starting weights, once; then those for tests, too.
         measuring: Seconds to measure the confidence of one trial's model on crops; 0 if the study does not tune for it.
-        test: Seconds of one test.
+        test: Seconds of one test; 0 if the backbone stays at its starting weights.
         decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
         cache_bytes: Disk space in bytes that those photographs take in the cache.
     """
@@ -128,6 +128,8 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
     test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
+    if spec.frozen:
+        features_once, test = features_once + test, 0.0
     measuring = 0.0 if plan.tune_for == "retrieval" else validating
     return Estimate(one_step, one_image, training, features_once, measuring, test, reading.decode, reading.cache_bytes)
 

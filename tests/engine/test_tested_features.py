@@ -7,7 +7,9 @@ import pytest
 import torch
 from bench.engine.corrupted_images import CorruptedImages
 from bench.engine.embedded_model import EmbeddedModel
+from bench.engine.features import EVALUATION, write_file
 from bench.engine.jobs import TestedFeaturesJob
+from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import Scheduler
 from bench.engine.tested_features import TestedFeatures
@@ -21,7 +23,7 @@ from bench.planning.request import RunRequest
 from bench.protocols._base import Tests
 from bench.site import Site
 from bench.store.check import damages
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 SHORT = ("optim.epochs=1", "data.feature_views=1", "data.epoch_repeats=0.1")
 SPLITS = ["test", "test_crop", "val", "val_crop"]
@@ -32,33 +34,37 @@ def _plans(site, *methods, frozen=True):
     return build_plans(RunRequest(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
 
 
+def _train(site, *methods, frozen=True):
+    """Records of one seed of the default base and of heads on it, by method."""
+    records, base = {}, None
+    for plan in _plans(site, *methods, frozen=frozen):
+        specs = plan.train_specs({}, 0, base)
+        base = base or specs
+        records[plan.cell.method] = run_training(specs[0], site, lambda epoch: None)
+    return records
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A results folder, and records by method: a base and two heads on it, frozen and trained."""
+    """A results folder with two seeds of a base and a head on a frozen backbone, and their records."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("tested")
     torch.manual_seed(0)
     save_file(build_backbone("convnet", 1).state_dict(), folder / "start.safetensors")
     site = Site(results=str(folder / "runs"), weights=str(folder / "start.safetensors"))
     site.store.mark("reality_check", 1)
-    records = {}
-    for frozen, base in ((True, None), (False, None)):
-        for plan in _plans(site, "pfe", "laplace", frozen=frozen):
-            specs = plan.train_specs({}, 0, base)
-            base = base or specs
-            records[plan.cell.method, frozen] = run_training(specs[0], site, lambda epoch: None)
-        if frozen:
-            second = next(iter(_plans(site, "cosface"))).train_specs({}, 1, None)[0]
-            records["cosface 1", True] = run_training(second, site, lambda epoch: None)
+    records = _train(site, "pfe")
+    second = next(iter(_plans(site, "cosface"))).train_specs({}, 1, None)[0]
+    records["cosface 1"] = run_training(second, site, lambda epoch: None)
     return site, records
 
 
 @pytest.fixture
 def copy(trained, tmp_path):
-    """The same with a results folder of its own, whose starting weights are gone."""
+    """The same in a results folder of its own, without the starting weights."""
     site, records = trained
     shutil.copytree(site.results, tmp_path / "runs")
-    return site.model_copy(update={"results": str(tmp_path / "runs"), "weights": "gone.safetensors"}), records
+    return Site(results=str(tmp_path / "runs"), weights="gone.safetensors"), records
 
 
 def _crops(site, severity=(0.0, 0.5)):
@@ -71,8 +77,8 @@ def _embedded(site, record, running=None, **crops):
 
 
 def _ensemble(site, records):
-    units = [records[name, True].unit for name in ("cosface", "cosface 1")]
-    cell = records["cosface", True].cell
+    units = [records[name].unit for name in ("cosface", "cosface 1")]
+    cell = records["cosface"].cell
     return EmbeddedModel.of_ensemble("deep_ensemble", units, cell, site, _crops(site), Running())
 
 
@@ -112,80 +118,95 @@ def no_backbone(monkeypatch):
 
 def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy, no_backbone):
     site, records = copy
-    tested = ("cosface", "pfe", "laplace")
-    directly = [_directly(lambda name=name: _embedded(site, records[name, True])) for name in tested]
-    together = _directly(lambda: _ensemble(site, records))
+    alone, together = _directly(lambda: (_embedded(site, records["pfe"]), _ensemble(site, records)))
     assert _files(site) == ["evaluation", "view0"]
-    _assert_same(_embedded(site, records["pfe", True]), directly[1])
+    _assert_same(_embedded(site, records["pfe"]), alone)
     assert _files(site) == ["evaluation", "test", "test_crop", "val_crop", "view0"]  # val is the file `evaluation`
     assert damages(site.store.root) == []
     no_backbone()
-    for name, expected in zip(tested, directly):
-        _assert_same(_embedded(site, records[name, True]), expected)
     _assert_same(_ensemble(site, records), together)
 
 
-def test_heads_on_a_trained_base_read_features_that_a_job_has_made(copy, no_backbone):
-    site, records = copy
-    heads = [records[name, False] for name in ("pfe", "laplace")]
+@pytest.mark.slow
+def test_methods_with_other_heads_are_tested_on_the_same_features(trained, no_backbone):
+    site, _ = trained
+    records = [_train(site, name)[name] for name in ("laplace", "mc_dropout", "hib")]
+    directly = [_directly(lambda record=record: _embedded(site, record)) for record in records]
+    _embedded(site, records[0])
+    no_backbone()
+    for record, expected in zip(records, directly):
+        _assert_same(_embedded(site, record), expected)
+
+
+@pytest.mark.slow
+def test_heads_on_a_trained_base_read_features_that_a_job_has_made(tmp_path, no_backbone):
+    site = Site(results=str(tmp_path / "runs"))
+    site.store.mark("reality_check", 1)
+    records = _train(site, "pfe", "laplace", frozen=False)
+    heads = [records["pfe"], records["laplace"]]
     directly = [_directly(lambda head=head: _embedded(site, head)) for head in heads]
-    base = f"reality_check/ndigit_smoke/cosface/train-{records['cosface', False].unit}"
-    before = _files(site, f"{base}/*")
+    base = site.store.unit_dir(records["cosface"].cell, "train", records["cosface"].unit)
+    before = sorted(base.iterdir())
     _assert_same(_embedded(site, heads[0]), directly[0])
-    assert _files(site, f"{base}/*") == before  # the features of a base with one head would serve nobody
-    for kind in ("", "crop"):
-        run_job(TestedFeaturesJob(spec=heads[0].spec, tests=Tests(), kind=kind, site=site), lambda event: None)
-    made = sorted(path.name.split("-")[1] for path in site.store.root.glob(f"{base}/features-*val*"))
-    assert made == ["val", "val_crop"]
+    assert sorted(base.iterdir()) == before  # the features of a base with one head would serve nobody
+    jobs = [TestedFeaturesJob(spec=heads[0].spec, tests=Tests(), kind=kind, site=site) for kind in ("", "crop")]
+    for job in jobs:
+        run_job(job, lambda event: None)
+    made = sorted(path.name.split("-")[1] for path in base.glob("features-*") if path not in before)
+    assert made == SPLITS
     assert damages(site.store.root) == []
     no_backbone()
     for head, expected in zip(heads, directly):
         _assert_same(_embedded(site, head), expected)
     with pytest.raises(AssertionError, match="the backbone has run"):
-        _embedded(site, records["cosface", False])  # a model that trains its backbone has no cache
-
-
-def test_a_job_makes_no_folder_for_a_base_that_is_not_here(copy):
-    site, records = copy
-    base = site.store.unit_dir(records["cosface", False].cell, "train", records["cosface", False].unit)
+        _embedded(site, records["cosface"])  # a model that trains its backbone has no cache
     shutil.rmtree(base)
-    job = TestedFeaturesJob(spec=records["pfe", False].spec, tests=Tests(), kind="", site=site)
-    run_job(job, lambda event: None)
-    assert not base.exists()
+    run_job(jobs[0], lambda event: None)
+    assert not base.exists()  # a folder of features alone is no training
 
 
-def test_a_damaged_file_is_made_again_and_other_severities_have_their_own(copy):
+@pytest.fixture
+def few(copy):
+    """Cached features for a head, a function that loads those of 40 crops, and the folder of the files."""
     site, records = copy
-    head = records["pfe", True]
-    expected = _embedded(site, head)
+    record = records["pfe"]
+    images = site.dataset("ndigit_smoke").test().select(torch.arange(40))
+
+    def load(split="test_crop", severity=(0.0, 0.5), **running):
+        model, _ = load_model(record.cell, record.unit, site)
+        features = TestedFeatures.of(model, record.spec, site, Running(**running))
+        shown = images if split == "val" else CorruptedImages.of(images, "ndigit_smoke", "crop", severity)
+        return features.load(split, shown, make=True)
+
+    return site, load
+
+
+def test_a_damaged_file_is_made_again_and_other_severities_have_their_own(few):
+    site, load = few
+    expected = load().clone()
     (file,) = site.store.root.glob(".features/*/test_crop-*")
     content = file.read_bytes()
+    file.unlink()
     file.write_bytes(content[:-4] + b"\0\0\1\0")
     assert [damage.path for damage in damages(site.store.root)] == [file]
-    _assert_same(_embedded(site, head), expected)
+    assert torch.equal(load(), expected)
     assert file.read_bytes() == content
-    _embedded(site, head, severity=(0.1, 0.5))
+    assert not torch.equal(load(severity=(0.4, 0.5)), expected)
     assert _files(site).count("test_crop") == 2
 
 
-def test_validation_features_of_another_scale_are_not_taken(copy):
-    site, records = copy
+def test_validation_features_of_another_scale_are_not_taken(few):
+    site, load = few
     (path,) = site.store.root.glob(".features/*/evaluation-*")
-    from bench.engine.features import EVALUATION, whole_file, write_file
-    from safetensors.torch import load_file
-
-    held = load_file(path)
+    assert torch.equal(load("val"), load_file(path)["evaluation"])
     path.unlink()
-    write_file(path.parent, EVALUATION, {"evaluation": 2 * held["evaluation"], "scale": torch.tensor(0.5)})
-    assert whole_file(path.parent, EVALUATION) is not None
-    _embedded(site, records["pfe", True])
-    assert "val" in _files(site)
+    write_file(path.parent, EVALUATION, {"evaluation": torch.zeros(40, 1), "scale": torch.tensor(0.5)})
+    assert load("val").shape[1] > 1
 
 
-def test_features_made_in_smaller_chunks_for_lack_of_memory_are_not_kept(copy):
-    site, records = copy
-    running = Running(chunk=64)
-    _embedded(site, records["pfe", True], running)
+def test_features_made_in_smaller_chunks_for_lack_of_memory_are_not_kept(few):
+    site, load = few
+    assert load(chunk=20).shape[0] == 40
     assert _files(site) == ["evaluation", "view0"]
 
 
@@ -203,15 +224,16 @@ class Recorder:
     ("frozen", "methods", "made"), [(True, ("cosface", "pfe"), 2), (False, ("pfe", "laplace"), 2), (False, ("pfe",), 0)]
 )
 def test_features_that_several_tests_read_are_made_once(trained, frozen, methods, made):
-    site, records = trained
+    site, _ = trained
     plans = _plans(site, *methods, frozen=frozen)
     workers = Recorder()
+    base = plans[0].train_specs({}, 0, None)
+    specs = {plan.cell.method: plan.train_specs({}, 0, base if plan.base else None)[0] for plan in plans}
 
     async def ask():
         scheduler = Scheduler(plans, site, workers, None)
         tested = [plan for plan in plans if plan.cell.method in methods]
-        asked = [scheduler._tested_features(plan, records[plan.cell.method, frozen].spec) for plan in 2 * tested]
-        await asyncio.gather(*asked)
+        await asyncio.gather(*(scheduler._tested_features(plan, specs[plan.cell.method]) for plan in 2 * tested))
 
     asyncio.run(ask())
     assert sorted(job.kind for job in workers.jobs) == ["", "crop"][:made]
