@@ -38,7 +38,7 @@ def _train(site, *methods, frozen=True):
     """Records of one seed of the default base and of heads on it, by method."""
     records, base = {}, None
     for plan in _plans(site, *methods, frozen=frozen):
-        specs = plan.train_specs({}, 0, base)
+        specs = plan.train_specs({}, 0, base if plan.base else None)
         base = base or specs
         records[plan.cell.method] = run_training(specs[0], site, lambda epoch: None)
     return records
@@ -130,7 +130,7 @@ def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy,
 @pytest.mark.slow
 def test_methods_with_other_heads_are_tested_on_the_same_features(trained, no_backbone):
     site, _ = trained
-    records = [_train(site, name)[name] for name in ("laplace", "mc_dropout", "hib")]
+    records = list(_train(site, "cosface", "laplace", "mc_dropout", "hib").values())
     directly = [_directly(lambda record=record: _embedded(site, record)) for record in records]
     _embedded(site, records[0])
     no_backbone()
