@@ -17,10 +17,10 @@ from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
 from .markup import to_latex, to_markdown, verdicts_latex, verdicts_markdown
-from .over_datasets import mean_rank_frame, mean_ranks_latex, mean_ranks_markdown, over_datasets, profile_frame
+from .over_datasets import mean_rank_frame, mean_rank_texts, over_datasets, profile_frame
 from .pairing import paired_methods, paired_with_base
 from .provenance import provenance_frame
-from .variance import shares_of_variance, variance_frame, variance_latex, variance_markdown
+from .variance import shares_of_variance, variance_frame, variance_texts
 from .verdicts import verdict_frame, verdicts
 
 
@@ -63,9 +63,9 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     if decided:
         texts |= {"decisions.md": decisions_markdown(decided), "decisions.tex": decisions_latex(decided)}
     if shares:
-        texts |= {"variance.md": variance_markdown(shares), "variance.tex": variance_latex(shares)}
+        texts |= {f"variance{ending}": text for ending, text in variance_texts(shares).items()}
     if sets:
-        texts |= {"mean_ranks.md": mean_ranks_markdown(sets), "mean_ranks.tex": mean_ranks_latex(sets)}
+        texts |= {f"mean_ranks{ending}": text for ending, text in mean_rank_texts(sets).items()}
     texts |= {name: csv_text(table) for name, table in tables.items() if not table.empty}
     written = []
     for name, text in sorted(texts.items()):
