@@ -13,6 +13,7 @@ from .comparison import comparison, comparison_frame
 from .cost import cost_frame, costs, costs_latex, costs_markdown
 from .decisions import decision_frame, decisions, decisions_latex, decisions_markdown
 from .escape import csv_text
+from .fidelity import fidelity_table, fidelity_texts
 from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
@@ -39,13 +40,14 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     rows, answers = comparison(frame, roles), verdicts(frame, roles)
     pairs = paired_methods(frame, roles)
     decided, spent, sets = decisions(frame, roles, pairs), costs(store, results.tests), over_datasets(frame, roles)
-    shares = shares_of_variance(results)
+    shares, forms = shares_of_variance(results), fidelity_table(frame, roles)
     tables = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
         "corruptions.csv": corruptions(frame, roles),
         "cost.csv": cost_frame(spent),
         "decisions.csv": decision_frame(decided),
+        "fidelity.csv": forms,
         "mean_ranks.csv": mean_rank_frame(sets),
         "paired.csv": pairs,
         "paired_with_base.csv": paired_with_base(frame, roles),
@@ -62,6 +64,8 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         texts |= {"verdicts.md": verdicts_markdown(answers), "verdicts.tex": verdicts_latex(answers)}
     if decided:
         texts |= {"decisions.md": decisions_markdown(decided), "decisions.tex": decisions_latex(decided)}
+    if len(forms):
+        texts |= {f"fidelity{ending}": text for ending, text in fidelity_texts(forms).items()}
     if shares:
         texts |= {f"variance{ending}": text for ending, text in variance_texts(shares).items()}
     if sets:
