@@ -29,10 +29,13 @@ class Cars196(PhotoDataset):
     recipe = "cub200"
     summary = "Stanford Cars: 16,185 photographs of 196 car models"
     official = "Cars196"
-    source = "a mirror of Stanford Cars (the owners' page is gone; torchvision's StanfordCars page lists mirrors)"
+    source = (
+        "a mirror of Stanford Cars (the owners' page is gone since 2023; https://github.com/pytorch/vision/issues/7545,"
+        " to which torchvision refers, names mirrors)"
+    )
     needs = f"devkit/{TRAIN} or {MERGED}"
     counts = (16185, 196)
-    licence = "non-commercial research, as ImageNet"
+    licence = "not known; the owners' page is gone"
     citation = "Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013"
     by_hand = (
         "cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat (or car_ims.tgz and"

@@ -26,7 +26,7 @@ class CUB200(PhotoDataset):
     source = "https://data.caltech.edu/records/65de6-vp158"
     needs = "images.txt and image_class_labels.txt"
     counts = (11788, 200)
-    licence = "non-commercial research and education, by the owners' page; the photographs are of Flickr's users"
+    licence = "not known; see the source"
     citation = (
         "Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, CNS-TR-2011-001, 2011"
     )

@@ -19,11 +19,10 @@ class _InShop(PhotoDataset):
     needs = LIST
     counts = (52712, 7982)
     part_classes = (3997, 3985)
-    licence = "non-commercial research, by the owners' agreement"
+    licence = "non-commercial research and education only, by the README of the release"
     citation = "Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016"
     by_hand = (
-        f"Eval/{LIST} and Img/img.zip of the folder `In-shop Clothes Retrieval Benchmark` in the owners' Google Drive,"
-        " both in one folder DIR"
+        f"Eval/{LIST} and Img/img.zip of the release `In-shop Clothes Retrieval Benchmark`, both in one folder DIR"
     )
     merged: ClassVar[bool] = False
 

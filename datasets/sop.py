@@ -26,7 +26,7 @@ class SOP(PhotoDataset):
     needs = "Ebay_train.txt and Ebay_test.txt"
     counts = (120053, 22634)
     part_classes = (11318, 11316)
-    licence = "MIT, by the authors' repository; the photographs are of eBay's sellers: research use"
+    licence = "not known; see the source"
     citation = "Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
     archive = Archive(
         "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",

@@ -494,6 +494,21 @@ def find_metric(name: str) -> Metric | None:
     return next((metric for metric in known.values() if metric.family and metric.values(name)), None)
 
 
+def declared_metric(name: str) -> Metric:
+    """Metric, or family of metrics, that a name belongs to.
+
+    Args:
+        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
+
+    Raises:
+        LookupError: If there is none.
+    """
+    metric = find_metric(name)
+    if metric is None:
+        raise LookupError(f"no metric {name!r} is declared")
+    return metric
+
+
 def title_of(name: str, *, short: bool = False) -> str:
     """Title of a metric for tables and figures; of an unknown metric, the name with spaces for underscores.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -16,6 +17,7 @@ from .options import DataRoot, Json, Plugins, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
+    from ..datasets.downloads import Archive
     from ..datasets.releases import PhotoDataset
     from ..datasets.verification import SplitVerification, Verification
 
@@ -212,7 +214,7 @@ def download_data(
     if (root / name).exists():
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
-        _download(cls, mirror, checksum, root, allow_partial, plugins)
+        _download(_Target(cls, cls.archive, root, allow_partial, plugins), mirror, checksum)
     dataset = _open(name, root / name, allow_partial, plugins)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {data_root}"
@@ -220,14 +222,36 @@ def download_data(
     typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
 
-def _download(
-    cls: type[PhotoDataset],
-    mirror: str | None,
-    checksum: str | None,
-    root: Path,
-    allow_partial: bool,
-    plugins: tuple[Path, ...],
-) -> None:
+@dataclass(frozen=True)
+class _Target:
+    """Place of a data set that is downloaded.
+
+    Attributes:
+        cls: Class of the data set.
+        archive: The archive in which its owners serve it.
+        root: Folder of downloaded data sets.
+        allow_partial: Whether to accept an incomplete release.
+        plugins: Plug-in files, whose data sets are known too.
+    """
+
+    cls: type[PhotoDataset]
+    archive: Archive
+    root: Path
+    allow_partial: bool
+    plugins: tuple[Path, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of archives that are not unpacked yet."""
+        return self.root / ".downloads"
+
+    @property
+    def path(self) -> Path:
+        """Path of the archive."""
+        return self.folder / self.archive.file
+
+
+def _download(target: _Target, mirror: str | None, checksum: str | None) -> None:
     from filelock import FileLock, Timeout
     from rich.console import Console
 
@@ -235,31 +259,29 @@ def _download(
     from ..datasets.errors import DataError
     from ..progress import download_bar
 
-    archive = cls.archive
-    assert archive is not None
-    folder = root / ".downloads"
-    target = folder / archive.file
+    archive, folder = target.archive, target.folder
     try:
         url = archive.url if mirror is None else mirrored(archive, mirror)
         wanted = archive.checksum if mirror is None else checksum or ""
         if wanted:
             check_checksum(wanted)
-        _print_source(cls, url, folder)
+        _print_source(target, url)
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{archive.file}.lock", timeout=0):
             with download_bar(Console(stderr=True)) as progress:
                 size = archive.size if mirror is None else 0
-                download(url, target, size=size, checksum=wanted, progress=progress)
-            _import_download(cls, target, bool(wanted), root, allow_partial, plugins)
+                download(url, target.path, size=size, checksum=wanted, progress=progress)
+            _import_download(target, bool(wanted))
     except DataError as error:
         raise UserError(str(error)) from None
     except Timeout:
-        raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
+        raise UserError(
+            f"another command downloads {target.cls.name} to {folder} at this moment; wait for it"
+        ) from None
 
 
-def _print_source(cls: type[PhotoDataset], url: str, folder: Path) -> None:
-    archive = cls.archive
-    assert archive is not None
+def _print_source(target: _Target, url: str) -> None:
+    cls, archive = target.cls, target.archive
     size = f", {archive.size / 1e9:.2f} GB" if archive.size and url == archive.url else ""
     typer.echo(cls.summary)
     for what, text in (
@@ -267,35 +289,27 @@ def _print_source(cls: type[PhotoDataset], url: str, folder: Path) -> None:
         ("licence", cls.licence),
         ("cite", cls.citation),
         ("archive", f"{url}{size}"),
-        ("to", str(folder)),
+        ("to", str(target.folder)),
     ):
         typer.echo(f"  {what:<8}{printable(text)}")
 
 
-def _import_download(
-    cls: type[PhotoDataset],
-    target: Path,
-    checked: bool,
-    root: Path,
-    allow_partial: bool,
-    plugins: tuple[Path, ...],
-) -> None:
+def _import_download(target: _Target, checked: bool) -> None:
     """Import a downloaded archive and remove it; one that is known to be right stays if the import fails."""
     from ..datasets.downloads import checksum_of
 
-    archive = cls.archive
-    assert archive is not None
+    archive, path = target.archive, target.path
     if archive.checksum:
-        found = checksum_of(target, archive.checksum.partition(":")[0])
+        found = checksum_of(path, archive.checksum.partition(":")[0])
         if found != archive.checksum:
             typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
     try:
-        typer.echo(import_release(cls.name, target, root, allow_partial, plugins))
+        typer.echo(import_release(target.cls.name, path, target.root, target.allow_partial, target.plugins))
     except UserError:
         if not checked:
-            target.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         raise
-    target.unlink()
+    path.unlink()
 
 
 def _print_verification(verification: Verification) -> None:

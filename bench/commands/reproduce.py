@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.launch import Launch
-    from ..engine.scheduler import Outcome
+    from ..engine.outcome import Outcome
     from ..planning.plan import Plan
     from ..reproduce.items import Named
     from ..reproduce.rows import Options, PlannedItem
@@ -213,7 +213,7 @@ def _tables(
     planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
 ) -> tuple[Outcome | None, list[Table]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
-    from ..engine.scheduler import Outcome
+    from ..engine.outcome import Outcome
     from ..report.frame import collect, write_metrics
     from ..reproduce.cells import measured
     from ..reproduce.norms import norms

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.launch import Launch, Launched
-    from ..engine.scheduler import Outcome
+    from ..engine.outcome import Outcome
     from ..planning.plan import Plan
     from ..planning.request import RunRequest
     from ..site import Site
@@ -454,7 +454,8 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
     import asyncio
     import importlib
 
-    from ..engine.scheduler import Outcome, Scheduler
+    from ..engine.outcome import Outcome
+    from ..engine.scheduler import Scheduler
     from ..progress import Display
 
     pool = launched.pool

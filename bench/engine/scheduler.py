@@ -14,135 +14,27 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
-from ..errors import LINE, UnitFailed, shortened
+from ..errors import LINE, UnitFailed
 from ..planning.plan import Plan, Specs
 from ..site import Site
-from ..store.claims import CLAIM, Claims, holder
+from ..store.claims import CLAIM, Claims
 from ..store.folder import RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
-from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec, TuneFor
-from .choice import choose, objectives
+from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
+from .choice import objectives
+from .claimed import ClaimedUnits
 from .failures import JobFailed, SettingFailed
-from .jobs import LOG, Done, FeaturesJob, Job, ProposeJob, TestedFeaturesJob, TestJob, TrainJob
-from .needs import visible
+from .interfaces import Display, Workers
+from .jobs import LOG, FeaturesJob, ProposeJob, TestedFeaturesJob, TestJob, TrainJob
+from .outcome import Failure, Outcome
+from .study import Best, Trained, best_of, measured, tuning_note
 from .tuning import Told
 
 T = TypeVar("T")
-
-POLL = 1.0
-"""Seconds between two looks at a unit that another scheduler has claimed."""
-
-
-class Workers(Protocol):
-    """The interface of a pool of workers, as the scheduler uses it."""
-
-    async def run(
-        self,
-        job: Job,
-        on_epoch: Callable[[int], None] = ...,
-        priority: tuple[int, ...] = ...,
-        begin: Callable[[], bool] = ...,
-    ) -> Done | None:
-        """Run a job in a worker as soon as one is free.
-
-        Args:
-            job: A training, a test or a proposal of trials.
-            on_epoch: Called with the number of finished epochs after each.
-            priority: Of the jobs that wait, the smallest is served first.
-            begin: Called when a worker is free; if it returns False, the job is not run.
-
-        Returns:
-            The result of the job; None if it was not run.
-        """
-
-
-class Display(Protocol):
-    """Interface of a progress display with one bar per cell (protocol, data set, method)."""
-
-    def advance(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell (protocol, data set, method) by epochs that were trained."""
-
-    def skip(self, cell: Cell, epochs: int) -> None:
-        """Shorten the bar of a cell (protocol, data set, method) by epochs that need no training."""
-
-    def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to the bar of a cell (protocol, data set, method), such as its best value so far."""
-
-    def tested(self, cell: Cell, seed: int) -> None:
-        """Report that one seed of a cell (protocol, data set, method) is trained and tested."""
-
-    def log(self, text: str) -> None:
-        """Print one line above the progress bars."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Report of a failed training or test.
-
-    Attributes:
-        what: Method, data set and seed that failed.
-        unit: ``train`` or ``test``, and the id; empty if no single training or test failed.
-        reason: Why, on one line.
-        place: File and line of the error; empty if the reason says it all.
-        log: File with the traceback; empty if there is none.
-    """
-
-    what: str
-    unit: str
-    reason: str
-    place: str
-    log: str
-
-    def line(self, limit: int = LINE) -> str:
-        """The whole report on one line of at most ``limit`` characters."""
-        what = f"{self.what} ({self.unit})" if self.unit else self.what
-        tail = (f" ({self.place})" if self.place else "") + (f"; traceback: {self.log}" if self.log else "")
-        room = max(40, limit - len(what) - 2 - len(tail))
-        return shortened(f"{what}: {shortened(self.reason, room)}{tail}", limit)
-
-
-@dataclass
-class Outcome:
-    """Result of a run: failures, and counts of trainings done and reused."""
-
-    failures: list[Failure] = field(default_factory=list)
-    trained: int = 0
-    reused: int = 0
-
-    def add(self, other: Outcome) -> None:
-        """Add the failures and counts of another run to this one."""
-        self.failures += other.failures
-        self.trained += other.trained
-        self.reused += other.reused
-
-
-@dataclass(frozen=True)
-class Best:
-    """Result of a tuning study.
-
-    Attributes:
-        point: Tuned values of the chosen trial, by name; empty if nothing was tuned.
-        specs: Specifications of the trial's trainings, by the fold that validates; empty if nothing was tuned.
-        trial: Record of the trial; None if nothing was tuned.
-    """
-
-    point: Point
-    specs: Specs = field(default_factory=dict)
-    trial: TrialRecord | None = None
-
-
-class _Trained(NamedTuple):
-    """What a study needs of a finished training; whole records of every training would fill the driver's memory."""
-
-    selection_value: float
-    val_map_at_r: float
-    val_confidence_auroc: float | None
-    best_epoch: int
 
 
 class _TrialSettled(Exception):
@@ -190,16 +82,16 @@ class Scheduler:
         self._tasks = _Tasks()
         self._done_here: set[str] = set()
         self._claims = Claims(self.store.root)
-        self._waited = False
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
         self._tests: dict[Cell, dict[str, tuple[Columns, float]]] = {}
         self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
+        self._units = ClaimedUnits(site, workers, display, self._claims, self._order, self._trial_of)
 
     def _tested(self, plan: Plan, seed: int) -> asyncio.Task[list[Path]]:
         return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
 
-    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[_Trained]:
+    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[Trained]:
         return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
 
     async def execute(self) -> Outcome:
@@ -215,7 +107,8 @@ class Scheduler:
         reported: set[tuple[str, str]] = set()
         for (plan, seed, _), result in zip(jobs, results):
             if isinstance(result, UnitFailed):
-                failure = self._failure(result, f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}")
+                what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
+                failure = Failure.of(result, what, self.store.root)
                 if (failure.what, failure.reason) not in reported:
                     reported.add((failure.what, failure.reason))
                     self.outcome.failures.append(failure)
@@ -228,92 +121,12 @@ class Scheduler:
                 )
         return self.outcome
 
-    def _failure(self, error: UnitFailed, what: str) -> Failure:
-        if not isinstance(error, JobFailed):
-            return Failure(error.what or what, "", str(error), "", "")
-        log = error.log
-        for start in (Path.cwd(), self.store.root):
-            if len(log) > LINE // 3 or start == Path.cwd():
-                log = log.removeprefix(f"{start}/")
-        return Failure(error.what or what, error.unit, str(error), error.place, log)
-
     def _set_aside(self, damage: Damage) -> None:
         """Move a damaged file away, so that it is made again, and say so."""
         target = self.store.set_aside(damage)
         if target is not None:
             short = [str(path).removeprefix(f"{self.store.root}/") for path in (damage.path, target)]
             self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
-
-    async def _run(
-        self,
-        unit: tuple[Cell, Kind, str],
-        missing: Callable[[], TrainJob | TestJob | None],
-        priority: int,
-        on_epoch: Callable[[int], None] = lambda _: None,
-    ) -> bool:
-        """Run a job until nothing is missing, here or in another scheduler; a failure says which unit failed.
-
-        Args:
-            unit: What to claim.
-            missing: The job that makes what is missing; None if everything is there.
-            priority: Smaller = earlier.
-            on_epoch: Called with the number of finished epochs after each.
-
-        Returns:
-            True if it was run here.
-        """
-        claim = self.store.unit_dir(*unit) / CLAIM
-        while (job := missing()) is not None:
-            wanted = job
-
-            def begin(wanted: TrainJob | TestJob = wanted) -> bool:
-                # Asked again, because the holder before may have done it since.
-                if self._claims.take(claim) and missing() == wanted:
-                    return True
-                self._claims.let_go(claim)
-                return False
-
-            if await self._run_claimed(job, claim, (priority, self._order[unit[0]]), on_epoch, begin):
-                return True
-            if missing() is not None:
-                self._say_who_is_waited_for(claim)
-                await asyncio.sleep(POLL)
-        self._claims.give_back(claim)
-        return False
-
-    async def _run_claimed(
-        self,
-        job: TrainJob | TestJob,
-        claim: Path,
-        priority: tuple[int, int],
-        on_epoch: Callable[[int], None],
-        begin: Callable[[], bool],
-    ) -> bool:
-        _, kind, unit = job.unit
-        try:
-            done = await self.workers.run(job, on_epoch, priority, begin)
-        except JobFailed as error:
-            error.unit = f"{kind} {unit}"
-            # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
-            if not (isinstance(error, SettingFailed) and unit in self._trial_of):
-                self._claims.give_back(claim)
-            raise
-        if done is not None:
-            await self._appeared(job)
-            self._claims.give_back(claim)
-        return done is not None
-
-    async def _appeared(self, job: TrainJob | TestJob) -> None:
-        """Wait for records that another machine has written: a network file system can hide them."""
-        if self.site.hidden_for:
-            await asyncio.to_thread(visible, job.outputs, self.site.hidden_for)
-
-    def _say_who_is_waited_for(self, claim: Path) -> None:
-        there = holder(claim)
-        if there is not None and not self._waited:
-            self._waited = True
-            who = f"process {there.pid} on {there.host}"
-            self.display.log(f"{who} is at work in this folder too; `bench status` shows on what")
 
     def _study(self, plan: Plan) -> Awaitable[Best]:
         return self._tasks.once(("study", plan.study_key), lambda: self._tune(plan))
@@ -337,8 +150,8 @@ class Scheduler:
             numbers = range(start, min(start + plan.trial_batch, plan.trials))
             batch = await self._batch(plan, spec.id, numbers, trials, bases)
             trials += batch
-            best = _best(plan, trials, bases)
-            self.display.note(plan.cell, _tuning_note(plan, trials, best.trial if best else None))
+            best = best_of(plan, trials, bases)
+            self.display.note(plan.cell, tuning_note(plan, trials, best.trial if best else None))
             with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
@@ -413,7 +226,7 @@ class Scheduler:
         self._trial_of |= dict.fromkeys(record.units, place)
         try:
             trained = await self._all_trained(plan, specs, weights=False)
-            record = record.model_copy(update=_measured(plan.tune_for, trained))
+            record = record.model_copy(update=measured(plan.tune_for, trained))
         except _TrialSettled:
             settled = self.store.trial(*place)
             assert settled is not None
@@ -424,7 +237,7 @@ class Scheduler:
             self.display.skip(plan.cell, plan.models * plan.epochs)
             what = f"{plan.cell.method} on {plan.cell.dataset}: trial {number} ({error.unit}) failed"
             # The display puts the time in front of the line.
-            self.display.log(replace(self._failure(error, what), unit="").line(LINE - 12))
+            self.display.log(replace(Failure.of(error, what, self.store.root), unit="").line(LINE - 12))
         first = self.store.trial(*place)
         if first is None:
             self.store.write_trial(plan.cell, record)
@@ -470,7 +283,7 @@ class Scheduler:
         await self._all_trained(plan, specs)
         return specs
 
-    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[_Trained]:
+    async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[Trained]:
         """Results of all models of a replicate.
 
         Raises:
@@ -484,7 +297,7 @@ class Scheduler:
             raise error
         return [result for result in results if not isinstance(result, BaseException)]
 
-    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> _Trained:
+    async def _train_unit(self, plan: Plan, spec: TrainSpec, weights: bool) -> Trained:
         cell, unit, epochs = plan.cell, spec.id, spec.optim.epochs
         if cell in self.rerun and unit not in self._done_here:
             self.store.remove(cell, "train", unit)
@@ -505,7 +318,7 @@ class Scheduler:
         if spec.frozen and missing() is not None:
             key = ("features", spec.features, spec.batches.feature_views)
             await self._tasks.once(key, lambda: self._make_features(plan, spec))
-        trained_here = await self._run((cell, "train", unit), missing, 1, on_epoch)
+        trained_here = await self._units.run((cell, "train", unit), missing, 1, on_epoch)
         record = self._trained_record(cell, unit, weights)
         if record is None:
             if not trained_here:
@@ -519,7 +332,7 @@ class Scheduler:
         else:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
-        return _Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
+        return Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
 
     async def _make_features(self, plan: Plan, spec: TrainSpec) -> None:
         """Have the features of a backbone at its starting weights made, which many trainings are about to read."""
@@ -573,7 +386,7 @@ class Scheduler:
         if missing() is not None:
             await asyncio.gather(*(self._tested_features(plan, spec) for spec in replicates[0].values()))
         # Tests go first: a seed's numbers appear as soon as it is trained.
-        await self._run((cell, "test", specs[0].id), missing, 0)
+        await self._units.run((cell, "test", specs[0].id), missing, 0)
         for spec in specs:
             self._make_latest(cell, spec)
         self.display.tested(cell, seed)
@@ -642,35 +455,3 @@ class Scheduler:
 
 def _of_setting(record: TestRecord) -> tuple[Columns, float]:
     return record.columns, record.finished
-
-
-def _measured(tune_for: TuneFor, trained: list[_Trained]) -> dict[str, object]:
-    """What the record of a finished trial holds of its trainings: means over its models, one per fold."""
-    map_at_r = fmean(model.val_map_at_r for model in trained)
-    aurocs = [model.val_confidence_auroc for model in trained if model.val_confidence_auroc is not None]
-    auroc = fmean(aurocs) if aurocs else None
-    value = fmean(model.selection_value for model in trained)
-    return {
-        "state": "complete",
-        "value": {"retrieval": value, "confidence": auroc, "both": map_at_r}[tune_for],
-        "val_map_at_r": map_at_r,
-        "val_confidence_auroc": auroc,
-        "best_epochs": tuple(model.best_epoch for model in trained),
-    }
-
-
-def _best(plan: Plan, trials: list[TrialRecord], bases: Specs | None) -> Best | None:
-    chosen = choose(plan.tune_for, trials)
-    return None if chosen is None else Best(chosen.params, plan.train_specs(chosen.params, TUNING, bases), chosen)
-
-
-def _tuning_note(plan: Plan, trials: list[TrialRecord], chosen: TrialRecord | None) -> str:
-    failed = sum(trial.value is None for trial in trials)
-    text = f"{len(trials)}/{plan.trials} trials"
-    if chosen is not None and chosen.value is not None:
-        by_loss = plan.template.selection.metric == "stage_loss"
-        shown = f"best val loss {-chosen.value:.4f}" if by_loss else f"best val MAP@R {chosen.value:.4f}"
-        if plan.tune_for != "retrieval":
-            shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
-        text += f", {shown}"
-    return text + (f", {failed} failed" if failed else "")

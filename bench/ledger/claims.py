@@ -29,7 +29,7 @@ from ..protocols.confidence_kinds import (
     OWN,
     RETRIEVAL_CONFIDENCES,
 )
-from ..protocols.metrics import METRICS, Metric, find_metric
+from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
 from ..reproduce.items import Column, Named, Row, every_item
 from ..reproduce.rows import BASE
 from ..site import Site
@@ -172,10 +172,7 @@ class Claim(_Entry):
         Raises:
             LookupError: If there is no metric of this name.
         """
-        metric = find_metric(self.metric)
-        if metric is None:
-            raise LookupError(f"claim {self.id}: no metric {self.metric!r}")
-        return metric
+        return declared_metric(self.metric)
 
     def cell(self, side: Side, dataset: str) -> tuple[Named, Row, Column] | None:
         """Table of the paper with a side's row and column; None if the claim does not name them for a data set.

@@ -27,7 +27,7 @@ class Plans:
     Attributes:
         plans: The plans, each once, a base before the methods that are built on it.
         left_out: A line for every method and data set that is left out, since it has no published setting while others
-            have one.
+            have one, or since a single seed makes no ensemble.
         differences: A line for every run at a published setting that differs from what its paper did.
         adapted: A line for every data set that is too small for the default batches.
     """
@@ -86,7 +86,7 @@ def _build(request: RunRequest, site: Site) -> Plans:
     _check_bases_are_named(experiment, settings)
     _check_all_used(experiment, split_names(request.scorers), site, plans)
     named = [error for place, error in missing.items() if place.cell.method in experiment.methods]
-    return Plans(tuple(plans.values()), tuple(dict.fromkeys(map(str, named))))
+    return Plans(tuple(plans.values()), tuple(dict.fromkeys([*experiment.left_out, *map(str, named)])))
 
 
 def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetting], dict[Place, NothingPublished]]:

@@ -134,6 +134,7 @@ class Experiment:
         preset_name: Name of its preset.
         preset: The preset (variant of the protocol), with the folds and corruptions that were asked for.
         methods: Methods that were asked for by name.
+        left_out: A line for every method that ``all`` stands for and a single seed cannot make.
         datasets: Data sets that were asked for.
         fidelity: The fidelity asked for, one of :data:`FIDELITIES`: ``corrected``, or ``released`` (``released_per``,
             ``released_el``) for what public code computes. :func:`resolve_fidelity` finds the form of each method.
@@ -159,6 +160,7 @@ class Experiment:
     preset_name: str
     preset: Preset
     methods: tuple[str, ...]
+    left_out: tuple[str, ...]
     datasets: tuple[str, ...]
     fidelity: str
     seeds: int
@@ -206,7 +208,8 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
             "--frozen: published settings are those of trained backbones; use --hparams tuned, default or a file"
         )
     preset = _with_folds(usual, request)
-    methods = expand(request.methods, site.methods.names)
+    seeds = request.seeds or preset.seeds
+    methods, left_out = _without_lone(request, expand(request.methods, site.methods.names), seeds, site)
     datasets = expand(request.datasets, site.datasets.names)
     _check_fidelity(request, methods, site)
     pins = parse_pins(request.pins)
@@ -222,9 +225,10 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         preset_name=request.preset,
         preset=replace(preset, tests=replace(preset.tests, groups=groups, corruptions=ranges)),
         methods=methods,
+        left_out=left_out,
         datasets=datasets,
         fidelity=request.fidelity,
-        seeds=request.seeds or preset.seeds,
+        seeds=seeds,
         trials=(request.trials or preset.trials) if request.hparams == "tuned" else 0,
         sampler=request.sampler,
         tune_for=request.tune_for,
@@ -338,6 +342,21 @@ def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
     if not names:
         raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
     return tuple(known) if "all" in names else tuple(dict.fromkeys(names))
+
+
+def _without_lone(
+    request: RunRequest, methods: tuple[str, ...], seeds: int, site: Site
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Methods without those that a single seed cannot make, and a line about each of these.
+
+    Raises:
+        UserError: If one was asked for by name, not by ``all``.
+    """
+    lone = [name for name in methods if site.methods.method(name).ensemble] if seeds == 1 else []
+    lines = tuple(f"{name}: an ensemble of the models of all seeds; use --seeds 2 or more" for name in lone)
+    if lone and "all" not in split_names(request.methods):
+        raise UserError(f"--seeds 1: {lines[0]}")
+    return tuple(name for name in methods if name not in lone), lines
 
 
 def _with_folds(preset: Preset, request: RunRequest) -> Preset:

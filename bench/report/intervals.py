@@ -17,7 +17,7 @@ from .contender import Contender, distinct_labels
 from .figures.source import Missing, Source
 from .figures.tested import TestedModel, read_model
 from .seeds import SeedGroup
-from .text_table import TextTable, latex_page, markdown_page
+from .text_table import TextTable, page_texts
 
 METRICS = ("recall_at_1", "map_at_r")
 """Metrics with a value for every query."""
@@ -173,6 +173,4 @@ def interval_texts(found: Sequence[QueryInterval]) -> dict[str, str]:
     Args:
         found: Intervals, as :func:`query_intervals` makes them.
     """
-    tables = interval_tables(found)
-    heading = "Intervals over seeds, classes and queries"
-    return {".md": markdown_page(heading, f"{ABOUT} Percent.", tables), ".tex": latex_page(tables)}
+    return page_texts("Intervals over seeds, classes and queries", f"{ABOUT} Percent.", interval_tables(found))

@@ -20,7 +20,7 @@ from ..protocols.statistics import (
 from .contender import COMMON
 from .ranks import competition
 from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
-from .text_table import TextTable, latex_page, markdown_page
+from .text_table import TextTable, page_texts
 
 SHARED = tuple(key for key in COMMON if key != "dataset")
 """Columns in which methods agree if they are compared over data sets."""
@@ -237,19 +237,10 @@ def _text_table(shared: tuple[str, ...], columns: Sequence[OverDatasets]) -> Tex
     )
 
 
-def mean_ranks_markdown(found: Sequence[OverDatasets]) -> str:
-    """Render mean ranks as Markdown.
+def mean_rank_texts(found: Sequence[OverDatasets]) -> dict[str, str]:
+    """Mean ranks as Markdown and LaTeX, by ending of the file.
 
     Args:
         found: Values, as :func:`over_datasets` makes them.
     """
-    return markdown_page("Mean ranks over data sets", ABOUT, mean_rank_tables(found))
-
-
-def mean_ranks_latex(found: Sequence[OverDatasets]) -> str:
-    """Render mean ranks as LaTeX tables.
-
-    Args:
-        found: Values, as :func:`over_datasets` makes them.
-    """
-    return latex_page([table.without_shared(("method",)) for table in mean_rank_tables(found)])
+    return page_texts("Mean ranks over data sets", ABOUT, mean_rank_tables(found), always=("method",))

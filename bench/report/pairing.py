@@ -12,6 +12,7 @@ from typing import TypedDict
 import numpy as np
 import pandas as pd
 
+from ..protocols.metrics import declared_metric
 from ..protocols.statistics import (
     Summary,
     holm,
@@ -77,9 +78,17 @@ class PairedDifference(TypedDict):
     seeds_needed: float
 
 
-def _differences(minuend: SeedGroup, subtrahend: SeedGroup) -> Iterator[PairedDifference]:
-    """``minuend - subtrahend`` in every column of the comparison, each with its own scorer and confidence."""
-    for column in COMPARED:
+def differences(
+    minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] = COMPARED
+) -> Iterator[PairedDifference]:
+    """Differences ``minuend - subtrahend`` over paired seeds, each side with its own scorer and confidence.
+
+    Args:
+        minuend: Results of one contender (method at one setting).
+        subtrahend: Results of another.
+        columns: Metrics; those of the comparison if not given.
+    """
+    for column in columns:
         left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
         if left or right:
             gaps = (
@@ -142,15 +151,19 @@ def pairs_needed(difference: Summary, region: float) -> float:
     return seeds_needed(difference.sd, effect) if effect else float("nan")
 
 
-def _judged(lines: list[dict[str, object]]) -> pd.DataFrame:
-    """Table of differences with p-values adjusted over the pairs of a data set and metric, and their verdicts."""
+def judged(lines: list[dict[str, object]]) -> pd.DataFrame:
+    """Table of differences with p-values adjusted over the pairs of a data set and metric, and their verdicts.
+
+    Args:
+        lines: Rows with the columns :data:`~bench.report.contender.COMMON` and the keys of :class:`PairedDifference`.
+    """
     table = pd.DataFrame(lines)
     if table.empty:
         return table
     family = table.groupby([*COMMON, "metric", "split"], sort=False)
     for name in ("p", "p_equivalence"):
         table[f"{name}_holm"] = family[name].transform(lambda p: holm(p.to_numpy()))
-    sign = {column.metric: column.sign for column in COMPARED}
+    sign = {metric: declared_metric(metric).sign for metric in table["metric"].unique()}
     keys = ("metric", "seeds", "difference_mean", "p_holm", "p_equivalence_holm")
     table["verdict"] = [
         verdict(sign[metric] * mean, p, equivalence) if seeds > 1 else "one seed" if seeds else "no pairs"
@@ -188,8 +201,8 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
         for first, other in _pairs(seed_groups(rows), names):
             line: dict[str, object] = {key: getattr(first.contender, key) for key in COMMON}
             line |= dict(zip(SIDES, (*side(first.contender), *side(other.contender))))
-            lines += [{**line, **difference} for difference in _differences(other, first)]
-    return _judged(lines)
+            lines += [{**line, **difference} for difference in differences(other, first)]
+    return judged(lines)
 
 
 def side(contender: Contender) -> tuple[str, ...]:
@@ -233,5 +246,5 @@ def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         alike = merged[(merged[keys] == base.iloc[0][keys]).all(axis=1)]
         base = pd.concat([base, alike[~alike["seed"].isin(rows["seed"])]])
         head = SeedGroup.of(rows)
-        lines += [{**head.contender._asdict(), **line} for line in _differences(head, SeedGroup.of(base))]
-    return _judged(lines)
+        lines += [{**head.contender._asdict(), **line} for line in differences(head, SeedGroup.of(base))]
+    return judged(lines)

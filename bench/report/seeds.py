@@ -9,7 +9,7 @@ from typing import Self
 
 import pandas as pd
 
-from ..protocols.metrics import Metric, find_metric, title_of
+from ..protocols.metrics import Metric, declared_metric, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics import summarise
 from .contender import Contender, by_contender
@@ -46,10 +46,7 @@ class ComparedColumn:
         Raises:
             LookupError: If there is no metric of this name.
         """
-        metric = find_metric(self.metric)
-        if metric is None:
-            raise LookupError(f"the comparison shows {self.metric!r}, which protocols/metrics.py does not declare")
-        return metric
+        return declared_metric(self.metric)
 
     @property
     def title(self) -> str:

@@ -90,6 +90,21 @@ def latex_page(tables: Sequence[TextTable]) -> str:
     return "\n".join([PACKAGES, *(line for table in tables for line in _latex(table))])
 
 
+def page_texts(
+    heading: str, introduction: str, tables: Sequence[TextTable], always: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Tables in Markdown and LaTeX, by ending of the file.
+
+    Args:
+        heading: Heading of the page in Markdown.
+        introduction: Paragraph below it, in Markdown.
+        tables: The tables, each with a heading and a caption of its own.
+        always: In LaTeX, label columns with one text in all rows are left out, except these; None leaves out none.
+    """
+    brief = tables if always is None else [table.without_shared(always) for table in tables]
+    return {".md": markdown_page(heading, introduction, tables), ".tex": latex_page(brief)}
+
+
 def _latex(table: TextTable) -> list[str]:
     caption = latex_text(table.title) + (f": {latex_text(table.caption)}" if table.caption else "")
     out = [

@@ -13,7 +13,7 @@ from ..store.specs import FROZEN, TUNED_ANEW, split_frozen
 from .contender import Contender, by_contender, distinct_labels
 from .frame import Results
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seeds_text
-from .text_table import TextTable, latex_page, markdown_page
+from .text_table import TextTable, page_texts
 
 ABOUT = (
     "Share of the variance between runs that vanishes when all runs have the same draw of a source [95 % interval]; SD:"
@@ -191,19 +191,10 @@ def _text_table(dataset: str, column: ComparedColumn, anew: bool, rows: Sequence
     )
 
 
-def variance_markdown(found: Sequence[SourceShare]) -> str:
-    """Render shares of variance as Markdown.
+def variance_texts(found: Sequence[SourceShare]) -> dict[str, str]:
+    """Shares of variance as Markdown and LaTeX, by ending of the file.
 
     Args:
         found: Shares, as :func:`shares_of_variance` makes them.
     """
-    return markdown_page("Variance by source", ABOUT, variance_tables(found))
-
-
-def variance_latex(found: Sequence[SourceShare]) -> str:
-    """Render shares of variance as LaTeX tables.
-
-    Args:
-        found: Shares, as :func:`shares_of_variance` makes them.
-    """
-    return latex_page(variance_tables(found))
+    return page_texts("Variance by source", ABOUT, variance_tables(found))

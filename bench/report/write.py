@@ -13,14 +13,15 @@ from .comparison import comparison, comparison_frame
 from .cost import cost_frame, costs, costs_latex, costs_markdown
 from .decisions import decision_frame, decisions, decisions_latex, decisions_markdown
 from .escape import csv_text
+from .fidelity import fidelity_table, fidelity_texts
 from .figures.registry import write_automatic
 from .figures.source import Source
 from .frame import Results
 from .markup import to_latex, to_markdown, verdicts_latex, verdicts_markdown
-from .over_datasets import mean_rank_frame, mean_ranks_latex, mean_ranks_markdown, over_datasets, profile_frame
+from .over_datasets import mean_rank_frame, mean_rank_texts, over_datasets, profile_frame
 from .pairing import paired_methods, paired_with_base
 from .provenance import provenance_frame
-from .variance import shares_of_variance, variance_frame, variance_latex, variance_markdown
+from .variance import shares_of_variance, variance_frame, variance_texts
 from .verdicts import verdict_frame, verdicts
 
 
@@ -39,13 +40,14 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     rows, answers = comparison(frame, roles), verdicts(frame, roles)
     pairs = paired_methods(frame, roles)
     decided, spent, sets = decisions(frame, roles, pairs), costs(store, results.tests), over_datasets(frame, roles)
-    shares = shares_of_variance(results)
+    shares, forms = shares_of_variance(results), fidelity_table(frame, roles)
     tables = {
         "comparison.csv": comparison_frame(rows),
         "confidences.csv": confidences(frame),
         "corruptions.csv": corruptions(frame, roles),
         "cost.csv": cost_frame(spent),
         "decisions.csv": decision_frame(decided),
+        "fidelity.csv": forms,
         "mean_ranks.csv": mean_rank_frame(sets),
         "paired.csv": pairs,
         "paired_with_base.csv": paired_with_base(frame, roles),
@@ -62,10 +64,12 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
         texts |= {"verdicts.md": verdicts_markdown(answers), "verdicts.tex": verdicts_latex(answers)}
     if decided:
         texts |= {"decisions.md": decisions_markdown(decided), "decisions.tex": decisions_latex(decided)}
+    if len(forms):
+        texts |= {f"fidelity{ending}": text for ending, text in fidelity_texts(forms).items()}
     if shares:
-        texts |= {"variance.md": variance_markdown(shares), "variance.tex": variance_latex(shares)}
+        texts |= {f"variance{ending}": text for ending, text in variance_texts(shares).items()}
     if sets:
-        texts |= {"mean_ranks.md": mean_ranks_markdown(sets), "mean_ranks.tex": mean_ranks_latex(sets)}
+        texts |= {f"mean_ranks{ending}": text for ending, text in mean_rank_texts(sets).items()}
     texts |= {name: csv_text(table) for name, table in tables.items() if not table.empty}
     written = []
     for name, text in sorted(texts.items()):

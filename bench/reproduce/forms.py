@@ -10,7 +10,7 @@ import pandas as pd
 from ..report.contender import Contender, distinct_labels
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, SeedStatistics, seed_groups
-from ..report.text_table import TextTable, latex_page, markdown_page
+from ..report.text_table import TextTable, page_texts
 from ..report.verdicts import QUESTIONS, Verdict, verdicts
 from .cells import Cells, derived, read
 from .items import Column, Named, Row
@@ -152,6 +152,4 @@ def form_texts(forms: Sequence[Form]) -> dict[str, str]:
     Args:
         forms: Forms, as :func:`fill_form` makes them.
     """
-    tables = form_tables(forms)
-    heading = f"{forms[0].named.name}: {forms[0].named.item.title}"
-    return {".md": markdown_page(heading, ABOUT, tables), ".tex": latex_page(tables)}
+    return page_texts(f"{forms[0].named.name}: {forms[0].named.item.title}", ABOUT, form_tables(forms))

@@ -136,7 +136,7 @@ def _plans(root, **asked):
 
 def _drive(root, fakes, monkeypatch, **asked):
     """Run one scheduler per fake at once in one folder; outcomes and displays."""
-    monkeypatch.setattr("bench.engine.scheduler.POLL", 0.02)
+    monkeypatch.setattr("bench.engine.claimed.POLL", 0.02)
     plans, site = _plans(root, **asked)
     displays = [Quiet() for _ in fakes]
 

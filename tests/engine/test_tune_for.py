@@ -13,7 +13,7 @@ from bench.engine.crop_confidence import crop_auroc
 from bench.engine.estimate import Estimate
 from bench.engine.networks import load_model
 from bench.engine.running import Running
-from bench.engine.scheduler import _tuning_note
+from bench.engine.study import tuning_note
 from bench.engine.training import run_training
 from bench.engine.tuning import Told, propose
 from bench.errors import UnitFailed, UserError
@@ -141,7 +141,7 @@ def test_the_note_next_to_the_bar_names_what_was_chosen(tmp_path):
     shown = {}
     for tune_for in ("retrieval", "both"):
         plan = _plans(tmp_path, "cosface", tune_for=tune_for, trials=8)["cosface"]
-        shown[tune_for] = _tuning_note(plan, [_trial(0, 0.5, 0.75), _trial(1)], _trial(0, 0.5, 0.75))
+        shown[tune_for] = tuning_note(plan, [_trial(0, 0.5, 0.75), _trial(1)], _trial(0, 0.5, 0.75))
     assert shown["retrieval"] == "2/8 trials, best val MAP@R 0.5000, 1 failed"
     assert shown["both"] == "2/8 trials, chosen: val MAP@R 0.5000, confidence AUROC 0.7500, 1 failed"
 

@@ -95,6 +95,32 @@ def test_a_base_without_class_weights_is_refused_before_anything_is_trained(tmp_
         build_plans(request, Site(results=str(tmp_path)))
 
 
+def test_one_seed_is_no_ensemble(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from bench.methods import register\n"
+        "from bench.methods.deep_ensemble import DeepEnsemble\n\n\n"
+        "@register\n"
+        "class Mine(DeepEnsemble):\n"
+        '    name = "mine"\n'
+        '    summary = "an ensemble"\n'
+    )
+    site = Site(results=str(tmp_path / "runs"), plugins=(str(mine),))
+    asked = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "hparams": "default"}
+    for name in ("deep_ensemble", "mine"):
+        with pytest.raises(UserError, match=f"^--seeds 1: {name}: an ensemble .* use --seeds 2 or more$"):
+            build_plans(RunRequest(methods=("norm_softmax", name), seeds=1, **asked), site)
+        assert build_plans(RunRequest(methods=("norm_softmax", name), seeds=2, **asked), site).plans
+
+
+def test_all_methods_with_one_seed_are_those_that_one_seed_can_make(tmp_path):
+    asked = {"methods": ("all",), "datasets": ("ndigit_smoke",), "seeds": 1, "hparams": "default"}
+    built = build_plans(RunRequest(**asked), Site(results=str(tmp_path)))
+    assert built.left_out == ("deep_ensemble: an ensemble of the models of all seeds; use --seeds 2 or more",)
+    assert "deep_ensemble" not in {plan.cell.method for plan in built.plans}
+    assert len(built.plans) > 20
+
+
 def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
     request = RunRequest(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
     with pytest.raises(UserError, match=r"--base hib: .* leave --base out"):

@@ -12,7 +12,7 @@ from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.report.frame import collect
-from bench.report.variance import shares_of_variance, variance_frame, variance_latex, variance_markdown
+from bench.report.variance import shares_of_variance, variance_frame, variance_texts
 from bench.site import Site
 from bench.store.folder import Store
 from bench.store.specs import AXES, TUNING
@@ -125,7 +125,7 @@ def test_the_report_has_the_shares_and_no_table_of_methods_has_frozen_runs(tmp_p
     frozen, varied = (variance(of.values()) for of in (one.frozen, one.varied))
     assert one.part.share == pytest.approx(1 - frozen / varied)
     assert one.part.ci_low <= max(one.part.share, 0) <= one.part.ci_high
-    for text in (variance_markdown(found), variance_latex(found)):
+    for text in variance_texts(found).values():
         assert "cosface" in text
         assert "noise" in text
 
@@ -139,7 +139,7 @@ def test_a_missing_run_is_named_and_one_run_has_no_share(tmp_path, monkeypatch):
     (one,) = shares_of_variance(collect(store))
     assert one.part is None
     assert one.reason == "fewer than two runs; frozen order: no seed 1"
-    assert "cosface, order: fewer than two runs; frozen order: no seed 1." in variance_markdown([one])
+    assert "cosface, order: fewer than two runs; frozen order: no seed 1." in variance_texts([one])[".md"]
 
 
 def test_tuning_is_frozen_in_normal_runs(tmp_path, monkeypatch):

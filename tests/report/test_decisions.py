@@ -11,8 +11,7 @@ from bench.report.decisions import decision_frame, decisions, decisions_latex, d
 from bench.report.markup import to_latex, to_markdown
 from bench.report.over_datasets import (
     mean_rank_frame,
-    mean_ranks_latex,
-    mean_ranks_markdown,
+    mean_rank_texts,
     over_datasets,
     profile_frame,
 )
@@ -78,7 +77,7 @@ def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
     assert found.ties == ["a", "ab", "b"]
     table = mean_rank_frame([found]).set_index("method")
     assert np.isnan(table.loc["partly", "mean_rank"])
-    for text in (mean_ranks_markdown([found]), mean_ranks_latex([found])):
+    for text in mean_rank_texts([found]).values():
         assert "left out: partly (not on d2)" in text
     profiles = profile_frame([found])
     best = profiles[(profiles["method"] == "a") & (profiles["threshold"] == 0.0)]

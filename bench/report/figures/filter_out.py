@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -58,6 +58,28 @@ PROBABILITY = "max_probability"
 """Confidence of a deterministic method in PER's Figure 3, next to a random one."""
 
 
+def curve_points(
+    frame: pd.DataFrame, dataset: str, split: str, metrics: Collection[str], variants: Collection[str]
+) -> pd.DataFrame:
+    """Select points of filter-out curves, under the method's own scorer.
+
+    Args:
+        frame: Tidy table (one measured value per row), joined with the columns of
+            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+        dataset: Name of the data set.
+        split: Test images: ``test``, or ``test_`` and the name of a corruption.
+        metrics: Names of curves, such as ``filter_out_map_at_r``.
+        variants: Variants of the curves, such as ``query_only``.
+    """
+    return frame[
+        (frame["dataset"] == dataset)
+        & (frame["split"] == split)
+        & frame["metric"].isin(list(metrics))
+        & frame["variant"].isin(list(variants))
+        & (frame["scorer"] == frame["primary_scorer"])
+    ]
+
+
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
     """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each method.
 
@@ -73,7 +95,7 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
     Returns:
         None if the table has no filter-out curves of these images.
     """
-    rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
+    rows = curve_points(frame, dataset, split, CURVES, VARIANTS)
     if rows.empty:
         return None
     measured = {variant: title for variant, title in VARIANTS.items() if (rows["variant"] == variant).any()}
@@ -128,12 +150,11 @@ def confidence_curve(label: str, look: Look, rows: pd.DataFrame, own: str, other
     Args:
         label: Text of the legend.
         look: Colour, marker and line.
-        rows: Points of filter-out curves of the contender, of one metric and variant.
+        rows: Rows of :func:`curve_points` of the contender, of one metric and variant.
         own: Name of the confidence.
         others: Names of the other confidences; those that the rows lack are left out.
     """
-    ranked = rows.loc[rows["scorer"] == rows["primary_scorer"], ["confidence", "fraction", "value"]]
-    means = ranked.groupby(["confidence", "fraction"])["value"].agg(["mean", "std"])
+    means = rows.groupby(["confidence", "fraction"])["value"].agg(["mean", "std"])
     has = set(means.index.get_level_values("confidence"))
     tables = {name: means.loc[[name]].droplevel("confidence") for name in (own, *others) if name in has}
     own_table = tables.pop(own, means.iloc[:0].droplevel("confidence"))
@@ -179,13 +200,7 @@ def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFr
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
     """
-    rows = frame[
-        (frame["dataset"] == dataset)
-        & (frame["split"] == split)
-        & (frame["metric"] == "filter_out_map_at_r")
-        & frame["variant"].isin(["query_and_gallery", RERANKED])
-        & (frame["scorer"] == frame["primary_scorer"])
-    ]
+    rows = curve_points(frame, dataset, split, ["filter_out_map_at_r"], ["query_and_gallery", RERANKED])
     as_published = rows["variant"] == RERANKED
     rows = rows[as_published | ~rows["unit"].isin(rows["unit"][as_published])]
     probabilistic = rows["probabilistic"].astype(bool)
@@ -202,14 +217,8 @@ def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
         dataset: Name of the data set.
         split: Test images: ``test``, or ``test_`` and the name of a corruption.
     """
-    return frame[
-        (frame["dataset"] == dataset)
-        & (frame["split"] == split)
-        & frame["metric"].isin(CURVES)
-        & frame["variant"].isin(list(VARIANTS))
-        & (frame["scorer"] == frame["primary_scorer"])
-        & (frame["confidence"].isin(list(CONTROLS)) | (frame["confidence"] == frame["default_confidence"]))
-    ]
+    rows = curve_points(frame, dataset, split, CURVES, VARIANTS)
+    return rows[rows["confidence"].isin(list(CONTROLS)) | (rows["confidence"] == rows["default_confidence"])]
 
 
 def corrupted_splits(source: Source, dataset: str) -> list[str]:

@@ -16,7 +16,7 @@ from ...protocols.metrics import title_of
 from ...store.records import KEYS
 from .contenders import Shown, labelled
 from .curves import MOST_PANELS, REST, small_panels
-from .filter_out import images_of, test_splits
+from .filter_out import curve_points, images_of, test_splits
 from .looks import LINES, Line
 from .source import MARGIN, Drawing, Note, Source
 from .style import FULL_PAGE, HALF_PAGE, panels
@@ -49,13 +49,7 @@ def risk_table(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
         ``kind`` of it (``image``, ``retrieval`` or ``control``), ``coverage`` (share of the queries that is kept, the
         most confident ones) and ``risk`` (1 minus their Recall@1).
     """
-    rows = frame[
-        (frame["dataset"] == dataset)
-        & (frame["split"] == split)
-        & (frame["metric"] == "filter_out_recall_at_1")
-        & (frame["variant"] == "query_only")
-        & (frame["scorer"] == frame["primary_scorer"])
-    ]
+    rows = curve_points(frame, dataset, split, ["filter_out_recall_at_1"], ["query_only"])
     table = rows[[*KEYS, "default_confidence", "confidence"]].assign(
         kind=rows["confidence"].map(kind_of), coverage=1 - rows["fraction"], risk=1 - rows["value"]
     )

@@ -1,0 +1,120 @@
+"""Units that several schedulers of a results folder share: each is run by the one that has claimed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+
+from ..site import Site
+from ..store.claims import CLAIM, Claims, holder
+from ..store.specs import Cell, Kind
+from .failures import JobFailed, SettingFailed
+from .interfaces import Display, Workers
+from .jobs import TestJob, TrainJob
+from .needs import visible
+
+POLL = 1.0
+"""Seconds between two looks at a unit that another scheduler has claimed."""
+
+
+class ClaimedUnits:
+    """Runs jobs of units, each only once it is claimed.
+
+    Args:
+        site: Paths of the results folder.
+        workers: Where jobs run.
+        display: Where messages go.
+        claims: Claims of this scheduler.
+        order: Place of each cell (protocol, data set, method) among those that wait.
+        of_trials: Ids of the trainings of tuning trials.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        workers: Workers,
+        display: Display,
+        claims: Claims,
+        order: Mapping[Cell, int],
+        of_trials: Container[str],
+    ) -> None:
+        self._site = site
+        self._store = site.store
+        self._workers = workers
+        self._display = display
+        self._claims = claims
+        self._order = order
+        self._of_trials = of_trials
+        self._waited = False
+
+    async def run(
+        self,
+        unit: tuple[Cell, Kind, str],
+        missing: Callable[[], TrainJob | TestJob | None],
+        priority: int,
+        on_epoch: Callable[[int], None] = lambda _: None,
+    ) -> bool:
+        """Run a job until nothing is missing, here or in another scheduler; a failure says which unit failed.
+
+        Args:
+            unit: What to claim.
+            missing: The job that makes what is missing; None if everything is there.
+            priority: Smaller = earlier.
+            on_epoch: Called with the number of finished epochs after each.
+
+        Returns:
+            True if it was run here.
+        """
+        claim = self._store.unit_dir(*unit) / CLAIM
+        while (job := missing()) is not None:
+            wanted = job
+
+            def begin(wanted: TrainJob | TestJob = wanted) -> bool:
+                # Asked again, because the holder before may have done it since.
+                if self._claims.take(claim) and missing() == wanted:
+                    return True
+                self._claims.let_go(claim)
+                return False
+
+            if await self._run_claimed(job, claim, (priority, self._order[unit[0]]), on_epoch, begin):
+                return True
+            if missing() is not None:
+                self._say_who_is_waited_for(claim)
+                await asyncio.sleep(POLL)
+        self._claims.give_back(claim)
+        return False
+
+    async def _run_claimed(
+        self,
+        job: TrainJob | TestJob,
+        claim: Path,
+        priority: tuple[int, int],
+        on_epoch: Callable[[int], None],
+        begin: Callable[[], bool],
+    ) -> bool:
+        _, kind, unit = job.unit
+        try:
+            done = await self._workers.run(job, on_epoch, priority, begin)
+        except JobFailed as error:
+            error.unit = f"{kind} {unit}"
+            # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
+            if not (isinstance(error, SettingFailed) and unit in self._of_trials):
+                self._claims.give_back(claim)
+            raise
+        if done is not None:
+            await self._appeared(job)
+            self._claims.give_back(claim)
+        return done is not None
+
+    async def _appeared(self, job: TrainJob | TestJob) -> None:
+        """Wait for records that another machine has written: a network file system can hide them."""
+        if self._site.hidden_for:
+            await asyncio.to_thread(visible, job.outputs, self._site.hidden_for)
+
+    def _say_who_is_waited_for(self, claim: Path) -> None:
+        there = holder(claim)
+        if there is not None and not self._waited:
+            self._waited = True
+            who = f"process {there.pid} on {there.host}"
+            self._display.log(f"{who} is at work in this folder too; `bench status` shows on what")

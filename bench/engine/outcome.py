@@ -1,0 +1,68 @@
+"""Outcome of a run: what was trained and reused, and what failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ..errors import LINE, UnitFailed, shortened
+from .failures import JobFailed
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Report of a failed training or test.
+
+    Attributes:
+        what: Method, data set and seed that failed.
+        unit: ``train`` or ``test``, and the id; empty if no single training or test failed.
+        reason: Why, on one line.
+        place: File and line of the error; empty if the reason says it all.
+        log: File with the traceback; empty if there is none.
+    """
+
+    what: str
+    unit: str
+    reason: str
+    place: str
+    log: str
+
+    @classmethod
+    def of(cls, error: UnitFailed, what: str, results: Path) -> Self:
+        """Make the report of an error.
+
+        Args:
+            error: The error.
+            what: Method, data set and seed that failed, unless the error says it.
+            results: Results folder, which is left out of a long path of the log.
+        """
+        if not isinstance(error, JobFailed):
+            return cls(error.what or what, "", str(error), "", "")
+        log = error.log
+        for start in (Path.cwd(), results):
+            if len(log) > LINE // 3 or start == Path.cwd():
+                log = log.removeprefix(f"{start}/")
+        return cls(error.what or what, error.unit, str(error), error.place, log)
+
+    def line(self, limit: int = LINE) -> str:
+        """The whole report on one line of at most ``limit`` characters."""
+        what = f"{self.what} ({self.unit})" if self.unit else self.what
+        tail = (f" ({self.place})" if self.place else "") + (f"; traceback: {self.log}" if self.log else "")
+        room = max(40, limit - len(what) - 2 - len(tail))
+        return shortened(f"{what}: {shortened(self.reason, room)}{tail}", limit)
+
+
+@dataclass
+class Outcome:
+    """Result of a run: failures, and counts of trainings done and reused."""
+
+    failures: list[Failure] = field(default_factory=list)
+    trained: int = 0
+    reused: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Add the failures and counts of another run to this one."""
+        self.failures += other.failures
+        self.trained += other.trained
+        self.reused += other.reused
