@@ -32,7 +32,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import log_ndtr, logsumexp, softmax
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from .array_images import ArrayImages
@@ -227,6 +226,8 @@ GALLERY_CHANNEL = Channel(views=("whole",), noise_sds=(30.0,))
 @lru_cache(maxsize=1)
 def _scans() -> NDArray[np.int64]:
     """Scanned digits ``[1797, 64]``, values 0..16."""
+    from sklearn.datasets import load_digits  # late: its import takes as long as that of torch
+
     bunch: Any = load_digits()
     scans: NDArray[np.int64] = bunch.data.astype(np.int64)
     return scans

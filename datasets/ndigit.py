@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from .array_images import ArrayImages
 from .dataset import Dataset, TrainVal, register_dataset
@@ -109,6 +108,8 @@ def _sources(ids: Sequence[str], raw: NDArray[np.uint64]) -> NDArray[np.int64]:
 @lru_cache(maxsize=1)
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Handwritten digits ``[1797, 8, 8]``, values 0..16, and which digit each is."""
+    from sklearn.datasets import load_digits  # late: its import takes as long as that of torch
+
     bunch: Any = load_digits()
     return bunch.images, bunch.target
 
