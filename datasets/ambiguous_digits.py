@@ -25,19 +25,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import log_ndtr, logsumexp, softmax
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from .array_images import ArrayImages
 from .dataset import Dataset, TrainVal, register_dataset
 from .identity_draws import raw_numbers, standard_normal, uniform_integers
+from .scanned_digits import scanned_digits
 from .splits import development_and_test_classes, train_and_validation_classes
 
 View = Literal["whole", "centre", "left", "right", "top", "bottom"]
@@ -225,18 +225,10 @@ GALLERY_CHANNEL = Channel(views=("whole",), noise_sds=(30.0,))
 
 
 @lru_cache(maxsize=1)
-def _scans() -> NDArray[np.int64]:
-    """Scanned digits ``[1797, 64]``, values 0..16."""
-    bunch: Any = load_digits()
-    scans: NDArray[np.int64] = bunch.data.astype(np.int64)
-    return scans
-
-
-@lru_cache(maxsize=1)
 def _names() -> tuple[str, ...]:
     """Names of the classes in their order: positions of the scans that serve as identities, such as ``0417``."""
     # Ranking by raw bits is a shuffle that is the same in every version of numpy.
-    order = np.argsort(np.random.PCG64([SEED, 2]).random_raw(len(_scans())), kind="stable")
+    order = np.argsort(np.random.PCG64([SEED, 2]).random_raw(len(scanned_digits()[0])), kind="stable")
     return tuple(f"{scan:04d}" for scan in order[:IDENTITIES])
 
 
@@ -269,7 +261,7 @@ class _Observations:
     @property
     def scans(self) -> NDArray[np.int64]:
         """Grey levels of the scans of the identities, ``[C, 64]``."""
-        return _scans()[[int(name) for name in self.names]]
+        return scanned_digits()[0][[int(name) for name in self.names]]
 
     def pixels(self) -> NDArray[np.uint8]:
         """Pixels ``[N, 100]``."""

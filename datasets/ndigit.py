@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from .array_images import ArrayImages
 from .dataset import Dataset, TrainVal, register_dataset
 from .identity_draws import raw_numbers, standard_normal, uniform_integers
+from .scanned_digits import scanned_digits
 from .splits import development_and_test_classes, train_and_validation_classes
 
 Part = Literal["train", "val", "test"]
@@ -107,16 +107,9 @@ def _sources(ids: Sequence[str], raw: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1)
-def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Handwritten digits ``[1797, 8, 8]``, values 0..16, and which digit each is."""
-    bunch: Any = load_digits()
-    return bunch.images, bunch.target
-
-
-@lru_cache(maxsize=1)
 def _pools() -> dict[tuple[str, int], NDArray[np.int64]]:
     """Rows of the source digits by part and digit: test 1/2, validation 1/8, training the rest."""
-    target = _digits()[1]
+    target = scanned_digits()[1]
     # Ranking by raw bits is a shuffle that is the same in every version of numpy.
     order = np.argsort(np.random.PCG64([SEED, 1]).random_raw(len(target)), kind="stable")
     pools = {}
@@ -134,7 +127,7 @@ def _cells(upsample: bool) -> NDArray[np.float64]:
 
     Grey levels and weights are small multiples of powers of two: sums are exact in any order.
     """
-    cells = _digits()[0] * (255 / 16)
+    cells = scanned_digits()[0].reshape(-1, SIDE, SIDE) * (255 / 16)
     return _twice(_twice(cells, axis=1), axis=2) if upsample else cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +17,25 @@ from ..protocols.recipes._base import Optim, Optimizer, Schedule
 Groups = list[dict[str, Any]]
 """Parameter groups as torch takes them, each with its peak rate as ``max_lr``."""
 
+
+def _eager(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """The same optimiser without the wrappers that keep ``torch.compile`` out of its methods.
+
+    The wrappers import ``torch._dynamo``, which takes longer than the rest of torch, and no step of ours is compiled.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
+
+
+_ADAMW, _ADAM = _eager(torch.optim.AdamW), _eager(torch.optim.Adam)
+_SGD, _RMSPROP = _eager(torch.optim.SGD), _eager(torch.optim.RMSprop)
+
 OPTIMIZERS: Mapping[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
-    "adamw": lambda groups: torch.optim.AdamW(groups, fused=True),
-    "adam": lambda groups: torch.optim.Adam(groups, fused=True),
-    "sgd": lambda groups: torch.optim.SGD(groups, momentum=0.9),
-    "rmsprop": lambda groups: torch.optim.RMSprop(groups, momentum=0.9),
+    "adamw": lambda groups: _ADAMW(groups, fused=True),
+    "adam": lambda groups: _ADAM(groups, fused=True),
+    "sgd": lambda groups: _SGD(groups, momentum=0.9),
+    "rmsprop": lambda groups: _RMSPROP(groups, momentum=0.9),
 }
 
 

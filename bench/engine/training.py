@@ -140,6 +140,8 @@ class Trainer:
         self.inputs = self._inputs(dataset)
         self.model.precision = getattr(torch, spec.optim.precision)
         if spec.optim.compile:
+            # Compiled kernels are to be deterministic if the others are.
+            torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=True)
             self.model.backbone.compile()
         self.progress = Progress()
 

@@ -75,7 +75,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         return Done(points=_proposals(job))
     site = job.site.model_copy(update={"device": pick_device(job.site.device)})
     _ = site.plugin_tests  # imports the plug-ins
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     resumed = isinstance(job, TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
     running = Meter.of(_at_most_ten_a_second(lambda step: emit(Alive(step=step))), resumed)
@@ -157,9 +157,7 @@ def main() -> None:
     def emit(event: Event) -> None:
         out.write(event.model_dump_json() + "\n")
 
-    # What every job needs loads while the first one is still being planned; torch's optimisers need _dynamo.
-    import torch._dynamo  # noqa: F401
-
+    # What every job needs loads while the first one is still being planned.
     from . import training  # noqa: F401
 
     while True:

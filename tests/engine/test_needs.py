@@ -245,7 +245,7 @@ def test_a_worker_waits_for_what_its_job_reads_only_if_files_can_be_hidden(
         _later(job.inputs[1])
     there = []
     monkeypatch.setattr("bench.engine.training.run_training", lambda *_: there.append(job.inputs[1].exists()))
-    monkeypatch.setattr("torch.use_deterministic_algorithms", lambda *_, **__: None)
+    monkeypatch.setattr("torch.set_deterministic_debug_mode", lambda *_, **__: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     worker.run_job(job, lambda event: None)
     assert there == [hidden_for > 0]
