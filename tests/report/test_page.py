@@ -253,7 +253,10 @@ def test_parts_of_data_sets_are_marked_on_the_card(tmp_path):
     text = _page(tmp_path, replace(LEADING, pinned=pinned), replace(POINT, pinned=pinned))
     card = Tree(text[text.index('<div class="cards">') : text.index('<section class="dataset"')].rstrip())
     assert "Part of the data only: 5 of 9 images." in card.all("div")[0][1]
-    assert "Part of the data" not in _page(tmp_path, LEADING, POINT)
+    assert f"Fixed settings of all rows: {pinned}." in text
+    without = _page(tmp_path, LEADING, POINT)
+    assert "Part of the data" not in without
+    assert "Fixed settings" not in without
 
 
 def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):

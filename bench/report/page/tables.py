@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ..comparison import ComparisonRow, Mark, comparison_frame
-from ..contender import Contender
+from ..contender import Contender, split_pinned
 from ..cost import CostRow
 from ..escape import csv_text
 from ..seeds import COMPARED, ComparedColumn, SeedStatistics
@@ -139,7 +139,6 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         Column("ms per image", "time to read and embed a test image, mean over seeds", True),
         Column("seeds", "number of seeds", True),
         Column("network", "backbone and size of the embedding"),
-        Column("fixed settings", "settings that were fixed by hand or by the data at hand"),
     )
     lines = [(facts, row) for facts in budgets for row in facts.rows]
     rows = tuple(
@@ -151,7 +150,7 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         f"{name}: results per method",
         columns,
         rows,
-        tuple(_gaps(columns, rows)),
+        tuple([*_gaps(columns, rows), *_fixed(budgets)]),
         csv_uri(comparison_frame({name: [row for _, row in lines]})),
     )
 
@@ -181,7 +180,6 @@ def _result_cells(
     yield number_cell(float("nan") if speed is None else speed, f"{speed or 0:.3g}", "" if speed else "not recorded")
     yield number_cell(row.seeds, str(row.seeds))
     yield text_cell(row.contender.network)
-    yield text_cell(row.contender.pinned, "none")
 
 
 def _mean_cell(value: SeedStatistics, percent: bool, mark: Mark | None = None) -> Cell:
@@ -212,6 +210,13 @@ def _gaps(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
             found.setdefault("; ".join(texts), []).append(column.title)
     for text, titles in found.items():
         yield f"No {' or '.join(titles)}: {text}."
+
+
+def _fixed(budgets: Sequence[DatasetFacts]) -> Iterator[str]:
+    """Paragraph for the fixed settings that all rows have; others are part of the budget."""
+    shared, _ = split_pinned([facts.budget.pinned for facts in budgets])
+    if shared:
+        yield f"Fixed settings of all rows: {shared}."
 
 
 def _named_row(row: Row, rows: Sequence[Row]) -> str:

@@ -184,8 +184,8 @@ class Highest:
         ahead: How far it is ahead of the leading method for retrieval, with the confidence advised for that one; None
             if it is this method, or without a common seed.
         others: Number of other methods that may be the highest as well, when all are compared at once.
-        compared: Number of methods that are compared at once: those with a value at all of its seeds, two or more; 1
-            if there is no other.
+        compared: Number of methods that are compared: those with a value at all of its seeds, itself included.
+        seeds: Number of these seeds; one decides nothing.
     """
 
     contender: Contender
@@ -193,6 +193,7 @@ class Highest:
     ahead: Difference | None
     others: int
     compared: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -382,27 +383,30 @@ def _tallies(facts: DatasetFacts, question: Question, leader: Contender) -> Iter
 def _highest(
     facts: DatasetFacts, split: str, by_method: Mapping[Contender, Advice], leader: Contender
 ) -> Highest | None:
+    """The method with the highest AUROC among those that are ranked together; None if there is no other."""
     values = {
         contender: defined_values(facts.groups[contender].per_seed(METRIC, split, confidence=each.use))
         for contender, each in by_method.items()
-        if each.use
+        if each.use and contender.ensemble == leader.ensemble
     }
-    # A single value, as that of an ensemble, competes only if there is nothing else.
-    several = {contender: own for contender, own in values.items() if len(own) > 1}
-    values = several or {contender: own for contender, own in values.items() if own}
+    # A single value competes only if there is nothing else.
+    most = min(2, max(map(len, values.values()), default=0))
+    values = {contender: own for contender, own in values.items() if own and len(own) >= most}
     if not values:
         return None
     best = max(values, key=lambda contender: sum(values[contender].values()) / len(values[contender]))
     seeds = sorted(values[best])
     able = [contender for contender in values if set(seeds) <= set(values[contender])]
-    others = 0
-    if len(seeds) > 1 and len(able) > 1:
+    if len(able) < 2:
+        return None
+    others = len(able) - 1
+    if len(seeds) > 1:
         intervals = rank_intervals(np.array([[values[contender][seed] for contender in able] for seed in seeds]))
         others = sum(each.low == 1 and contender != best for contender, each in zip(able, intervals))
     own = values.get(leader, {})
     shared = best != leader and set(own) & set(values[best])
     ahead = difference_of(paired_difference(values[best], own), CONFIDENCE) if shared else None
-    return Highest(best, by_method[best], ahead, others, len(able) if len(seeds) > 1 else 1)
+    return Highest(best, by_method[best], ahead, others, len(able), len(seeds))
 
 
 def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
