@@ -182,9 +182,14 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
 
     from ..report.frame import plain_rows
     from ..reproduce.draw import draw_results, draw_table
+    from ..reproduce.table import what_differs
     from ..reproduce.write import print_table, to_frame, write_table
 
     named, console = planned[0].named, Console(stderr=True)
+    for each in planned:
+        # Below the table, too; but by then the time is spent.
+        text = printable(f"{named.name} on {each.dataset}: {what_differs(each)}")
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
     outcome, tables = _tables(planned, site, results, launch, console)
     if outcome is None:
         return 130

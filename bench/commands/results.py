@@ -274,7 +274,8 @@ def report(
     if empty and not html:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     folder = out or results / "report"
-    written = [] if empty else write_report(store, collected, folder)
+    missing: list[str] = []
+    written = [] if empty else write_report(store, collected, folder, missing.append)
     if also and not empty:
         written += write_extras(names(also), site_of(results, plugin=plugin), collected, folder, written)
     try:
@@ -285,6 +286,7 @@ def report(
         write_metrics(collected, out)  # the results folder is read-only, say
     if html:
         written.append(write_page(store, collected, damaged, out or results / "report"))
+    say_what_is_not_drawn(missing, Console(stderr=True))
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     _say_what_was_rescored(collected)
     if not as_json and not empty:
@@ -454,6 +456,17 @@ def _say_what_was_rescored(collected: Collected) -> None:
         typer.echo(
             f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
         )
+
+
+def say_what_is_not_drawn(lines: Iterable[str], console: Console) -> None:
+    """Print which figures of a report are missing, or lack something, and why.
+
+    Args:
+        lines: One line for every kind of figure and reason.
+        console: Where to print.
+    """
+    for line in lines:
+        console.print(f"not drawn: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:

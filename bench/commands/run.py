@@ -496,7 +496,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from ..report.terminal import print_tables
     from ..report.write import write_report
     from ..store.folder import Store
-    from .results import say_what_was_left_out
+    from .results import say_what_is_not_drawn, say_what_was_left_out
 
     store = Store(site.store.root)
     damaged: list[Damage] = []
@@ -504,8 +504,10 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     collected = collect(store)
     tables = "no test finished, so there is no table"
     if write_metrics(collected, store.root) is not None:
-        written = write_report(store, collected, store.root / "report")
+        missing: list[str] = []
+        written = write_report(store, collected, store.root / "report", missing.append)
         print_tables(collected.frame, collected.roles, Terminal())
+        say_what_is_not_drawn(missing, console)
         tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):

@@ -1,14 +1,116 @@
-"""Unequal budgets: rows of a table whose seeds, trials, epochs or fidelity are not those of most of their rivals."""
+"""Budgets of the rows of a table: rows that words may compare, and rows whose budget is not that of most rivals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
-from .contender import COMMON, Contender
+from .contender import COMMON, Contender, split_pinned, tuning_text
+
+PARTIAL = "partial release: "
+"""Start of the fixed setting that names the images of a partial release."""
 
 LIMITING = ("optim.epochs=", "folds=", "partial release")
 """Starts of the fixed settings that are part of a budget."""
+
+
+class Budget(NamedTuple):
+    """Everything but the method that two rows of a data set share, if words may compare them.
+
+    The attributes are those of a :class:`~bench.report.contender.Contender`.
+    """
+
+    protocol: str
+    preset: str
+    hparams: str
+    trials: int
+    pinned: str
+    backbone: str
+    dim: int
+    fidelity: str
+
+    @classmethod
+    def of(cls, contender: Contender) -> Self:
+        """Budget of a contender (method at one setting), as its records have it."""
+        return cls(*(getattr(contender, name) for name in cls._fields))
+
+    @property
+    def partial(self) -> str:
+        """Images of a partial release as text; empty for whole data sets."""
+        return next((text[len(PARTIAL) :] for text in self.pinned.split("; ") if text.startswith(PARTIAL)), "")
+
+
+def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
+    """Divide the contenders (methods at one setting) of a data set by their budgets, the leading budget first.
+
+    Budgets of several methods come before those of one. The others are in the order of their tuning trials, then of the
+    number of methods, largest first. A method with nothing to tune has one trial at any budget: it counts at the
+    largest one that is otherwise its own, unless it has another tuned budget. An ensemble whose embeddings are side by
+    side counts at the budget of models of its members' size.
+
+    Args:
+        contenders: Contenders of one data set.
+
+    Example:
+        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> rows = [a, a._replace(hparams="tuned", trials=9), a._replace(method="b")]
+        >>> [(budget.hparams, [each.method for each in own]) for budget, own in by_budget(rows).items()]
+        [('default', ['a', 'b']), ('tuned', ['a'])]
+    """
+    every = list(contenders)
+    found: dict[Budget, list[Contender]] = {}
+    for contender in every:
+        found.setdefault(_counted(contender, every), []).append(contender)
+
+    def place(budget: Budget) -> tuple[bool, int, int, Budget]:
+        methods = len({each.label for each in found[budget]})
+        return methods < 2, -budget.trials, -methods, budget
+
+    return {budget: found[budget] for budget in sorted(found, key=place)}
+
+
+def _counted(contender: Contender, every: Sequence[Contender]) -> Budget:
+    """Budget at which a contender counts."""
+    own = Budget.of(contender)
+    if contender.ensemble:
+        sizes = [each.dim for each in every if not each.ensemble and Budget.of(each)._replace(dim=own.dim) == own]
+        own = own._replace(dim=max((size for size in sizes if own.dim % size == 0), default=own.dim))
+    tuned = [each for each in every if each.hparams == "tuned" and each.trials > 1]
+    if not is_untuned(contender) or any(each.label == contender.label for each in tuned):
+        return own
+    alike = [each.trials for each in tuned if Budget.of(each)._replace(trials=1) == own]
+    return own._replace(trials=max(alike, default=1))
+
+
+def is_untuned(contender: Contender) -> bool:
+    """True for a tuned contender (method at one setting) of one trial, as of a method with nothing to tune."""
+    return contender.hparams == "tuned" and contender.trials == 1
+
+
+def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
+    """Texts of the budgets of one data set: the tuning, and the form of the methods unless it is ``corrected``.
+
+    Network and fixed settings are part of the texts if they tell the budgets apart.
+
+    Args:
+        budgets: The budgets of one data set.
+
+    Example:
+        >>> first = Budget("reality_check", "strict", "default", 0, "a=1", "convnet", 64, "corrected")
+        >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
+        ['default, convnet/64', 'tuned, 50 trials, convnet/8']
+    """
+    networks = {(budget.backbone, budget.dim) for budget in budgets}
+    _, own = split_pinned([budget.pinned for budget in budgets])
+    texts = {}
+    for budget, pinned in zip(budgets, own):
+        parts = [tuning_text(budget.hparams, budget.trials, budget.protocol, budget.preset)]
+        parts += [budget.fidelity] if budget.fidelity != "corrected" else []
+        parts += [f"{budget.backbone}/{budget.dim}"] if len(networks) > 1 else []
+        parts += [pinned] if pinned else []
+        texts[budget] = ", ".join(parts)
+    return texts
 
 
 def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> list[str]:

@@ -96,10 +96,15 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Compa
             own scorer, default confidence and so on).
     """
     merged = frame.merge(roles, on="unit")
-    return {str(dataset): _compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
+    return {str(dataset): compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
 
 
-def _compare(groups: list[SeedGroup]) -> list[ComparisonRow]:
+def compare(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
+    """Rows of the comparison of some contenders (methods at one setting) of a data set, as :func:`comparison` has them.
+
+    Args:
+        groups: Values over seeds of each of them.
+    """
     rows = [_row(group) for group in groups]
     by_column = [
         _marks(

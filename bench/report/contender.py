@@ -67,10 +67,18 @@ class Contender(NamedTuple):
 
         The protocol and its preset follow in brackets unless they are the default ones.
         """
-        source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
-        if (self.protocol, self.preset) != ("reality_check", "strict"):
-            source += f" [{self.protocol}, {self.preset}]"
-        return source
+        return tuning_text(self.hparams, self.trials, self.protocol, self.preset)
+
+
+def tuning_text(hparams: str, trials: int, protocol: str, preset: str) -> str:
+    """Source of hyper-parameters as text; protocol and preset follow in brackets unless they are the default ones.
+
+    Example:
+        >>> tuning_text("tuned", 50, "reality_check", "strict"), tuning_text("default", 0, "per", "strict")
+        ('tuned, 50 trials', 'default [per, strict]')
+    """
+    source = f"tuned, {trials} trials" if hparams == "tuned" else hparams
+    return source if (protocol, preset) == ("reality_check", "strict") else f"{source} [{protocol}, {preset}]"
 
 
 CONTENDER_KEYS = Contender._fields

@@ -15,7 +15,7 @@ from .decisions import decision_frame, decisions, decisions_latex, decisions_mar
 from .escape import csv_text
 from .fidelity import fidelity_table, fidelity_texts
 from .figures.registry import write_automatic
-from .figures.source import Source
+from .figures.source import Note, Source
 from .frame import Results
 from .markup import to_latex, to_markdown, verdicts_latex, verdicts_markdown
 from .over_datasets import mean_rank_frame, mean_rank_texts, over_datasets, profile_frame
@@ -25,13 +25,14 @@ from .variance import shares_of_variance, variance_frame, variance_texts
 from .verdicts import verdict_frame, verdicts
 
 
-def write_report(store: Store, results: Results, out: Path) -> list[Path]:
+def write_report(store: Store, results: Results, out: Path, note: Note) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files.
 
     Args:
         store: The results folder, for its trainings, studies and embeddings.
         results: Its finished tests (:func:`~bench.report.frame.collect`).
         out: Folder for the files.
+        note: Called with one line for every kind of figure and reason why something of it cannot be drawn.
 
     Returns:
         The files written.
@@ -75,7 +76,7 @@ def write_report(store: Store, results: Results, out: Path) -> list[Path]:
     for name, text in sorted(texts.items()):
         write_atomic(out / name, text.encode())
         written.append(out / name)
-    return written + write_automatic(Source(Site(results=str(store.root)), results), out)
+    return written + write_automatic(Source(Site(results=str(store.root)), results), out, note)
 
 
 def _untested(store: Store, results: Results) -> dict[str, list[str]]:

@@ -181,6 +181,8 @@ def _cell(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Cell:
 def what_differs(planned: PlannedItem) -> str:
     """Describe on one line how the planned runs differ from the paper's: data set, network, settings and seeds.
 
+    Batches that are smaller because the data set is small are part of it.
+
     Args:
         planned: The table or figure on one data set, with the plans of its runs.
     """
@@ -195,6 +197,7 @@ def _differences(planned: PlannedItem) -> Iterator[str]:
     if dataset not in named.item.datasets:
         yield f"no value was published for {dataset} ({named.name} has {', '.join(named.item.datasets)})"
     yield from dict.fromkeys(text for each in planned.rows for text in _of_run(named, each))
+    yield from dict.fromkeys(plan.adapted for each in planned.rows for plan in each.plans if plan.adapted)
     defaults = [each.row.title for each in planned.rows if each.fallback]
     if defaults:
         which = "every row" if len(defaults) == len(planned.rows) else ", ".join(defaults)

@@ -27,13 +27,20 @@ class Made:
     pinned: str = ""
     cell: str = "m"
     free: tuple[str, ...] = FREE
+    hparams: str = "default"
+    trials: int = 0
+    base: str = ""
+    ensemble: str = ""
+    models: int = 0
 
     def record(self, seed, version="0.1.0"):
-        shared = {"preset": "strict", "ensemble": "", "hparams": "default", "trials": 0, "pinned": self.pinned}
+        shared = {"preset": "strict", "ensemble": self.ensemble, "pinned": self.pinned}
+        shared |= {"hparams": self.hparams, "trials": self.trials}
+        models = tuple("abcdefgh"[: self.models])
         cell = Cell("reality_check", "d", self.cell)
         spec = TestSpec(
-            code=f"{self.name} {seed}", protocol=cell.protocol, version=1, train=(), tuning_trainings=0, tests=Tests(),
-            scorers=(), soft_labels="", **shared,
+            code=f"{self.name} {seed}", protocol=cell.protocol, version=1, train=models, tuning_trainings=0,
+            tests=Tests(), scorers=(), soft_labels="", **shared,
         )  # fmt: skip
         environment = Environment(
             bench=version, torch="2", python="3", machine="x", device="cpu", threads=1, seconds=1.0, peak_memory_mib=9
@@ -41,8 +48,8 @@ class Made:
         return TestRecord(
             unit=spec.id, cell=cell, spec=spec, files={}, setting={"params": {"margin": 0.2}}, manifests={"test": "ab"},
             columns=Columns(
-                protocol=cell.protocol, dataset=self.dataset, method=self.name, base="", fidelity="corrected",
-                backbone="net", dim=8, seed=seed, **shared,
+                protocol=cell.protocol, dataset=self.dataset, method=self.name, base=self.base, fidelity="corrected",
+                backbone="net", dim=8 * max(self.models, 1), seed=seed, **shared,
             ),
             role=Role(
                 primary_scorer="cosine", default_confidence=OWN if self.own else "norm", probabilistic=bool(self.own),

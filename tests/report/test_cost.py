@@ -119,7 +119,7 @@ def test_a_method_whose_trainings_all_failed_is_named_below_the_comparison(tmp_p
     store = Store(tmp_path)
     for folder in tmp_path.glob("*/*/arcface"):
         (folder / "train-0123456789abcdef").mkdir()
-    monkeypatch.setattr(write, "write_automatic", lambda source, out: [])
-    write_report(store, collect(store), tmp_path / "report")
+    monkeypatch.setattr(write, "write_automatic", lambda source, out, note: [])
+    write_report(store, collect(store), tmp_path / "report", print)
     for name in ("comparison.md", "comparison.tex"):
         assert "No finished test: arcface." in (tmp_path / "report" / name).read_text()

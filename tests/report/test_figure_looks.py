@@ -193,7 +193,7 @@ def _model():
     centres = torch.randn(12, 5, generator=generator)
     means = centres[labels] + 0.8 * torch.randn(48, 5, generator=generator)
     columns = SimpleNamespace(protocol="p", dataset="d", method="m", seed=0)
-    role = SimpleNamespace(default_confidence="method", probabilistic=True)
+    role = SimpleNamespace(default_confidence="method", probabilistic=True, primary_scorer="l2")
     record = SimpleNamespace(columns=columns, role=role)
     rows = torch.arange(48)
     confidence = {"method": torch.rand(48, generator=generator)}
@@ -318,3 +318,48 @@ def test_hues_are_told_apart_with_deuteranopia():
     seen = [_lab(name, DEUTERANOPIA) for name in PALETTE]
     apart = [float(np.linalg.norm(a - b)) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(apart) > 10  # a difference of 2.3 is just noticeable
+
+
+def _source(*models):
+    return SimpleNamespace(datasets=("d",), site=None, models=lambda dataset, note: iter(models))
+
+
+def test_reliability_is_that_of_the_methods_own_scorer(model):
+    (drawing,) = reliability.draw(_source(model), pytest.fail)
+    means = model.distribution.mean
+    near = -torch.cdist(means, means)
+    near.fill_diagonal_(-torch.inf)
+    right = (model.labels[near.argmax(1)] == model.labels).double()
+    assert not torch.equal(right, model.right)  # by the cosine
+    own = drawing.frame[drawing.frame["confidence"] == "method"]
+    assert (own["queries"] * own["right"]).sum() == pytest.approx(float(right.sum()))
+
+
+def test_reliability_pools_the_queries_of_all_seeds(model, monkeypatch):
+    monkeypatch.setattr(
+        TestedModel, "columns", property(lambda self: {"dataset": "d", "method": "m", "seed": self.record.columns.seed})
+    )
+    second = _model()
+    second.record.columns.seed = 1
+    second.confidence["method"] = 1 - second.confidence["method"] ** 2
+    (drawing,) = reliability.draw(_source(model, second), pytest.fail)
+    table = drawing.frame.assign(index=0)
+    assert table.groupby(["confidence", "seed"])["queries"].sum().tolist() == [48] * 4
+    pooled = reliability.pooled(table)
+    assert pooled.groupby("confidence")["queries"].sum().to_dict() == {"margin": 96, "method": 96}
+    for (name, place), rows in table.groupby(["confidence", "bin"]):
+        (bin,) = pooled[(pooled["confidence"] == name) & (pooled["bin"] == place)].to_dict("records")
+        weights = rows["queries"]
+        assert bin["right"] == pytest.approx(np.average(rows["right"], weights=weights))
+        assert bin["probability"] == pytest.approx(np.average(rows["probability"], weights=weights))
+        assert bin["ece"] == pytest.approx(table[table["confidence"] == name].groupby("seed")["ece"].first().mean())
+    assert "queries of 2 seeds pooled, ECE: mean over seeds" in " ".join(drawing.figure.get_suptitle().split())
+
+
+def test_a_scorer_whose_trained_parameters_are_missing_is_named(model, monkeypatch):
+    monkeypatch.setattr(reliability, "get_scorer", lambda name: SimpleNamespace(options=("scale",)))
+    monkeypatch.setattr(reliability, "trained_options", lambda *_: {})
+    model.record.trained_cell, model.record.spec = None, SimpleNamespace(train=("t",))
+    notes = []
+    assert list(reliability.draw(_source(model), notes.append)) == []
+    assert notes == ["d, m, seed 0: the trained parameters of its scorer l2 are not there"]

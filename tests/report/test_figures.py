@@ -476,12 +476,27 @@ def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, 
 
 
 def test_a_report_has_the_figures_that_need_records_only(source, tmp_path):
-    written = {path.stem for path in write_automatic(source, tmp_path / "out")}
+    written = {path.stem for path in write_automatic(source, tmp_path / "out", _raise)}
     assert written == {
         *(f"{name}_tiny_{images}" for name in ("filter_out", "risk_coverage") for images in ("clean", "crop")),
         *(f"{name}_tiny" for name in ("rank_intervals", "cost", "confidence_crop", "convergence")),
     }
     assert {kind.needs for kind in FIGURES.values() if kind.automatic} == {"records"}
+
+
+def test_a_report_says_in_one_line_a_kind_why_a_figure_is_missing(tmp_path):
+    store, tests, notes = _Store(tmp_path), [], []
+    for seed in range(3):
+        test = _test(store, "only", seed, False, None, train="lost")
+        rows = tuple(row for row in test.rows if row["metric"] == "map_at_r")
+        tests.append(test.model_copy(update={"rows": rows, "curves": {}}))
+    assert write_automatic(_source(store, tests, None), tmp_path / "out", notes.append) == []
+    assert "rank_intervals: tiny: no ranks: nothing to compare with" in notes
+    assert "convergence: tiny, only, default, seed 0: its training has no record (and 2 more)" in notes
+    assert "filter_out: tiny, clean: no filter-out curves" in notes
+    assert "confidence: tiny: no test on crops, and no corruption at several severities" in notes
+    kinds = [note.split(":")[0] for note in notes]
+    assert sorted(kinds) == ["confidence", "convergence", "cost", "filter_out", "rank_intervals", "risk_coverage"]
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path):

@@ -8,8 +8,10 @@ import itertools
 import json
 import re
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
+from statistics import NormalDist
 
 import pytest
 from bench.cli import main
@@ -22,7 +24,7 @@ from bench.report.page.curves import HEIGHT, WIDTH, charts_of
 from bench.report.page.facts import RETRIEVAL, Anchors, dataset_facts
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import csv_uri, results_table
-from bench.report.page.words import CONFIDENCE, difference_of, words_of
+from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, difference_of, words_of
 from bench.report.seeds import SeedGroup
 from bench.store.folder import Damage, Store
 
@@ -137,10 +139,124 @@ def test_in_short_it_names_the_method_and_both_confidences(page):
     assert "Not decided" in text
 
 
-def test_methods_at_other_budgets_are_named(page, tmp_path):
-    assert page.count("udgets differ") == 2  # in short, and in the words on the data set
-    assert "Budgets differ, so that ranks say less: alone (1 seed, not 3 seeds)." in page
-    assert "udgets differ" not in _page(tmp_path, LEADING, CLOSE)
+def test_methods_with_other_numbers_of_seeds_are_named(page, tmp_path):
+    assert page.count("umbers of seeds differ") == 2  # in short, and in the words on the data set
+    assert "those that most methods have: alone (1 seed, not 3 seeds)." in page
+    assert "umbers of seeds differ" not in _page(tmp_path, LEADING, CLOSE)
+
+
+TUNED = {"hparams": "tuned", "trials": 50}
+TWO_BUDGETS = (
+    *(LEADING, CLOSE, POINT, UNSURE),
+    replace(LEADING, map_at_r=(0.40, 0.41, 0.42), **TUNED),
+    replace(POINT, map_at_r=(0.50, 0.51, 0.52), **TUNED),
+)
+
+
+@pytest.fixture(scope="module")
+def two_budgets(tmp_path_factory):
+    return Tree(_page(tmp_path_factory.mktemp("runs"), *TWO_BUDGETS))
+
+
+def test_words_compare_rows_of_one_budget_and_begin_with_the_largest(two_budgets):
+    text, other = two_budgets.by_id("verdict-d"), two_budgets.by_id("verdict-d-default")
+    leading = text.replace(other, "")
+    assert "budget: tuned, 50 trials (2 of 4 methods at this budget)" in leading
+    assert "No result at this budget: close, unsure." in leading
+    assert "point (deterministic) has the highest MAP@R of 2 methods that are ranked, 51.00 ± 1.00 %" in leading
+    assert "81.00" not in leading
+    assert leading.count("close") == leading.count("unsure") == 1
+    assert "d at another budget: default (4 of 4 methods)" in other
+    assert "Method for retrieval leading (probabilistic); 1 other may be the best, too" in other
+    assert "51.0" not in other
+
+
+def test_rows_of_two_budgets_are_in_one_table_that_says_which_is_which(two_budgets):
+    rows = [texts for each, texts in two_budgets.all("tr") if each.get("id", "").startswith("result-d-")]
+    assert len(rows) == len(TWO_BUDGETS)
+    assert sum("tuned, 50 trials" in row for row in rows) == 2
+    ids = [each["id"] for each, _ in two_budgets.all("tr") if each.get("id", "").startswith("result-d-point")]
+    assert ids == ["result-d-point", "result-d-point-default"]
+    for name in ("results", "use", "verdicts", "open", "parameters"):
+        assert re.search("method ?budget", two_budgets.by_id(f"{name}-d-table")), name
+    every = [value for _, name, value in _attributes(two_budgets) if name == "id"]
+    assert len(every) == len(set(every))
+    targets = {each["href"][1:] for each, _ in two_budgets.all("a") if each["href"].startswith("#")}
+    assert targets <= set(every)
+
+
+def test_ranks_are_among_the_rows_of_one_budget():
+    tuned, default = dataset_facts(_results(*TWO_BUDGETS), Anchors())
+    assert [row.rank.text for row in tuned.rows] == ["1", "2"]
+    assert len(default.rows) == 4
+    assert {row.rank.interval.high for row in default.rows} == {2, 3, 4}
+    assert all(row.unequal == "" for facts in (tuned, default) for row in facts.rows)
+
+
+def test_a_larger_budget_of_one_method_does_not_lead(tmp_path):
+    tree = Tree(_page(tmp_path, LEADING, POINT, replace(POINT, map_at_r=(0.9, 0.9, 0.9), **TUNED)))
+    text = tree.by_id("verdict-d")
+    assert "leading (probabilistic) has the highest MAP@R of 2 methods" in text
+    assert "At budgets that one method has, with nothing to compare: point (tuned, 50 trials)." in text
+
+
+@pytest.mark.parametrize(("level", "marked"), [(0.54, True), (0.56, False)])
+def test_a_confidence_near_chance_is_marked_and_the_mark_explained(tmp_path, level, marked):
+    weak = dict.fromkeys(Made("x", ()).free, (level,) * 3)
+    text = _page(tmp_path, replace(POINT, auroc=weak))
+    assert ('<a href="#term-chance">near chance</a>' in text) is marked
+    assert "An AUROC below 55 %" in Tree(text).by_id("reading")
+
+
+def test_near_chance_is_where_leaving_out_half_of_the_answers_hardly_lowers_errors():
+    normal = NormalDist()
+    apart = 2**0.5 * normal.inv_cdf(NEAR_CHANCE / 100)  # of the means of right and wrong answers, in SDs
+    wrong, low, high = 0.2, -5.0, 5.0
+    for _ in range(60):
+        median = (low + high) / 2
+        below = wrong * normal.cdf(median) + (1 - wrong) * normal.cdf(median - apart)
+        low, high = (median, high) if below < 0.5 else (low, median)
+    assert (1 - normal.cdf(median)) / 0.5 == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(tmp_path):
+    best = replace(POINT, name="best", map_at_r=(0.90, 0.91, 0.92))
+    tree = Tree(_page(tmp_path, best, LEADING, UNSURE))
+    text = tree.by_id("verdict-d")
+    highest = "the highest AUROC is that of the own confidence of leading, 91.0 %: +21.0 [+18.5, +23.5] points"
+    assert f"{highest} over the one advised for best, told apart as a pair; no other may be the highest, too" in text
+    assert "over all methods the own confidence of leading, 91.0 %" in tree.by_id("verdict")
+    (facts,) = dataset_facts(_results(best, LEADING, UNSURE, ALONE), Anchors())
+    found = words_of(facts).tallies["before_gallery"][0].highest
+    assert (facts.labels[found.contender], found.others, found.compared) == ("leading", 0, 3)
+
+
+def test_the_free_confidence_is_said_to_be_chosen_on_validation(tree):
+    assert "points over norm, the free one that validation chose" in tree.by_id("verdict-d")
+    assert "its validation classes choose by the mean AUROC over seeds, never test classes" in tree.by_id("verdict")
+
+
+def test_an_ensemble_says_how_many_trainings_and_embeddings_it_takes(tmp_path):
+    joint = Made("joint", (0.95,), base="leading", ensemble="seeds", models=5)
+    text = _page(tmp_path, LEADING, POINT, joint)
+    tree = Tree(text)
+    assert "it takes 5 trainings, and as many embeddings of each image" in tree.by_id("verdict")
+    assert "at 5 times the trainings and embeddings" in tree.by_id("verdict-d")
+    (facts,) = dataset_facts(_results(LEADING, POINT, joint), Anchors())  # one budget, though the size differs
+    table = results_table([facts], "t", {})
+    place = [column.title for column in table.columns].index("networks")
+    assert [row.cells[place].text for row in table.rows] == ["5", "1", "1"]
+
+
+def test_parts_of_data_sets_are_marked_on_the_card(tmp_path):
+    pinned = "partial release: 5 of 9 images"
+    text = _page(tmp_path, replace(LEADING, pinned=pinned), replace(POINT, pinned=pinned))
+    card = Tree(text[text.index('<div class="cards">') : text.index('<section class="dataset"')].rstrip())
+    assert "Part of the data only: 5 of 9 images." in card.all("div")[0][1]
+    assert f"Fixed settings of all rows: {pinned}." in text
+    without = _page(tmp_path, LEADING, POINT)
+    assert "Part of the data" not in without
+    assert "Fixed settings" not in without
 
 
 def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
@@ -216,9 +332,9 @@ def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
 
 def test_values_are_those_of_the_comparison(facts):
     (rows,) = comparison(*_frame_and_roles(_results(*MADE))).values()
-    table = results_table(facts, "t", {})
+    table = results_table([facts], "t", {})
     assert [row.cells[0].text for row in table.rows] == [row.label for row in rows]
-    assert [row.cells[5].text for row in table.rows] == [row.values[1].text(percent=True) for row in rows]
+    assert [row.cells[6].text for row in table.rows] == [row.values[1].text(percent=True) for row in rows]
     assert table.csv == csv_uri(comparison_frame({"d": rows}))
 
 
@@ -229,7 +345,7 @@ def _frame_and_roles(results):
 def test_the_time_per_image_is_shown_if_it_was_measured(facts):
     contender = facts.rows[0].contender
     spent = CostRow(contender, 3, 0, 0, 3, 1.0, 2.0, 0.0, 9, None, 12.34, "")
-    first, second = results_table(facts, "t", {contender: spent}).rows[:2]
+    first, second = results_table([facts], "t", {contender: spent}).rows[:2]
     assert "12.3" in [cell.text for cell in first.cells]
     assert "not recorded" in [cell.note for cell in second.cells]
 
@@ -243,7 +359,7 @@ def test_every_test_says_who_ran_it_and_at_which_commit(tmp_path):
 
 
 def test_gaps_are_named_with_their_reasons(facts):
-    notes = " ".join(results_table(facts, "t", {}).notes)
+    notes = " ".join(results_table([facts], "t", {}).notes)
     assert "No rank or ties: alone (one seed)." in notes
     assert "ms per image: all (not recorded)" in notes
     assert "point (no own confidence)" in notes

@@ -1,5 +1,7 @@
 """Plans of every table and figure: on tiny copies of the official layouts and on embedded sets."""
 
+from dataclasses import replace
+
 import pytest
 from bench.commands import reproduce as command
 from bench.reproduce.items import every_item, find_item
@@ -64,6 +66,32 @@ def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, ca
     assert "2 seeds, not 5" in line
     assert "set by hand: data.classes_per_batch=2" in line
     assert not (tmp_path / "r").exists()
+
+
+def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_table(tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+    from bench.engine.scheduler import Outcome
+
+    adapted = "ndigit_smoke has 2 training classes of at most 9 images: batches of 2 classes x 4 images instead of more"
+    real = command._plan
+
+    def plan(*arguments):
+        (planned,) = real(*arguments)
+        rows = [
+            replace(each, plans=tuple(replace(plan, adapted=adapted) for plan in each.plans)) for each in planned.rows
+        ]
+        return [replace(planned, rows=tuple(rows))]
+
+    monkeypatch.setattr(command, "_plan", plan)
+    monkeypatch.setattr(command, "_tables", lambda planned, *_: (Outcome(), [build_table(planned[0], {})]))
+    monkeypatch.setattr("bench.reproduce.draw.draw_results", lambda *_: [])
+    monkeypatch.setattr("bench.reproduce.draw.draw_table", lambda *_: [])
+    results = ["--dataset", "ndigit_smoke", "--results", str(tmp_path / "r")]
+    assert main(["reproduce", "per/table5", *results]) == 0
+    said = capsys.readouterr()
+    assert "per/table5 on ndigit_smoke: not what the paper did: no value was published for ndigit_smoke" in said.err
+    assert said.err.count(adapted) == 1
+    assert said.out.count(adapted) == 1
 
 
 def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, tmp_path):

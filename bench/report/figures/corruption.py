@@ -132,11 +132,13 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Not called: data sets without corruptions are skipped.
+        note: Called with a one-line message for data sets that were tested on neither crops nor several severities.
     """
     for dataset in source.datasets:
         ranks = confidence_ranks(source.results, dataset)
         crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)
+        if crop is None and severity is None:
+            note(f"{dataset}: no test on crops, and no corruption at several severities")
         if crop is not None:
             yield Drawing(f"confidence_crop_{dataset}", crop, ranks[ranks["corruption"] == "crop"])
         if severity is not None:

@@ -239,14 +239,16 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
     Args:
         source: Results folder to draw from.
-        note: Not called: images without curves are skipped.
+        note: Called with a one-line message for images without curves.
     """
     for dataset in source.datasets:
         for name, split in test_splits(source, dataset).items():
             figure = filter_out_figure(source.merged, dataset, split)
-            if figure is not None:
-                rows = shown_rows(source.merged, dataset, split)[list(COLUMNS)]
-                yield Drawing(f"filter_out_{dataset}_{name}", figure, rows)
+            if figure is None:
+                note(f"{dataset}, {name}: no filter-out curves")
+                continue
+            rows = shown_rows(source.merged, dataset, split)[list(COLUMNS)]
+            yield Drawing(f"filter_out_{dataset}_{name}", figure, rows)
 
 
 def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -123,12 +123,30 @@ def _noted(note: Note, name: str, line: str) -> None:
     note(f"{name}: {line}".replace("\n", " "))
 
 
-def write_automatic(source: Source, out: Path) -> list[Path]:
+def write_automatic(source: Source, out: Path, note: Note) -> list[Path]:
     """Write the figures that every report includes, and return the paths of the files.
 
     Args:
         source: Results folder to draw from.
         out: Folder for the files.
+        note: Called with one line for every kind of figure and reason why something of it cannot be drawn.
     """
-    kinds = [kind for kind in FIGURES.values() if kind.automatic]
-    return write_kinds(kinds, source, out, lambda line: None)
+    lines: list[str] = []
+    written = write_kinds([kind for kind in FIGURES.values() if kind.automatic], source, out, lines.append)
+    for line in in_short(lines):
+        note(line)
+    return written
+
+
+def in_short(lines: Iterable[str]) -> list[str]:
+    """Notes of :func:`write_kinds`, those of one kind and reason as one line.
+
+    Example:
+        >>> in_short(["cost: d, a, seed 0: no record", "cost: d, a, seed 1: no record", "tuning: d: no trial"])
+        ['cost: d, a, seed 0: no record (and 1 more)', 'tuning: d: no trial']
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for line in lines:
+        kind, _, rest = line.partition(": ")
+        found.setdefault((kind, rest.partition(": ")[2]), []).append(line)
+    return [same[0] + (f" (and {len(same) - 1} more)" if len(same) > 1 else "") for same in found.values()]

@@ -3,6 +3,9 @@
 A confidence has any scale. It becomes a probability by an isotonic calibration, fitted on the queries of half of the
 test classes and applied to those of the other half, and the other way round. The calibration error in tables, fitted on
 validation classes, is larger: it contains the shift from these classes to the test classes.
+
+Answers are those of the method's own scorer. Every seed is calibrated on its own; a figure pools the queries of all
+seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from ...engine.rescoring import trained_options
+from ...methods.scorers.registry import get_scorer
 from ...protocols.calibration import expected_calibration_error, fit_isotonic
+from ...site import Site
 from .contenders import Shown, each_contender
 from .curves import MOST_PANELS, small_panels
 from .source import MARGIN, Drawing, Note, Source
@@ -60,8 +66,8 @@ def crossed_probability(confidence: Tensor, right: Tensor, labels: Tensor) -> Te
 def reliability_table(model: TestedModel) -> pd.DataFrame:
     """Table of the mean probability and the share of right answers in bins of the probability, by confidence.
 
-    An answer is right if the nearest neighbour under the cosine of the means has the class of the query. Queries
-    without a positive in the gallery are left out.
+    An answer is right if the nearest neighbour by the scorer of the model has the class of the query. Queries without a
+    positive in the gallery are left out.
 
     Args:
         model: A tested model.
@@ -89,21 +95,44 @@ def reliability_table(model: TestedModel) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True).assign(**model.columns, label=model.label, index=model.index)
 
 
+def pooled(table: pd.DataFrame) -> pd.DataFrame:
+    """Bins of all seeds of each contender (method at one setting) and confidence taken together.
+
+    Args:
+        table: Rows of :func:`reliability_table` of every seed.
+
+    Returns:
+        The same columns without the seed. ``queries`` is the sum over seeds, ``probability`` and ``right`` are means
+        over the queries of all seeds, ``ece`` is the mean over seeds.
+    """
+    keys = [name for name in table if name not in ("seed", "queries", "probability", "right", "ece")]
+    sums = table.assign(**{name: table[name] * table["queries"] for name in ("probability", "right")})
+    found = sums.groupby(keys, sort=False, dropna=False)[["queries", "probability", "right"]].sum().reset_index()
+    found[["probability", "right"]] = found[["probability", "right"]].div(found["queries"], axis=0)
+    per_seed = table.groupby(["index", "confidence", "seed"])["ece"].first()
+    means = per_seed.groupby(["index", "confidence"]).mean().rename("ece")
+    return found.merge(means.reset_index(), on=["index", "confidence"])
+
+
 def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
     """Plot the share of right answers against their probability, one panel per contender (method at one setting).
 
     The default confidence of the image has the look of the method, the margin is dark grey. The area of a marker grows
     with the share of the queries in its bin; bins of less than :data:`LINKED` are points off the line. The title of a
-    panel has the calibration error of both in percent.
+    panel has the calibration error of both in percent, the mean over seeds.
 
     Args:
-        table: Rows of :func:`reliability_table` of the first seed of each contender.
+        table: Rows of :func:`reliability_table` of every seed of each contender, which are pooled.
         dataset: Name of the data set, for the title.
     """
-    contenders = list(each_contender(table))[:MOST_PANELS]
+    seeds = table["seed"].nunique()
+    contenders = list(each_contender(pooled(table)))[:MOST_PANELS]
     titles = [_title(shown) for shown in contenders]
     x, y = "probability that the answer is right", "share of right answers"
-    title = f"{dataset}: reliability of the top-1 answer, calibrated on other classes (first seed)"
+    which = f"queries of {seeds} seeds pooled, ECE: mean over seeds" if seeds > 1 else "one seed"
+    title = (
+        f"{dataset}: reliability of the top-1 answer by the method's own scorer\ncalibrated on other classes; {which}"
+    )
     if len(contenders) == 1:
         figure = Figure(figsize=(HALF_PAGE, 4.2), layout="constrained")
         axes = [figure.subplots()]
@@ -146,7 +175,7 @@ def _draw_panel(axis: Axes, shown: Shown) -> None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of the reliability of the top-1 answer per data set, of the first seed of each contender.
+    """Yield one figure of the reliability of the top-1 answer per data set, of all seeds of each contender.
 
     Args:
         source: Results folder to draw from.
@@ -154,12 +183,26 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
     """
     for dataset in source.datasets:
         tables = []
-        for model in source.models(dataset, note, first=True):
-            table = reliability_table(model)
+        for model in source.models(dataset, note):
+            name = f"{dataset}, {model.label}, seed {model.seed}"
+            own = _by_own_scorer(model, source.site)
+            if own is None:
+                note(f"{name}: the trained parameters of its scorer {model.record.role.primary_scorer} are not there")
+                continue
+            table = reliability_table(own)
             if table.empty:
-                note(f"{dataset}, {model.label}: calibration needs queries of two classes, each with a positive")
+                note(f"{name}: calibration needs queries of two classes, each with a positive")
             else:
                 tables.append(table)
         if tables:
             table = pd.concat(tables, ignore_index=True)
             yield Drawing(f"reliability_{dataset}", reliability_figure(table, dataset), table.drop(columns="index"))
+
+
+def _by_own_scorer(model: TestedModel, site: Site) -> TestedModel | None:
+    """The model with the answers of its method's own scorer; None if trained parameters of the scorer are missing."""
+    name, wanted = model.record.role.primary_scorer, get_scorer(model.record.role.primary_scorer).options
+    options: dict[str, float] = {}
+    if wanted:
+        options = trained_options(model.record.trained_cell, model.record.spec.train[0], site)
+    return model.by_scorer(name, options) if set(wanted) <= options.keys() else None

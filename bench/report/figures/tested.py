@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -38,6 +39,8 @@ class TestedModel:
         confidence: Confidences by name, each ``[N]``.
         queries: Indices of the images that are queries, ``[Q]``.
         gallery: Indices of the images that are searched, ``[G]``.
+        scorer: Name of the scorer (similarity) that the nearest neighbours are found by.
+        options: Trained parameters of this scorer.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -51,6 +54,17 @@ class TestedModel:
     confidence: dict[str, Tensor]
     queries: Tensor
     gallery: Tensor
+    scorer: str = "cosine"
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    def by_scorer(self, name: str, options: Mapping[str, float]) -> TestedModel:
+        """The same model, with the nearest neighbours by another scorer.
+
+        Args:
+            name: Name of the scorer, such as the method's own one (``record.role.primary_scorer``).
+            options: Its trained parameters; those that it does not take are left out.
+        """
+        return replace(self, scorer=name, options=options)
 
     @property
     def seed(self) -> int:
@@ -70,23 +84,23 @@ class TestedModel:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Nearest neighbours of every query under the cosine of the means, with what they say about the answer."""
+        """Nearest neighbours of every query by the scorer, with what they say about the answer."""
         depth = max(full_depth(self.labels), answer_depth(self.labels[self.gallery]))
         return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=NEAREST)
 
     @cached_property
     def right(self) -> Tensor:
-        """Recall@1 of every query under the cosine of the means, ``[Q]`` in [0, 1]; nan without a positive to find."""
+        """Recall@1 of every query by the scorer, ``[Q]`` in [0, 1]; nan without a positive to find."""
         return per_query(self.ranking)["recall_at_1"]
 
     @cached_property
     def margin(self) -> Tensor:
-        """Retrieval confidence of every query, ``[Q]``: its margin under the cosine of the means."""
+        """Retrieval confidence of every query, ``[Q]``: its margin by the scorer."""
         return retrieval_confidences(self._scorer, self.ranking)[MARGIN]
 
     @cached_property
     def _scorer(self) -> DistributionScorer:
-        return DistributionScorer("cosine", self.distribution)
+        return DistributionScorer(self.scorer, self.distribution, self.options)
 
     @property
     def default_confidence(self) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import pandas as pd
-
-from ..comparison import ComparisonRow, comparison
+from ...store.records import TestRecord
+from ..budgets import Budget, budget_texts, by_budget, is_untuned
+from ..comparison import ComparisonRow, compare
 from ..contender import Contender, distinct_labels
 from ..frame import Results
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -43,60 +43,115 @@ class Anchors:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """Everything that the page says about one data set.
+    """Everything that the page says about the methods of one data set at one budget, which words compare.
 
     Attributes:
         name: Name of the data set.
+        budget: The budget.
+        budget_text: Text that tells it apart from the other budgets of the data set.
         rows: Rows of the comparison, highest mean MAP@R first.
         groups: Values over seeds of each contender (method at one setting).
         verdicts: Verdicts about its confidences.
         labels: Names of the contenders, which tell them apart.
         anchors: Ids of their rows on the page.
-        anchor: Id of the data set's part of the verdict.
+        anchor: Id of this part of the verdict.
+        models: Number of trained networks behind one result of each contender: those of an ensemble or of all folds.
+        methods: Names of the methods that the data set has results of, at any budget.
     """
 
     name: str
+    budget: Budget
+    budget_text: str
     rows: tuple[ComparisonRow, ...]
     groups: Mapping[Contender, SeedGroup]
     verdicts: tuple[Verdict, ...]
     labels: Mapping[Contender, str]
     anchors: Mapping[Contender, str]
     anchor: str
+    models: Mapping[Contender, int]
+    methods: tuple[str, ...]
 
     def is_probabilistic(self, row: ComparisonRow) -> bool:
         """True if the embedding of a method is a distribution."""
         return self.groups[row.contender].probabilistic
 
+    @property
+    def own(self) -> list[str]:
+        """Names of the methods that have results at this budget, sorted."""
+        return sorted({row.label for row in self.rows})
+
+    @property
+    def absent(self) -> list[str]:
+        """Names of the methods that the data set has results of, but none at this budget."""
+        return sorted(set(self.methods) - set(self.own))
+
+    @property
+    def untuned(self) -> list[str]:
+        """Names of methods with one trial among others with more, since they have nothing to tune."""
+        if self.budget.trials < 2:
+            return []
+        return [self.labels[row.contender] for row in self.rows if is_untuned(row.contender)]
+
 
 def dataset_facts(results: Results, anchors: Anchors) -> list[DatasetFacts]:
-    """Compute the tables of the report and divide them by data set, in the order of their names.
+    """Compute the tables of the report, divided by data set and budget.
 
     Args:
         results: The finished tests.
         anchors: Ids of the page; those of the rows are added.
+
+    Returns:
+        In the order of the names of the data sets; of each data set, the leading budget first
+        (:func:`~bench.report.budgets.by_budget`).
     """
-    answers = verdicts(results.frame, results.roles)
-    merged = results.frame.merge(results.roles, on="unit")
-    found = []
-    for name, rows in comparison(results.frame, results.roles).items():
-        groups = {group.contender: group for group in seed_groups(_of(merged, name))}
-        labels = distinct_labels(list(groups))
-        found.append(
-            DatasetFacts(
-                name,
-                tuple(rows),
-                groups,
-                tuple(each for each in answers if each.contender.dataset == name),
-                labels,
-                {row.contender: anchors.of("result", name, labels[row.contender]) for row in rows},
-                anchors.of("verdict", name),
-            )
-        )
+    answers: dict[Contender, list[Verdict]] = {}
+    for each in verdicts(results.frame, results.roles):
+        answers.setdefault(each.contender, []).append(each)
+    models = _models(results.tests)
+    found: list[DatasetFacts] = []
+    for name, rows in results.frame.merge(results.roles, on="unit").groupby("dataset", sort=True):
+        groups = {group.contender: group for group in seed_groups(rows)}
+        found += _of_dataset(str(name), groups, answers, models, anchors)
     return found
 
 
-def _of(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    return frame[frame["dataset"] == dataset]
+def _of_dataset(
+    name: str,
+    groups: Mapping[Contender, SeedGroup],
+    answers: Mapping[Contender, list[Verdict]],
+    models: Mapping[Contender, int],
+    anchors: Anchors,
+) -> Iterator[DatasetFacts]:
+    budgets = by_budget(groups)
+    texts = budget_texts(list(budgets))
+    methods = tuple(sorted({contender.label for contender in groups}))
+    for place, (budget, contenders) in enumerate(budgets.items()):
+        labels = distinct_labels(contenders)
+        rows = compare([groups[contender] for contender in contenders])
+        # The short ids are those of the leading budget.
+        which = [texts[budget]] if place else []
+        yield DatasetFacts(
+            name,
+            budget,
+            texts[budget],
+            tuple(rows),
+            {contender: groups[contender] for contender in contenders},
+            tuple(each for contender in contenders for each in answers.get(contender, ())),
+            labels,
+            {row.contender: anchors.of("result", name, labels[row.contender], *which) for row in rows},
+            anchors.of("verdict", name, *which),
+            models,
+            methods,
+        )
+
+
+def _models(tests: tuple[TestRecord, ...]) -> dict[Contender, int]:
+    """Number of networks of a test of each contender; of several tests, the largest."""
+    found: dict[Contender, int] = {}
+    for test in tests:
+        contender = Contender(*(getattr(test.columns, name) for name in Contender._fields))
+        found[contender] = max(len(test.spec.train), found.get(contender, 1))
+    return found
 
 
 def statistics_of(row: ComparisonRow, column: ComparedColumn) -> SeedStatistics:

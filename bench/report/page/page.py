@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -35,7 +36,7 @@ from .sources import (
     tested,
 )
 from .tables import Table, open_table, results_table, use_table, verdict_table
-from .words import Words, mean_text, named, words_of
+from .words import NEAR_CHANCE, Words, mean_text, named, words_of
 
 PAGE = "report.html"
 """Name of the file."""
@@ -46,21 +47,38 @@ _SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
 
 @dataclass(frozen=True)
 class DatasetPart:
-    """Part of a page about one data set: the verdict in words, the tables and the charts."""
+    """Part of a page about one data set: the verdicts in words, the tables and the charts.
+
+    Attributes:
+        words: Verdict at the leading budget.
+        others: Verdicts at other budgets, each on its own.
+        charts: Charts of each of these budgets, the leading one first.
+    """
 
     words: Words
+    others: tuple[Words, ...]
     results: Table
     use: Table
     verdicts: Table
     open: Table
     settings: Table
     parameters: Table
-    charts: tuple[Chart, ...]
+    charts: tuple[tuple[DatasetFacts, tuple[Chart, ...]], ...]
 
     @property
     def facts(self) -> DatasetFacts:
-        """The data set."""
+        """The data set at its leading budget."""
         return self.words.facts
+
+    @property
+    def compared(self) -> list[Words]:
+        """Verdicts at other budgets that several methods have."""
+        return [words for words in self.others if len(words.facts.own) > 1]
+
+    @property
+    def alone(self) -> list[DatasetFacts]:
+        """Other budgets that one method has, so that there is nothing to compare."""
+        return [words.facts for words in self.others if len(words.facts.own) < 2]
 
 
 @dataclass(frozen=True)
@@ -118,7 +136,8 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
     spent = {row.contender: row for row in costs(store, results.tests)}
     origins = provenance_frame(store, results).set_index("unit")
     parts = [
-        _part(each, [one for one in sources if one.test.columns.dataset == each.name], anchors, spent) for each in facts
+        _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent)
+        for name, own in groupby(facts, key=lambda each: each.name)
     ]
     style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
     return (
@@ -140,6 +159,7 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
             vendored=list(_vendored()),
             terms=_terms(),
             size=(WIDTH, HEIGHT),
+            near_chance=NEAR_CHANCE,
         )
         .lstrip()
     )
@@ -161,23 +181,30 @@ _SECTIONS = (
 
 
 def _part(
-    facts: DatasetFacts, sources: Sequence[Tested], anchors: Anchors, spent: Mapping[Contender, CostRow]
+    budgets: Sequence[DatasetFacts], sources: Sequence[Tested], anchors: Anchors, spent: Mapping[Contender, CostRow]
 ) -> DatasetPart:
-    words = words_of(facts)
-    name = facts.name
+    words = [words_of(facts) for facts in budgets]
+    name = budgets[0].name
     answers = [
-        anchors.of(name, facts.labels[each.contender], each.split, each.question, each.challenger)
+        anchors.of(name, facts.labels[each.contender], each.split, each.question, each.challenger, *which)
+        for place, facts in enumerate(budgets)
+        for which in [[facts.budget_text] if place else []]
         for each in facts.verdicts
     ]
     return DatasetPart(
-        words,
-        results_table(facts, anchors.of("results", name), spent),
+        words[0],
+        tuple(words[1:]),
+        results_table(budgets, anchors.of("results", name), spent),
         use_table(words, anchors.of("use", name)),
-        verdict_table(facts, anchors.of("verdicts", name), answers),
-        open_table(facts, words.open, anchors.of("open", name)),
+        verdict_table(budgets, anchors.of("verdicts", name), answers),
+        open_table(words, anchors.of("open", name)),
         settings_table(name, sources, anchors.of("settings", name)),
-        parameters_table(facts, sources, anchors.of("parameters", name)),
-        tuple(charts_of(facts, words.leaders[0].contender, anchors)),
+        parameters_table(budgets, sources, anchors.of("parameters", name)),
+        tuple(
+            (each.facts, tuple(charts_of(each.facts, each.leaders[0].contender, anchors)))
+            for place, each in enumerate(words)
+            if place == 0 or len(each.facts.own) > 1
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from ...protocols import PROTOCOLS, get_protocol
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from .facts import Anchors, DatasetFacts
-from .tables import Cell, Column, Row, Table, number_cell, text_cell
+from .tables import BUDGET, Cell, Column, Row, Table, number_cell, text_cell
 
 
 @dataclass(frozen=True)
@@ -95,26 +95,27 @@ def _flat(start: str, value: object) -> Iterator[tuple[str, str]]:
         yield start, value if isinstance(value, str) else json.dumps(value)
 
 
-def parameters_table(facts: DatasetFacts, found: Sequence[Tested], anchor: str) -> Table:
+def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str) -> Table:
     """Table of the hyper-parameters of each method of a data set.
 
     Args:
-        facts: The data set.
+        budgets: The data set at each of its budgets.
         found: Its tests.
         anchor: Id of the table.
     """
     rows = []
-    for row in facts.rows:
+    lines = [(facts, row) for facts in budgets for row in facts.rows]
+    for facts, row in lines:
         own = [each.test for each in found if _is_of(each.test, row.contender)]
         texts = {
             "; ".join(f"{name}={json.dumps(value)}" for name, value in sorted(test.setting.get("params", {}).items()))
             for test in own
         }
         label = facts.labels[row.contender]
-        cells = (Cell(label, label, href=facts.anchors[row.contender]), text_cell(" | ".join(sorted(texts))))
-        rows.append(Row("", cells))
-    columns = (Column("method"), Column("hyper-parameters"))
-    return Table(anchor, f"{facts.name}: hyper-parameters", columns, tuple(rows))
+        head = Cell(label, label, href=facts.anchors[row.contender]), text_cell(facts.budget_text)
+        rows.append(Row("", (*head, text_cell(" | ".join(sorted(texts))))))
+    columns = (Column("method"), BUDGET, Column("hyper-parameters"))
+    return Table(anchor, f"{budgets[0].name}: hyper-parameters", columns, tuple(rows))
 
 
 def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
@@ -192,13 +193,14 @@ def records_table(
     """Table of the tests that count, one row each.
 
     Args:
-        facts: The data sets.
+        facts: The data sets at each of their budgets.
         found: The tests.
         origins: Who ran each test and where, by id (:func:`~bench.report.provenance.provenance_frame`).
         anchor: Id of the table.
         anchors: Ids of the page; those of the rows are added.
     """
     labels = {contender: label for each in facts for contender, label in each.labels.items()}
+    budgets = {contender: each.budget_text for each in facts for contender in each.labels}
     targets = {contender: anchor for each in facts for contender, anchor in each.anchors.items()}
     rows = []
     for each in found:
@@ -209,6 +211,7 @@ def records_table(
         finished = datetime.fromtimestamp(test.finished, UTC).strftime("%Y-%m-%d %H:%M")
         cells = (
             Cell(label, label, href=targets[contender] if contender else ""),
+            text_cell(budgets[contender] if contender else ""),
             text_cell(test.columns.dataset),
             number_cell(test.columns.seed, str(test.columns.seed)),
             text_cell(test.unit),
@@ -223,6 +226,7 @@ def records_table(
         rows.append(Row(anchors.of("test", test.unit), cells))
     columns = (
         Column("method"),
+        BUDGET,
         Column("data set"),
         Column("seed", "", True),
         Column("test", "id: the hash of everything that the result depends on"),

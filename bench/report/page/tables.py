@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ..comparison import ComparisonRow, Mark, comparison_frame
-from ..contender import Contender
+from ..contender import Contender, split_pinned
 from ..cost import CostRow
 from ..escape import csv_text
 from ..seeds import COMPARED, ComparedColumn, SeedStatistics
@@ -106,18 +106,23 @@ _AUGRC = (
 )
 
 
-def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
-    """Table of results of one data set, best mean MAP@R first.
+BUDGET = Column("budget", "source of the hyper-parameters with its tuning trials, and what else tells budgets apart")
+"""Column of the budgets. Ranks, ties and marks are among the rows of one budget."""
+
+
+def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
+    """Table of results of one data set, one budget after the other, best mean MAP@R first.
 
     Args:
-        facts: The data set.
+        budgets: The data set at each of its budgets, the leading one first.
         anchor: Id of the table.
         costs: What the results of each method took.
     """
     shown = [column for column in COMPARED if column.metric in _SHOWN]
     columns = (
         Column("method", "name of the method; in parentheses the base that its head is trained on"),
-        Column("rank", "ranks by MAP@R that the paired seeds leave possible, for all methods at once, 95 %", True),
+        BUDGET,
+        Column("rank", "ranks by MAP@R that the paired seeds leave possible, all methods of a budget at once", True),
         Column("ties", "methods that share a letter are not told apart"),
         Column("kind", "whether the embedding is a distribution or a point"),
         *(Column(column.title, "mean ± SD over seeds", True) for column in shown),
@@ -130,21 +135,23 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
             for title, _ in _AUGRC
         ),
         Column("tuning trainings", "trainings spent on tuning, those of the base included", True),
+        Column("networks", "trained networks behind one result; an ensemble embeds images with each of them", True),
         Column("ms per image", "time to read and embed a test image, mean over seeds", True),
         Column("seeds", "number of seeds", True),
         Column("network", "backbone and size of the embedding"),
-        Column("settings", "source of the hyper-parameters, and settings that were fixed"),
     )
+    lines = [(facts, row) for facts in budgets for row in facts.rows]
     rows = tuple(
-        Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown, costs))) for row in facts.rows
+        Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown, costs))) for facts, row in lines
     )
+    name = budgets[0].name
     return Table(
         anchor,
-        f"{facts.name}: results per method",
+        f"{name}: results per method",
         columns,
         rows,
-        tuple(_gaps(facts, columns, rows)),
-        csv_uri(comparison_frame({facts.name: list(facts.rows)})),
+        tuple([*_gaps(columns, rows), *_fixed(budgets)]),
+        csv_uri(comparison_frame({name: [row for _, row in lines]})),
     )
 
 
@@ -154,6 +161,7 @@ def _result_cells(
     group, interval = facts.groups[row.contender], row.rank.interval
     label = facts.labels[row.contender]
     yield Cell(label, label, href=facts.anchors[row.contender])
+    yield text_cell(facts.budget_text)
     place = interval.low + interval.high / 1000 if interval else float("nan")
     yield number_cell(place, row.rank.text, row.rank.reason or row.rank.seeds)
     yield text_cell(interval.ties if interval else "", row.rank.reason)
@@ -166,11 +174,12 @@ def _result_cells(
     for _, column in _AUGRC:
         yield _mean_cell(SeedStatistics.of(group.column(column)), column.percent)
     yield number_cell(row.trainings, str(row.trainings))
+    models = facts.models[row.contender]
+    yield number_cell(models, str(models))
     speed = costs[row.contender].ms_per_image if row.contender in costs else None
     yield number_cell(float("nan") if speed is None else speed, f"{speed or 0:.3g}", "" if speed else "not recorded")
     yield number_cell(row.seeds, str(row.seeds))
     yield text_cell(row.contender.network)
-    yield text_cell("; ".join(filter(None, [row.contender.tuning, row.contender.pinned])))
 
 
 def _mean_cell(value: SeedStatistics, percent: bool, mark: Mark | None = None) -> Cell:
@@ -188,14 +197,14 @@ def _gain_cell(facts: DatasetFacts, contender: Contender, split: str) -> Cell:
     return Cell(GAP, mark="gap", note="no verdict")
 
 
-def _gaps(facts: DatasetFacts, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
-    """Paragraph for the columns that have no value in some row, with the reasons."""
+def _gaps(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+    """Paragraph for the columns that have no value in some row, with the reasons; methods once, at any budget."""
     found: dict[str, list[str]] = {}
     for index, column in enumerate(columns):
         reasons: dict[str, list[str]] = {}
         for row in rows:
             if row.cells[index].mark == "gap":
-                reasons.setdefault(row.cells[index].note or "no value", []).append(row.cells[0].text)
+                reasons.setdefault(row.cells[index].note or "no value", []).append(_named_row(row, rows))
         texts = [f"{'all' if len(names) == len(rows) else ', '.join(names)} ({why})" for why, names in reasons.items()]
         if texts:
             found.setdefault("; ".join(texts), []).append(column.title)
@@ -203,26 +212,47 @@ def _gaps(facts: DatasetFacts, columns: Sequence[Column], rows: Sequence[Row]) -
         yield f"No {' or '.join(titles)}: {text}."
 
 
-def use_table(words: Words, anchor: str) -> Table:
+def _fixed(budgets: Sequence[DatasetFacts]) -> Iterator[str]:
+    """Paragraph for the fixed settings that all rows have; others are part of the budget."""
+    shared, _ = split_pinned([facts.budget.pinned for facts in budgets])
+    if shared:
+        yield f"Fixed settings of all rows: {shared}."
+
+
+def _named_row(row: Row, rows: Sequence[Row]) -> str:
+    """Name of a row in a note: its method, with its budget if there are several."""
+    name, budget = (cell.text for cell in row.cells[:2])
+    return name if len({each.cells[1].text for each in rows}) == 1 else f"{name} at {budget}"
+
+
+def use_table(budgets: Sequence[Words], anchor: str) -> Table:
     """Table of the confidence to use with each method of a data set.
 
     Args:
-        words: The verdict on the data set.
+        budgets: The verdicts on the data set, one for each budget.
         anchor: Id of the table.
     """
-    facts = words.facts
-    tallies = [(question, tally) for question, found in words.tallies.items() for tally in found]
-    columns = [Column("method", "name of the method")]
-    columns += [Column(f"{QUESTIONS[question]}, {tally.images}", "use this") for question, tally in tallies]
+    # In the order of the questions, and in each of them of the images, whichever budget has them.
+    places = [
+        (question, images)
+        for question in QUESTIONS
+        for images in IMAGES.values()
+        if any(tally.images == images for words in budgets for tally in words.tallies[question])
+    ]
+    columns = [Column("method", "name of the method"), BUDGET]
+    columns += [Column(f"{QUESTIONS[question]}, {images}", "use this") for question, images in places]
     lines, rows = [], []
-    for row in facts.rows:
-        advised = [tally.by_method.get(row.contender, Advice("", "open", reason="no verdict")) for _, tally in tallies]
-        label = facts.labels[row.contender]
-        cells = (Cell(label, label, href=facts.anchors[row.contender]), *map(_advice_cell, advised))
-        rows.append(Row("", cells))
-        lines.append({"method": label} | {c.title: each.use for c, each in zip(columns[1:], advised)})
-    frame = pd.DataFrame(lines)
-    return Table(anchor, f"{facts.name}: confidence to use", tuple(columns), tuple(rows), (), csv_uri(frame))
+    for words in budgets:
+        facts = words.facts
+        for row in facts.rows:
+            advised = [words.advice(row.contender, question, images) for question, images in places]
+            label = facts.labels[row.contender]
+            head = Cell(label, label, href=facts.anchors[row.contender]), text_cell(facts.budget_text)
+            rows.append(Row("", (*head, *map(_advice_cell, advised))))
+            line = {"method": label, "budget": facts.budget_text}
+            lines.append(line | {c.title: each.use for c, each in zip(columns[2:], advised)})
+    name, frame = budgets[0].facts.name, pd.DataFrame(lines)
+    return Table(anchor, f"{name}: confidence to use", tuple(columns), tuple(rows), (), csv_uri(frame))
 
 
 def _advice_cell(each: Advice) -> Cell:
@@ -237,16 +267,17 @@ def _advice_cell(each: Advice) -> Cell:
     return Cell(f"{named(each.use)} {each.auroc}{ends[each.state]}", f"{each.state} {each.use}", each.state)
 
 
-def verdict_table(facts: DatasetFacts, anchor: str, names: Sequence[str]) -> Table:
+def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[str]) -> Table:
     """Table of all verdicts on the confidences of one data set.
 
     Args:
-        facts: The data set.
+        budgets: The data set at each of its budgets.
         anchor: Id of the table.
         names: Ids of the rows.
     """
     columns = (
         Column("method"),
+        BUDGET,
         Column("question"),
         Column("images"),
         Column("confidence", "own: that of the method; + margin: mean of ranks; fitted: logistic fit on validation"),
@@ -256,14 +287,16 @@ def verdict_table(facts: DatasetFacts, anchor: str, names: Sequence[str]) -> Tab
         Column("seeds", "paired seeds", True),
         Column("verdict", "worth it if the interval lies above 0, not worth it if below"),
     )
-    rows = tuple(Row(name, tuple(_verdict_cells(facts, each))) for name, each in zip(names, facts.verdicts))
-    frame = verdict_frame(facts.verdicts)
-    return Table(anchor, f"{facts.name}: verdicts on confidences", columns, rows, (), csv_uri(frame))
+    lines = [(facts, each) for facts in budgets for each in facts.verdicts]
+    rows = tuple(Row(name, tuple(_verdict_cells(facts, each))) for name, (facts, each) in zip(names, lines))
+    frame = verdict_frame([each for _, each in lines])
+    return Table(anchor, f"{budgets[0].name}: verdicts on confidences", columns, rows, (), csv_uri(frame))
 
 
 def _verdict_cells(facts: DatasetFacts, each: Verdict) -> Iterator[Cell]:
     texts, label = each.texts, facts.labels[each.contender]
     yield Cell(label, label, href=facts.anchors[each.contender])
+    yield text_cell(facts.budget_text)
     yield text_cell(QUESTIONS[each.question])
     yield text_cell(IMAGES.get(each.split, each.split.removeprefix("test_")))
     yield text_cell(named(each.challenger))
@@ -275,35 +308,36 @@ def _verdict_cells(facts: DatasetFacts, each: Verdict) -> Iterator[Cell]:
     yield Cell(texts.verdict, texts.verdict, each.verdict.replace(" ", "-"))
 
 
-def open_table(facts: DatasetFacts, found: Sequence[Open], anchor: str) -> Table:
+def open_table(budgets: Sequence[Words], anchor: str) -> Table:
     """Table of the differences that the seeds do not decide.
 
     Args:
-        facts: The data set.
-        found: The differences.
+        budgets: The verdicts on the data set, one for each budget.
         anchor: Id of the table.
     """
     columns = (
         Column("method"),
+        BUDGET,
         Column("what"),
         Column("difference", "points, mean over paired seeds [95 % t-interval]", True),
         Column("decided by", "paired seeds in all, for this difference alone", True),
     )
-    rows = tuple(
-        Row(
-            "",
-            (
-                Cell(facts.labels[each.contender], facts.labels[each.contender], href=facts.anchors[each.contender]),
-                text_cell(each.what),
-                number_cell(each.difference.mean, each.difference.text),
-                Cell(each.difference.decision, f"{each.difference.needed}".replace("nan", "")),
-            ),
-        )
-        for each in found
-    )
+    lines = [(words.facts, each) for words in budgets for each in words.open]
+    rows = tuple(Row("", tuple(_open_cells(facts, each))) for facts, each in lines)
     numbers = [
-        {"method": facts.labels[each.contender], "what": each.what, "difference": each.difference.mean}
-        | {"seeds_needed": each.difference.needed, "decision": each.difference.decision}
-        for each in found
+        {"method": facts.labels[each.contender], "budget": facts.budget_text, "what": each.what}
+        | {"difference": each.difference.mean, "seeds_needed": each.difference.needed}
+        | {"decision": each.difference.decision}
+        for facts, each in lines
     ]
-    return Table(anchor, f"{facts.name}: not decided", columns, rows, (), csv_uri(pd.DataFrame(numbers)))
+    name = budgets[0].facts.name
+    return Table(anchor, f"{name}: not decided", columns, rows, (), csv_uri(pd.DataFrame(numbers)))
+
+
+def _open_cells(facts: DatasetFacts, each: Open) -> Iterator[Cell]:
+    label = facts.labels[each.contender]
+    yield Cell(label, label, href=facts.anchors[each.contender])
+    yield text_cell(facts.budget_text)
+    yield text_cell(each.what)
+    yield number_cell(each.difference.mean, each.difference.text)
+    yield Cell(each.difference.decision, f"{each.difference.needed}".replace("nan", ""))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...protocols.confidence_kinds import OWN
-from ...protocols.statistics import Summary, paired_difference
+from ...protocols.statistics import Summary, paired_difference, rank_intervals
 from ..budgets import unequal_text
 from ..comparison import ComparisonRow
-from ..contender import COMMON, Contender
+from ..contender import Contender
 from ..pairing import pairs_needed
 from ..seeds import ComparedColumn, defined_values
 from ..verdicts import IMAGES, METRIC, Question, Verdict
@@ -17,6 +19,13 @@ from .facts import RETRIEVAL, DatasetFacts, statistics_of
 
 CONFIDENCE = ComparedColumn(METRIC)
 """Column that the verdicts about confidences are about."""
+
+NEAR_CHANCE = 55.0
+"""AUROC in percent below which the page calls a confidence near chance, which is 50: a mark for readers, no test.
+
+With normal confidences of equal spread, leaving out the less confident half of the answers then leaves nine tenths of
+the share of errors, so that there is little to gain, whatever the interval says.
+"""
 
 Place = tuple[str, Question]
 """Split of the test images, and the question."""
@@ -54,7 +63,8 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
         return Difference(text, "one seed: no interval", float("nan"), summary.mean)
     text += f" [{100 * summary.ci_low:+.1f}, {100 * summary.ci_high:+.1f}]"
     if -region <= summary.ci_low and summary.ci_high <= region:
-        return Difference(text, f"equal within {100 * region:g} points", float("nan"), summary.mean)
+        points = f"{100 * region:g} point{'s' * (region != 0.01)}"
+        return Difference(text, f"equal within {points}", float("nan"), summary.mean)
     if summary.ci_low > 0 or summary.ci_high < 0:
         return Difference(text, "told apart as a pair", float("nan"), summary.mean)
     needed = pairs_needed(summary, region)
@@ -74,7 +84,7 @@ class Retrieval:
     """Answer to the question which method to use for retrieval, among those that are compared with one another.
 
     Attributes:
-        place: Protocol, preset and combination of models, if the data set has several; else empty.
+        place: Combination of models, if there are several; else empty.
         leader: The ranked method with the highest mean.
         candidates: Other methods that no method is certainly better than: their rank intervals begin at 1.
         other_kind: The highest mean of the other kind: of a deterministic method if the leader is probabilistic, and
@@ -116,6 +126,11 @@ class Advice:
     reason: str = ""
     over: str = ""
     waiting: str = ""
+
+    @property
+    def near_chance(self) -> bool:
+        """True if its AUROC is below :data:`NEAR_CHANCE`."""
+        return bool(self.auroc) and float(self.auroc) < NEAR_CHANCE
 
 
 def advice(answers: Sequence[Verdict]) -> Advice:
@@ -160,16 +175,40 @@ def named(confidence: str) -> str:
 
 
 @dataclass(frozen=True)
+class Highest:
+    """The method whose advised confidence has the highest mean AUROC of all methods.
+
+    Attributes:
+        contender: The method.
+        advice: Its advice.
+        ahead: How far it is ahead of the leading method for retrieval, with the confidence advised for that one; None
+            if it is this method, or without a common seed.
+        others: Number of other methods that may be the highest as well, when all are compared at once.
+        compared: Number of methods that are compared: those with a value at all of its seeds, itself included.
+        seeds: Number of these seeds; one decides nothing.
+    """
+
+    contender: Contender
+    advice: Advice
+    ahead: Difference | None
+    others: int
+    compared: int
+    seeds: int
+
+
+@dataclass(frozen=True)
 class Tally:
     """Advice on one question for all methods of a data set, on some images.
 
     Attributes:
         images: Words for the images.
         by_method: Advice by contender (method at one setting), in the order of the comparison.
+        highest: The method with the highest AUROC by its advised confidence; None without any answer.
     """
 
     images: str
     by_method: dict[Contender, Advice]
+    highest: Highest | None = None
 
     def count(self, *states: str) -> int:
         """Number of methods whose advice is in one of these states."""
@@ -212,7 +251,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Words:
-    """The verdict on one data set.
+    """The verdict on one data set at one budget.
 
     Attributes:
         facts: The data set.
@@ -233,9 +272,14 @@ class Words:
         """The leading method of each group; without any ranks, the one with the highest mean."""
         return [answer.leader for answer in self.retrieval] or [self.facts.rows[0]]
 
+    def advice(self, contender: Contender, question: Question, images: str) -> Advice:
+        """Advice on one method; without an answer if the records have no verdict on it."""
+        found = (tally.by_method.get(contender) for tally in self.tallies[question] if tally.images == images)
+        return next(filter(None, found), Advice("", "open", reason="no verdict"))
+
     @property
     def unequal(self) -> str:
-        """Methods whose budgets differ from those of most others, and how; empty if all are equal."""
+        """Methods whose numbers of seeds are not those of most others, and how; empty if all are equal."""
         rows = self.facts.rows
         return unequal_text([self.facts.labels[row.contender] for row in rows], [row.unequal for row in rows])
 
@@ -285,12 +329,13 @@ def words_of(facts: DatasetFacts) -> Words:
         facts: The data set.
     """
     retrieval = tuple(_retrieval(facts))
+    leader = (retrieval[0].leader if retrieval else facts.rows[0]).contender
     open_ones = [*_open_retrieval(retrieval), *_open_verdicts(facts)]
     return Words(
         facts,
         retrieval,
         tuple(row for row in facts.rows if row.rank.interval is None),
-        {question: list(_tallies(facts, question)) for question in QUESTIONS},
+        {question: list(_tallies(facts, question, leader)) for question in QUESTIONS},
         tuple(sorted(open_ones, key=lambda each: _last_if_nan(each.difference.needed))),
     )
 
@@ -300,15 +345,14 @@ def _last_if_nan(value: float) -> float:
 
 
 def _retrieval(facts: DatasetFacts) -> Iterator[Retrieval]:
-    leagues: dict[tuple[object, ...], list[ComparisonRow]] = {}
+    leagues: dict[str, list[ComparisonRow]] = {}
     for row in facts.rows:
         if row.rank.interval is not None:
-            leagues.setdefault(tuple(getattr(row.contender, key) for key in COMMON), []).append(row)
-    for rows in leagues.values():
+            leagues.setdefault(row.contender.ensemble, []).append(row)
+    for ensemble, rows in leagues.items():
         leader, *others = rows  # highest mean first
         candidates = [row for row in others if row.rank.interval is not None and row.rank.interval.low == 1]
-        protocol, preset, _, ensemble = (str(getattr(leader.contender, key)) for key in COMMON)
-        place = ", ".join(filter(None, [protocol, preset, ensemble])) if len(leagues) > 1 else ""
+        place = (ensemble or "single models") if len(leagues) > 1 else ""
         unlike = [row for row in others if facts.is_probabilistic(row) != facts.is_probabilistic(leader)]
         yield Retrieval(
             place,
@@ -325,7 +369,7 @@ def _candidate(facts: DatasetFacts, leader: ComparisonRow, row: ComparisonRow) -
     return Candidate(row, difference_of(paired_difference(first, second), RETRIEVAL) if paired else None)
 
 
-def _tallies(facts: DatasetFacts, question: Question) -> Iterator[Tally]:
+def _tallies(facts: DatasetFacts, question: Question, leader: Contender) -> Iterator[Tally]:
     for split, images in IMAGES.items():
         found: dict[Contender, list[Verdict]] = {row.contender: [] for row in facts.rows}
         for each in facts.verdicts:
@@ -333,7 +377,36 @@ def _tallies(facts: DatasetFacts, question: Question) -> Iterator[Tally]:
                 found[each.contender].append(each)
         by_method = {contender: advice(answers) for contender, answers in found.items() if answers}
         if by_method:
-            yield Tally(images, by_method)
+            yield Tally(images, by_method, _highest(facts, split, by_method, leader))
+
+
+def _highest(
+    facts: DatasetFacts, split: str, by_method: Mapping[Contender, Advice], leader: Contender
+) -> Highest | None:
+    """The method with the highest AUROC among those that are ranked together; None if there is no other."""
+    values = {
+        contender: defined_values(facts.groups[contender].per_seed(METRIC, split, confidence=each.use))
+        for contender, each in by_method.items()
+        if each.use and contender.ensemble == leader.ensemble
+    }
+    # A single value competes only if there is nothing else.
+    most = min(2, max(map(len, values.values()), default=0))
+    values = {contender: own for contender, own in values.items() if own and len(own) >= most}
+    if not values:
+        return None
+    best = max(values, key=lambda contender: sum(values[contender].values()) / len(values[contender]))
+    seeds = sorted(values[best])
+    able = [contender for contender in values if set(seeds) <= set(values[contender])]
+    if len(able) < 2:
+        return None
+    others = len(able) - 1
+    if len(seeds) > 1:
+        intervals = rank_intervals(np.array([[values[contender][seed] for contender in able] for seed in seeds]))
+        others = sum(each.low == 1 and contender != best for contender, each in zip(able, intervals))
+    own = values.get(leader, {})
+    shared = best != leader and set(own) & set(values[best])
+    ahead = difference_of(paired_difference(values[best], own), CONFIDENCE) if shared else None
+    return Highest(best, by_method[best], ahead, others, len(able), len(seeds))
 
 
 def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:

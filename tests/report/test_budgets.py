@@ -1,0 +1,62 @@
+"""Budgets: which rows of a data set words may compare, and in which order budgets are named."""
+
+from __future__ import annotations
+
+import pytest
+from bench.report.budgets import Budget, budget_texts, by_budget
+from bench.report.contender import Contender
+
+DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+TUNED = DEFAULT._replace(hparams="tuned", trials=50)
+
+
+def _methods(*contenders):
+    return {budget: [each.method for each in own] for budget, own in by_budget(contenders).items()}
+
+
+def test_the_largest_budget_of_two_methods_comes_first():
+    rows = [DEFAULT, DEFAULT._replace(method="b"), DEFAULT._replace(method="c"), TUNED, TUNED._replace(method="b")]
+    rows.append(TUNED._replace(trials=100))
+    found = _methods(*rows)
+    assert list(found.values()) == [["a", "b"], ["a", "b", "c"], ["a"]]
+    assert [budget.trials for budget in found] == [50, 0, 100]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("hparams", "published"), ("trials", 9), ("pinned", "x=1"), ("backbone", "resnet"), ("dim", 32)),
+        *(("fidelity", "released"), ("preset", "per"), ("protocol", "p")),
+    ],
+)
+def test_rows_that_differ_in_anything_but_the_method_have_two_budgets(field, value):
+    assert len(_methods(TUNED, TUNED._replace(method="b", **{field: value}))) == 2
+    assert len(_methods(TUNED, TUNED._replace(method="b"))) == 1
+
+
+def test_a_method_with_nothing_to_tune_counts_at_the_largest_budget():
+    untuned = TUNED._replace(method="u", trials=1)
+    smaller = TUNED._replace(method="b", trials=20)
+    assert _methods(TUNED, smaller, untuned)[Budget.of(TUNED)] == ["a", "u"]
+    # Others of one trial had a smaller budget, since they are tuned elsewhere.
+    assert _methods(TUNED, TUNED._replace(trials=1)) == {Budget.of(TUNED): ["a"], Budget.of(untuned): ["a"]}
+    assert _methods(untuned) == {Budget.of(untuned): ["u"]}
+
+
+def test_an_ensemble_counts_at_the_budget_of_its_members():
+    joint = TUNED._replace(method="e", ensemble="seeds", dim=320)
+    assert _methods(TUNED, joint) == {Budget.of(TUNED): ["a", "e"]}
+    assert len(_methods(TUNED._replace(dim=48), joint)) == 2
+
+
+def test_texts_tell_budgets_apart():
+    budgets = [Budget.of(DEFAULT._replace(pinned="a=1; b=2")), Budget.of(TUNED._replace(pinned="a=1", dim=8))]
+    assert list(budget_texts(budgets).values()) == ["default, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
+    released = Budget.of(DEFAULT._replace(fidelity="released", pinned="a=1"))
+    assert budget_texts([released]) == {released: "default, released"}
+
+
+def test_the_images_of_a_partial_release_are_read_from_the_fixed_settings():
+    budget = Budget.of(DEFAULT._replace(pinned="a=1; partial release: 5 of 9 images, 2 of 3 classes; weights=x"))
+    assert budget.partial == "5 of 9 images, 2 of 3 classes"
+    assert Budget.of(DEFAULT).partial == ""
