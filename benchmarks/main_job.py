@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch._dynamo
 from bench.engine.training import Trainer, run_training
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest

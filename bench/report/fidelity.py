@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import pandas as pd
 
@@ -92,7 +92,7 @@ def _text_table(rows: pd.DataFrame) -> TextTable:
     return TextTable(dataset, (*headings, *values), tuple(cells), labels=len(headings), notes=_notes(rows))
 
 
-def _cells(row: dict[str, object]) -> tuple[str, ...]:
+def _cells(row: Mapping[Hashable, object]) -> tuple[str, ...]:
     column = next(each for each in COLUMNS if (each.metric, each.split) == (row["metric"], row["split"]))
     factor, digits = (100.0, 2) if column.percent else (1.0, 3)
 
