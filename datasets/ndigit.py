@@ -127,7 +127,7 @@ def _cells(upsample: bool) -> NDArray[np.float64]:
 
     Grey levels and weights are small multiples of powers of two: sums are exact in any order.
     """
-    cells = scanned_digits()[0].reshape(-1, SIDE, SIDE) * (255 / 16)
+    cells: NDArray[np.float64] = scanned_digits()[0].reshape(-1, SIDE, SIDE) * np.float64(255 / 16)
     return _twice(_twice(cells, axis=1), axis=2) if upsample else cells
 
 
