@@ -45,7 +45,7 @@ def main() -> None:
             features = backbone_features(network, images.evaluation, len(images), "cpu")
         for queries, gallery in roles:
             values = score(features, images.labels, is_query=queries, is_gallery=gallery).set_index("metric")["value"]
-            shown = [f"{100 * float(values[name]):.1f}" for name in ("recall@1", "map_at_r")]
+            shown = [f"{100 * float(values[name]):.1f}" for name in ("recall_at_1", "map_at_r")]
             table.add_row(pooling, str(queries.sum()), str(gallery.sum()), *shown)
     Console().print(table)
 

