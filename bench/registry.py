@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -316,7 +317,7 @@ def _check_names() -> None:
 
 def _each_once(paths: Iterable[Path]) -> list[Path]:
     """Files in their order, without those that were given before."""
-    return list({path.resolve(): path for path in reversed(list(paths))}.values())[::-1]
+    return list({os.path.realpath(path): path for path in reversed(list(paths))}.values())[::-1]
 
 
 def _reason(error: BaseException) -> str:

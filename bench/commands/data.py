@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,7 +219,7 @@ def download_data(
         _download(_Target(cls, cls.archive, root, allow_partial, plugins), mirror, checksum)
     dataset = _open(name, root / name, allow_partial, plugins)
     _verify(dataset)
-    where = "" if data_root is None else f" --data-root {data_root}"
+    where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
     where += " --allow-partial" if dataset.partial else ""
     typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
@@ -374,7 +376,7 @@ def import_release(
 
     if not source.exists():
         raise UserError(f"{source}: no such file or folder")
-    if root.resolve().is_relative_to(source.resolve()):
+    if Path(os.path.realpath(root)).is_relative_to(os.path.realpath(source)):
         raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
     Registry("datasets", plugins).get(name)  # the name is known before it is a part of a path
     target = root / name
@@ -400,7 +402,7 @@ def import_release(
     folder = target if name == "folder" else root
     return (
         f"{dataset.official} is at {target}: {images} images, {classes} classes{note};"
-        f" `bench data verify {name} --data-root {folder}` decodes them"
+        f" `bench data verify {name} --data-root {shlex.quote(str(folder))}` decodes them"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -95,7 +96,8 @@ def site_of(
 ) -> Site:
     """Site of a command: the paths, plug-ins, weights and device that its options name.
 
-    All paths are made absolute, so that they mean the same in every process.
+    All paths are made absolute, so that they mean the same in every process. A loop of links stays as it is: reading it
+    is an error with its name.
 
     Args:
         results: Results folder.
@@ -109,11 +111,11 @@ def site_of(
     from ..site import Site
 
     return Site(
-        results=str(results.resolve()),
-        plugins=tuple(str(path.resolve()) for path in plugin or ()),
-        data_root=None if data_root is None else str(data_root.resolve()),
+        results=os.path.realpath(results),
+        plugins=tuple(map(os.path.realpath, plugin or ())),
+        data_root=None if data_root is None else os.path.realpath(data_root),
         data_home=str(data_home()),
-        weights=weights if weights in (None, "none", "download") else str(Path(weights).resolve()),
+        weights=weights if weights in (None, "none", "download") else os.path.realpath(weights),
         device=device,
         allow_partial=allow_partial,
         threads=cores(),

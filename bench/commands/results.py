@@ -183,7 +183,7 @@ def repair_results(results: Path) -> None:
     from ..store.folder import Store
 
     store = Store(results)
-    if results.is_dir() and store.marker_of_records() is None:
+    if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
         open_results(results)
     claims = Claims(results)
     try:

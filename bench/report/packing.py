@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from ..methods.scorers.registry import get_scorer
 from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import RECORD, STUDY, Store
-from ..store.marks import Mark, digest_of, largest_difference, read_marks, write_marks
+from ..store.marks import Mark, digest_of, lacking, largest_difference, read_marks, write_marks
 from ..store.pack import FLOAT16, PACK, Packed, Provenance, label_of, read_pack, write_pack
 from ..store.records import KEYS, ROW_KEYS, TestRecord, TrainRecord
 from ..store.specs import Cell, Kind
@@ -114,7 +115,7 @@ def pack(site: Site, out: Path, by: str, commit: str) -> list[Path]:
     label = label_of(by)
     if not label:
         raise UserError("--by needs the name of who ran the results, such as --by 'Jane Doe'")
-    if out.resolve() == site.store.root.resolve():
+    if os.path.realpath(out) == os.path.realpath(site.store.root):
         raise UserError(f"--pack {out}: it is the results folder itself; name another folder")
     results = collect(site.store)
     if not results.tests:
@@ -242,6 +243,8 @@ def verify(own: Store, claimed: Store, by: str, commit: str) -> list[tuple[TestR
             reason = f"{by} has contributed it"
         elif again.finished == record.finished:
             reason = "it is the same run"
+        elif missing := lacking(record, again, ROW_KEYS):
+            reason = f"{missing} of its values were not measured again; run all of its tests, with code that has them"
         elif not difference <= TOLERANCE:
             reason = f"a value differs by {difference:.3g}, more than {TOLERANCE}"
         else:

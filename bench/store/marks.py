@@ -106,7 +106,23 @@ def largest_difference(one: TestRecord, other: TestRecord, keys: tuple[str, ...]
         other: Record of a test of the same setting and seed.
         keys: Columns that identify a row.
     """
-    known = {tuple(row.get(key) for key in keys): row["value"] for row in one.rows}
-    pairs = [(known.get(tuple(row.get(key) for key in keys)), row["value"]) for row in other.rows]
+    values, others = _values(one, keys), _values(other, keys)
+    pairs = [(values.get(key), value) for key, value in others.items()]
     found = [abs(first - second) for first, second in pairs if first is not None and second is not None]
     return len(found), max(found, default=math.nan)
+
+
+def lacking(one: TestRecord, other: TestRecord, keys: tuple[str, ...]) -> int:
+    """Number of values that the first of two tests has and the second has not.
+
+    Args:
+        one: Record of a test.
+        other: Record of a test of the same setting and seed.
+        keys: Columns that identify a row.
+    """
+    others = _values(other, keys)
+    return sum(value is not None and others.get(key) is None for key, value in _values(one, keys).items())
+
+
+def _values(record: TestRecord, keys: tuple[str, ...]) -> dict[tuple[object, ...], float | None]:
+    return {tuple(row.get(key) for key in keys): row["value"] for row in record.rows}

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -273,7 +274,8 @@ def test_a_data_set_is_downloaded_imported_and_verified(mirror, sop_zip, tmp_pat
 def test_a_copy_on_a_mirror_may_be_a_part_and_says_so(mirror, sop_zip, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(SOP, "counts", (120053, 22634))
     mirror.content = sop_zip
-    arguments = ["data", "download", "sop", "--mirror", mirror.url, "--data-root", str(tmp_path / "data")]
+    root = tmp_path / "Jane's data"
+    arguments = ["data", "download", "sop", "--mirror", mirror.url, "--data-root", str(root)]
     assert main([*arguments, "--checksum", f"md5:{'0' * 32}"]) == 2
     assert "nothing is kept" in capsys.readouterr().err
     assert main(arguments) == 0
@@ -281,8 +283,10 @@ def test_a_copy_on_a_mirror_may_be_a_part_and_says_so(mirror, sop_zip, tmp_path,
     said = capsys.readouterr().out
     assert "not the owners' archive (md5:" in said
     assert "incomplete: 27 of 120053 images, 9 of 22634 classes" in said
-    assert f"--dataset sop --data-root {tmp_path / 'data'} --allow-partial --seeds 5" in said
-    assert main(["run", "--method", "dul_cls", "--dataset", "sop", "--data-root", str(tmp_path / "data")]) == 2
+    # What is to be typed next survives a shell.
+    assert f"--dataset sop --data-root {shlex.quote(str(root))} --allow-partial --seeds 5" in said
+    assert f"`bench data verify sop --data-root {shlex.quote(str(root))}` decodes them" in said
+    assert main(["run", "--method", "dul_cls", "--dataset", "sop", "--data-root", str(root)]) == 2
     assert "or use --allow-partial" in capsys.readouterr().err
 
 

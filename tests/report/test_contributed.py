@@ -306,6 +306,30 @@ def test_a_bad_call_is_one_line(arguments, reason, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rescore", "--results", "loop"],
+        ["claims", "--results", "loop"],
+        ["status", "--results", "{made}", "--pack", "loop", "--by", "me"],
+        ["report", "--results", "{made}", "--plugin", "loop"],
+    ],
+)
+def test_a_loop_of_links_is_one_line(arguments, made, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert main([text.format(made=made[0].results) for text in arguments]) == 2
+    error = capsys.readouterr().err
+    assert "loop" in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_cannot_be_repaired_and_the_line_says_so(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["status", "--repair", "--results", str(tmp_path / "file")]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
+
+
 def test_an_unknown_group_of_tests_is_refused(made, capsys):
     assert main(["rescore", "--results", made[0].results, "--tests", "clusterin"]) == 2
     assert "did you mean 'clustering'" in capsys.readouterr().err
@@ -469,6 +493,23 @@ def test_a_second_run_with_other_values_verifies_nothing(plan, reference, tmp_pa
     other = _run(tmp_path_factory.mktemp("other"), plan, finished=9.0, shift=0.02)
     assert all("a value differs by 0.02" in reason for _, reason in verify(other.store, reference, "Maintainer", ""))
     assert read_marks(reference.root) == {}
+
+
+def test_values_that_were_not_measured_again_are_not_verified(made, plan, reference, tmp_path_factory):
+    again = _run(tmp_path_factory.mktemp("again"), plan, finished=9.0)
+    for record in list(again.store.tests()):
+        *rows, last = record.rows
+        again.store.write(record.model_copy(update={"rows": (*rows, {**last, "value": None})}))
+    reasons = {reason for _, reason in verify(again.store, reference, "Maintainer", "")}
+    assert all(reason.startswith("1 of its values were not measured again") for reason in reasons)
+    assert read_marks(reference.root) == {}
+    # More values than were claimed are no fault.
+    for record in list(again.store.tests()):
+        *rows, last = record.rows
+        more = [{**last, "metric": "map_at_r", "variant": "later", "value": 0.5}]
+        own = next(test for test in reference.tests() if test.unit == record.unit).rows
+        again.store.write(record.model_copy(update={"rows": (*own, *more)}))
+    assert {reason for _, reason in verify(again.store, reference, "Maintainer", "")} == {""}
 
 
 @pytest.mark.parametrize("text", ["unit\n1\n", "unit,record\n../x,1\n", "\x00"])
