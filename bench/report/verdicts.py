@@ -2,7 +2,8 @@
 
 There are two questions. Before there is a gallery, a method's own confidence competes with the free image confidences
 of the same network. At query time it competes, alone and combined with the margin, with the free retrieval confidences.
-The rival is the best free confidence on validation classes; values on test classes never choose it.
+The rival is the best free confidence on validation classes; values on test classes never choose it. Of a combination
+with the margin it is also said if a free image confidence, combined alike, does as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
-from ..protocols.statistics import Summary, paired_difference
+from ..protocols.statistics import ROUNDING, Summary, paired_difference
 from .contender import Contender
 from .frame import tested_splits
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
@@ -91,6 +92,25 @@ class Rivals(NamedTuple):
     reason: str
 
 
+class Alike(NamedTuple):
+    """The free image confidence that validation chose, combined with the margin in the same way as the own one.
+
+    Attributes:
+        name: Its name, such as ``norm+margin``.
+        mean: Its mean AUROC over seeds.
+        difference: Challenger minus it over paired seeds.
+    """
+
+    name: str
+    mean: float
+    difference: Summary
+
+    @property
+    def suffices(self) -> bool:
+        """True if the challenger was not shown to be better."""
+        return not self.difference.ci_low > ROUNDING
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Answer to one question about one confidence of a contender (method at one setting), on one split.
@@ -106,7 +126,9 @@ class Verdict:
         difference: Challenger minus rival over paired seeds; None without a common seed.
         verdict: ``worth it`` if the 95 % t-interval of the difference lies above 0, ``not worth it`` if below, else
             ``undecided``; empty if the question cannot be answered.
-        reason: Reason for no verdict, or a remark on it; mostly empty.
+        reason: Reason for no verdict, or a remark on it: ``not over norm+margin`` if a combination is worth it, but was
+            not shown to be better than the free one that is combined alike; mostly empty.
+        alike: That free combination; None if the challenger is no combination, or there is none.
     """
 
     contender: Contender
@@ -119,6 +141,7 @@ class Verdict:
     difference: Summary | None
     verdict: str
     reason: str
+    alike: Alike | None = None
 
     @property
     def on_test(self) -> bool:
@@ -179,10 +202,10 @@ def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
         "before_gallery": _free_images(names),
         "at_query_time": RETRIEVAL_CONFIDENCES,
     }
-    for question, rivals in free.items():
-        known = _rivals(group, split, rivals)
+    known = {question: _rivals(group, split, rivals) for question, rivals in free.items()}
+    for question, rivals in known.items():
         for name in CHALLENGERS[question] if OWN in names else ("",):
-            yield _verdict(group, split, question, name, known)
+            yield _with_alike(_verdict(group, split, question, name, rivals), group, known["before_gallery"].chosen)
 
 
 def _free_images(names: set[str]) -> tuple[str, ...]:
@@ -252,9 +275,25 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
 
 
 def _answer(difference: Summary) -> str:
-    if difference.ci_low > 0:
+    if difference.ci_low > ROUNDING:
         return "worth it"
-    return "not worth it" if difference.ci_high < 0 else "undecided"
+    return "not worth it" if difference.ci_high < -ROUNDING else "undecided"
+
+
+def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
+    """Add how a combination with the margin compares with that of a free image confidence."""
+    ending = answer.challenger.removeprefix(OWN)
+    if not ending or not free:
+        return answer
+    own, other = (
+        defined_values(group.per_seed(METRIC, answer.split, confidence=name))
+        for name in (answer.challenger, f"{free}{ending}")
+    )
+    if not set(own) & set(other):
+        return answer
+    alike = Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
+    remark = f"not over {alike.name}" if answer.verdict == "worth it" and alike.suffices else ""
+    return replace(answer, alike=alike, reason=answer.reason or remark)
 
 
 def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
@@ -268,14 +307,17 @@ def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
         ``challenger_mean``; ``rival``, ``rival_validation_mean`` (its AUROC on validation classes, which chose it) and
         ``rival_mean``; ``best_on_test`` and ``best_on_test_mean`` (the best rival on test, which no verdict uses);
         ``difference_mean``, ``difference_sd``, ``ci95_low``, ``ci95_high`` and ``seeds`` (challenger minus rival over
-        paired seeds); ``verdict`` and ``reason``.
+        paired seeds); ``verdict`` and ``reason``; of combinations, ``alike`` and ``alike_mean`` (the free image
+        confidence that validation chose, combined alike) and ``alike_difference_mean``, ``alike_ci95_low`` and
+        ``alike_ci95_high`` (challenger minus it).
     """
     return pd.DataFrame([_numbers(each) for each in found])
 
 
 def _numbers(each: Verdict) -> dict[str, object]:
     nan = float("nan")
-    difference = each.difference or Summary(nan, nan, nan, nan, 0)
+    nothing = Summary(nan, nan, nan, nan, 0)
+    difference, alike = each.difference or nothing, each.alike or Alike("", nan, nothing)
     return {
         **each.contender._asdict(),
         "split": each.split,
@@ -294,4 +336,9 @@ def _numbers(each: Verdict) -> dict[str, object]:
         "seeds": difference.n,
         "verdict": each.verdict,
         "reason": each.reason,
+        "alike": alike.name,
+        "alike_mean": alike.mean,
+        "alike_difference_mean": alike.difference.mean,
+        "alike_ci95_low": alike.difference.ci_low,
+        "alike_ci95_high": alike.difference.ci_high,
     }

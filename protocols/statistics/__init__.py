@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
 from .equivalence import Decision, Superiority, probability_of_superiority, verdict
-from .paired import holm, p_different, p_equivalent, p_greater
+from .paired import ROUNDING, holm, p_different, p_equivalent, p_greater
 from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
 from .ranks import (
     PROFILED,
@@ -26,6 +26,7 @@ __all__ = [
     "FEW",
     "PROFILED",
     "RANKED",
+    "ROUNDING",
     "Decision",
     "Interval",
     "NestedInterval",

@@ -240,3 +240,27 @@ def test_markdown_has_a_line_for_each_verdict():
         for images in ("clean images", "blur")
         for when in ("before the gallery", "at query time")
     ]
+
+
+def test_a_combination_that_a_free_one_equals_says_so():
+    """If the own confidence is the norm, it adds no more to the margin than the norm, which is free."""
+    combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
+    values = _levels(own=0.6) | {("test", name): level for name, level in combined.items()}
+    row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
+    assert (row["verdict"], row["reason"]) == ("worth it", "not over norm+margin")
+    assert (row["alike"], row["alike_difference_mean"]) == ("norm+margin", 0.0)
+    # One that adds more has no remark, and what validation did not choose is no rival.
+    values |= {("test", "norm+margin"): [0.85, 0.86, 0.9], ("test", "max_cosine+margin"): [0.99] * 3}
+    row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
+    assert (row["verdict"], row["reason"], row["alike"]) == ("worth it", "", "norm+margin")
+    assert 0 < row["alike_ci95_low"] < row["alike_difference_mean"] < row["alike_ci95_high"]
+    assert _table(*_results(values)).loc["test", "at_query_time", OWN]["alike"] == ""
+
+
+def test_rounding_errors_decide_nothing():
+    rival = np.array([0.7, 0.8, 0.75])
+    for error in (1e-16, -1e-16):
+        values = _levels() | {("test", OWN): rival + 2 * error, ("test", "norm"): rival}
+        row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+        assert row["difference_mean"] != 0
+        assert row["verdict"] == "undecided"
