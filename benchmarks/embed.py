@@ -106,7 +106,7 @@ def _network(backbone: str) -> nn.Module:
 
 
 def work_of(side: str, options: argparse.Namespace) -> Callable[[], object]:
-    """What is timed on a side; its network is made before."""
+    """Work that is timed on a side; its network is made before."""
     folder, size = options.folder, options.image_size
     if side == ALONE:
         return network_alone(options.backbone, size, len(images_below(folder)[0].ids))

@@ -195,7 +195,7 @@ def run_side(side: str, task: Task, answer: Connection) -> None:
 
 
 def in_process(side: str, task: Task) -> Any:
-    """What a side sends from a process of its own, so that the peak of its memory is its own."""
+    """Result that a side sends from a process of its own, so that the peak of its memory is its own."""
     context = multiprocessing.get_context("fork" if task.device == "cpu" else "spawn")
     here, there = context.Pipe()
     process = context.Process(target=run_side, args=(side, task, there))

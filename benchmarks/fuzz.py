@@ -714,7 +714,7 @@ def _case(reader: Reader, name: str, seed: int, number: int, place: Path) -> tup
 
 
 def _problem(reader: Reader, path: Path, size: int) -> str:
-    """What is wrong with the way a case was read; empty if nothing is."""
+    """Problem with the way a case was read; empty if there is none."""
     before = _memory(reset=True)
     problem = ""
     try:

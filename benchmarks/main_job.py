@@ -1,4 +1,4 @@
-"""Where the processor time of the main job goes, and its trainings at another setting, both in one run.
+"""Processor time of the main job by part, and of its trainings at another setting, both in one run.
 
     uv run python benchmarks/main_job.py [--pin optim.precision=bfloat16] [--seeds 3] [--epochs 20]
 

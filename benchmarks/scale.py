@@ -91,7 +91,7 @@ class Driven(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Something that was measured: its name, its cost, and the number of units or records that it went through."""
+    """Measured step: its name, its cost, and the number of units or records that it went through."""
 
     name: str
     cost: Cost

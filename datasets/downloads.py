@@ -181,7 +181,7 @@ class _Part:
             return ""
 
     def resumable(self, url: str) -> bool:
-        """Whether the next call with this address goes on with it."""
+        """True if the next call with this address goes on with it."""
         return bool(self.size and self.version(url))
 
     def begin(self, url: str, version: str) -> None:
@@ -248,7 +248,7 @@ def _opener() -> OpenerDirector:
 
 
 def _goes_on(answer: http.client.HTTPResponse, have: int, version: str) -> bool:
-    """Whether an answer is the rest of the part, and not the whole file."""
+    """Check if an answer is the rest of the part, and not the whole file."""
     if answer.status != HTTPStatus.PARTIAL_CONTENT:
         return False
     start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
@@ -290,7 +290,7 @@ def _receive(
 
 
 def _block(answer: http.client.HTTPResponse) -> bytes:
-    """What has arrived, at most a block; empty at the end."""
+    """Bytes that have arrived, at most a block; empty at the end."""
     try:
         return answer.read1(_BLOCK)
     except (OSError, http.client.HTTPException) as error:

@@ -20,7 +20,7 @@ _CELLS = 1 << 20
 
 @dataclass(frozen=True)
 class Answers:
-    """What the neighbours of Q queries say about the answer, the class of the nearest one.
+    """Evidence of the neighbours of Q queries for the answer, the class of the nearest one.
 
     Attributes:
         k: Number of nearest neighbours that ``agreement`` is about.

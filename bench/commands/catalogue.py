@@ -61,7 +61,7 @@ class ListRow(TypedDict):
 
 
 Description = Mapping[str, object]
-"""What ``--json`` prints of one entry."""
+"""Entry as ``--json`` prints it."""
 
 
 def list_entries(

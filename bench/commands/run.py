@@ -61,7 +61,7 @@ class Sampler(StrEnum):
 
 
 class TuneFor(StrEnum):
-    """What trials are chosen for: ranking images (``retrieval``), knowing wrong answers (``confidence``) or both."""
+    """Aim of the choice of trials: ranking images (``retrieval``), knowing wrong answers (``confidence``) or both."""
 
     retrieval = "retrieval"
     confidence = "confidence"

@@ -44,7 +44,7 @@ SETTING_ERRORS = {
     "ZeroDivisionError",
     "LinAlgError",
 }
-"""What a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
+"""Errors that a bad hyper-parameter can cause. Only these make a trial count as failed; anything else stops its study
 unrecorded, so that a fixed bug or a freed disk is not remembered as a bad setting."""
 
 

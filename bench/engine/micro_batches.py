@@ -130,7 +130,7 @@ class MicroBatches:
 
 @dataclass(frozen=True)
 class _State:
-    """What an attempt changes before it fails: random states, and buffers of heads and objective."""
+    """State that an attempt changes before it fails: random states, and buffers of heads and objective."""
 
     draws: list[Tensor]
     buffers: list[tuple[nn.Module, str, Tensor]]

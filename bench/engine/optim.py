@@ -19,7 +19,7 @@ Groups = list[dict[str, Any]]
 
 
 def _eager(kind: type[torch.optim.Optimizer]) -> type[Any]:
-    """The same optimiser without the wrappers that keep ``torch.compile`` out of its methods.
+    """Optimiser without the wrappers that keep ``torch.compile`` out of its methods.
 
     The wrappers import ``torch._dynamo``, which takes longer than the rest of torch, and no step of ours is compiled.
     """

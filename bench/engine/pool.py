@@ -25,7 +25,7 @@ class Worker(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a job; a worker that cannot any more leaves its pool."""
+        """True if it can take a job; a worker that cannot any more leaves its pool."""
 
     @property
     def node(self) -> str:

@@ -18,7 +18,7 @@ from .jobs import EVENTS, JOBS, CheckJob, Done, Event, Failed, Job, ProposeJob
 from .local_worker import LocalWorker
 
 Said = tuple[str, str]
-"""What an actor sends: ``event`` and an event as JSON, or ``died`` or ``silent`` and the reason."""
+"""Message of an actor: ``event`` and an event as JSON, or ``died`` or ``silent`` and the reason."""
 
 
 class Node(NamedTuple):
@@ -155,7 +155,7 @@ class RayWorker:
 
 
 def _reason(error: Exception) -> str:
-    """What Ray says, on one line, without the traceback that it wraps."""
+    """Message of Ray, on one line, without the traceback that it wraps."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     missing = next((line for line in lines if line.startswith("ModuleNotFoundError")), "")
     return shortened(missing or (lines[-1] if "RayTaskError" in type(error).__name__ else first_line(error)))

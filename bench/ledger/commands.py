@@ -81,7 +81,7 @@ def _fidelity(side: Side, method: str, claim: Claim, site: Site, asked: str) -> 
 
 
 def published_differences(claim: Claim) -> dict[str, float]:
-    """What the paper published about a claim: A minus the B that is closest to refuting it, by data set of ours.
+    """Published differences of a claim: A minus the B that is closest to refuting it, by data set of ours.
 
     Args:
         claim: The claim.

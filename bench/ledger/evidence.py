@@ -1,4 +1,4 @@
-"""What records say about claims: paired differences over seeds, and a verdict on each data set and setting."""
+"""Evidence of records for claims: paired differences over seeds, and a verdict on each data set and setting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Outcome = Literal["holds", "fails", "undecided", "no records"]
 
 
 class Setting(NamedTuple):
-    """What the sides of a claim share: columns of a :class:`~bench.report.contender.Contender`.
+    """Setting that the sides of a claim share: columns of a :class:`~bench.report.contender.Contender`.
 
     Attributes:
         dataset: Name of the data set.
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
     @property
     def partial(self) -> str:
-        """What there is of the data set, such as ``2889 of 11788 images``; empty if all of it."""
+        """Part of the data set that there is, such as ``2889 of 11788 images``; empty if all of it."""
         parts = [text for text in self.pinned.split("; ") if text.startswith(PARTIAL)]
         return parts[0].removeprefix(PARTIAL).lstrip(": ") if parts else ""
 
@@ -98,7 +98,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Finding:
-    """What records of one data set and setting say about a claim.
+    """Evidence of the records of one data set and setting for a claim.
 
     Attributes:
         claim: The claim.
@@ -216,7 +216,7 @@ class _Evidence:
         return found or [self._finding(claim, None, {})]
 
     def _setting(self, contender: Contender, side: Side) -> Setting | None:
-        """What a contender shares with the other sides, if it is the one that a side means; else None."""
+        """Setting that a contender shares with the other sides, if it is the one that a side means; else None."""
         base = self.bases[contender.dataset]
         method = base if side.method == BASE else side.method
         if contender.method != method or contender.base not in ("", side.base or base):
@@ -260,7 +260,7 @@ class _Evidence:
         return self.read[key]
 
     def _lack(self, claim: Claim, side: Side, groups: Mapping[Side, SeedGroup]) -> str:
-        """What a side without values lacks, to follow the word "no"."""
+        """Text for what a side without values lacks, to follow the word "no"."""
         fidelity = side.fidelity
         if not fidelity and side.method != BASE and self.fidelity != "corrected":
             resolved = resolve_fidelity(self.site.methods.method(side.method), self.fidelity, claim.protocol)

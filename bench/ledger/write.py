@@ -38,7 +38,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What records of one data set and setting say about a claim, in the corrected and in the released form.
+    """Evidence of one data set and setting for a claim, in the corrected and in the released form.
 
     Attributes:
         finding: What they say about the corrected form.

@@ -156,7 +156,7 @@ def _own_layer(
 
 
 def _differences(published: Published, experiment: Experiment, cell: CellSetting, unpinned: Setting) -> tuple[str, ...]:
-    """How a replay differs from what its source ran."""
+    """Differences of a replay from what its source ran."""
     request, run = cell.request, published.run
     said = run.differences(request.cell.protocol, experiment.preset_name, request.cell.dataset)
     if cell.fidelity not in run.fidelities and len(cell.method.fidelities) > 1:

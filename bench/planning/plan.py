@@ -357,14 +357,14 @@ def _features_code(experiment: Experiment, cell: CellSetting, site: Site) -> str
 
 
 def _crop_confidence(experiment: Experiment) -> CropConfidence:
-    """How trials measure confidence: on the crops of the preset, whatever corruptions the tests were asked to have."""
+    """Measurement of confidence by trials: on the crops of the preset, whatever corruptions tests are asked for."""
     usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
     code = code_id("bench.engine.crop_confidence", corruption_module(CROP))
     return CropConfidence(severity=usual.get(CROP, Tests().corruptions[CROP]), code=code)
 
 
 def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
-    """Which epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
+    """Rule by which an epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
     selection = preset.selection
     metric = selection.frozen_metric if method.means_frozen else selection.metric
     return StageSelection(

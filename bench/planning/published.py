@@ -141,9 +141,9 @@ REVISITED = {
     "grad_clip": 10.0,
     "heads_factor": 1.0,
 }
-"""What all runs of "Probabilistic Embeddings Revisited" have in common."""
+"""Setting that all runs of "Probabilistic Embeddings Revisited" share."""
 REVISITED_DATA = {"pooling": "avg_max", "calibrate": False}
-"""How their backbones are taken."""
+"""Setting of their backbones."""
 _RENAMED = {"lr_embedder": "lr", "lr_classifier": "lr_objective", "lr_gamma": "gamma", "num_epochs": "epochs"}
 _EPOCHS = {"cars196": 32, "cub200": 32, "inshop": 128, "sop": 128}
 
@@ -192,7 +192,7 @@ SCRIPTS = {
     "heads_factor": 1.0,
     "grad_clip": 0.0,  # their code does not clip
 }
-"""What all runs of the EL-nivMF and NIR scripts have in common."""
+"""Setting that all runs of the EL-nivMF and NIR scripts share."""
 
 
 def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[Published]:

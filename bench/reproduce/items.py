@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import UnknownName
 
 How = Literal["", "difference", "relative change", "ratio to the first row", "smallest"]
-"""How a value follows from others: ``first - second``, ``100 (first - second) / |second|``, a column over its first
-row, or the smallest of some rows."""
+"""Rule by which a value follows from others: ``first - second``, ``100 (first - second) / |second|``, a column over its
+first row, or the smallest of some rows."""
 
 Where = Mapping[str, str]
 """Values of columns of a file of published numbers."""

@@ -176,7 +176,7 @@ def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
 
 
 def _same(first: Plan, second: Plan) -> bool:
-    """Whether two plans of a cell train the same units, and are tested alike or one of them only serves as a base."""
+    """Check if two plans of a cell train the same units, and are tested alike unless one only serves as a base."""
     trained = (first.template.id, first.pinned, first.hparams) == (second.template.id, second.pinned, second.hparams)
     tested = first.testing == second.testing or not (first.requested and second.requested)
     return trained and tested

@@ -212,7 +212,7 @@ def _differences(planned: PlannedItem) -> Iterator[str]:
 
 
 def _of_run(named: Named, each: PlannedRow) -> Iterator[str]:
-    """What differs in network, weights and data of a run."""
+    """Differences in network, weights and data of a run."""
     template = each.plan.template
     backbone, dim = named.network(each.row)
     if (template.backbone, template.dim) != (backbone, dim):

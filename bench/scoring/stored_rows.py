@@ -44,7 +44,7 @@ class StoredRows:
         return rows
 
     def reordered(self, order: np.ndarray) -> Self:
-        """The same rows in another order; ``order`` has the present place of each."""
+        """Copy of the rows in another order; ``order`` has the present place of each."""
         return type(self)(self.stored, self.order[order])
 
     def blocks(self) -> Iterator[np.ndarray]:

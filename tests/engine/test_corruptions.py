@@ -64,7 +64,7 @@ def frame(results):
 
 @pytest.fixture(scope="module")
 def models(results):
-    """What was embedded: arrays by model, and the identities."""
+    """Embedded arrays by model, and the identities."""
     held = []
     for path in sorted(results.glob("*/folder/cosface/test-*/embeddings-fold-*.safetensors")):
         with safe_open(path, "pt") as file:
@@ -107,7 +107,7 @@ def test_correlations_are_scipys_with_what_a_corruption_leaves(frame, models):
         assert _value(frame, metric, "concatenated", "norm")["value"] == pytest.approx(side_by_side, abs=1e-9)
     paired = fmean(float((a > b).mean()) for a, b in zip(clean, norms))
     assert _value(frame, "paired_blur", "separated", "norm")["value"] == pytest.approx(paired)
-    # One severity for all images has no order to follow; that clean images are surer can still be seen.
+    # One severity for all images has no order to follow; that clean images have more confidence can still be seen.
     assert np.isnan(_value(frame, "spearman_noise", "separated", "norm")["value"])
     assert 0 <= _value(frame, "paired_noise", "separated", "norm")["value"] <= 1
 
@@ -219,7 +219,7 @@ def test_a_corruption_that_is_none_is_refused_in_one_line(asked, message, tmp_pa
 
 @pytest.mark.slow
 def test_the_tables_show_what_was_asked_for_last(cli):
-    """The same training tested with other corruptions and then again as at first: no test is done twice."""
+    """One training tested with other corruptions and then again as at first: no test is done twice."""
     run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
     run += ("--set", "optim.epochs=1")
     seen = []

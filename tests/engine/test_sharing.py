@@ -376,7 +376,7 @@ def test_of_two_tests_of_a_setting_the_one_asked_for_last_counts_whatever_the_cl
 
 
 def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
-    """The run ended with exit code 0 beside nothing."""
+    """The run ended with exit code 0 and nothing else."""
 
     class Deleting(Fake):
         async def run(self, job, *arguments):

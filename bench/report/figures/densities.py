@@ -75,7 +75,7 @@ def sphere_integral(distribution: Distribution, order: int = 400) -> float:
 
 
 def _seen_from_mode(pixels: int) -> tuple[np.ndarray, Tensor]:
-    """Coordinates ``[P]`` of a square view along the mode, and the points of the sphere there, nan beside it."""
+    """Coordinates ``[P]`` of a square view along the mode, and the points of the sphere there, nan outside of it."""
     line = torch.linspace(-1, 1, pixels, dtype=torch.float64)
     x, y = torch.meshgrid(line, line, indexing="xy")
     height = (1 - x.square() - y.square()).where(x.square() + y.square() <= 1, torch.tensor(torch.nan)).sqrt()

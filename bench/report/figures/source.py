@@ -1,4 +1,4 @@
-"""What figures are drawn from: the records of a results folder, and the embeddings kept with its tests."""
+"""Source of figures: the records of a results folder, and the embeddings kept with its tests."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class TestedModel:
     options: Mapping[str, float] = field(default_factory=dict)
 
     def by_scorer(self, name: str, options: Mapping[str, float]) -> TestedModel:
-        """The same model, with the nearest neighbours by another scorer.
+        """Copy of the model, with the nearest neighbours by another scorer.
 
         Args:
             name: Name of the scorer, such as the method's own one (``record.role.primary_scorer``).
