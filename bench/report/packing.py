@@ -17,13 +17,13 @@ from torch import Tensor
 
 from ..engine.environment import processor
 from ..engine.rescoring import scorers_of, trained_options
-from ..errors import UserError
+from ..errors import UserError, shortened
 from ..methods.scorers.registry import get_scorer
 from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import RECORD, STUDY, Store
 from ..store.marks import Mark, digest_of, lacking, largest_difference, read_marks, write_marks
-from ..store.pack import FLOAT16, PACK, Packed, Provenance, label_of, read_pack, write_pack
+from ..store.pack import FLOAT16, MOST_TEXT, PACK, Packed, Provenance, label_of, read_pack, write_pack
 from ..store.records import KEYS, ROW_KEYS, TestRecord, TrainRecord
 from ..store.specs import Cell, Kind
 from .frame import Results, collect
@@ -110,11 +110,11 @@ def pack(site: Site, out: Path, by: str, commit: str) -> list[Path]:
         The files that were written.
 
     Raises:
-        UserError: If there is no finished test, a record is missing, or ``out`` cannot have these results.
+        UserError: If there is no finished test, a record is missing, ``out`` cannot have these results, or the name or
+            commit cannot be in a pack.
     """
+    _check_contributor(by, commit)
     label = label_of(by)
-    if not label:
-        raise UserError("--by needs the name of who ran the results, such as --by 'Jane Doe'")
     if os.path.realpath(out) == os.path.realpath(site.store.root):
         raise UserError(f"--pack {out}: it is the results folder itself; name another folder")
     results = collect(site.store)
@@ -133,6 +133,20 @@ def pack(site: Site, out: Path, by: str, commit: str) -> list[Path]:
         write_pack(path, there | {place: line for place, line in lines.items() if place not in others})
         written.append(path)
     return written
+
+
+def _check_contributor(by: str, commit: str) -> None:
+    """Check the name of a contributor and the commit, which packs and marks have as texts.
+
+    Raises:
+        UserError: If there is no name, or one of them cannot be such a text.
+    """
+    if not label_of(by):
+        said = f", not {by!r}; write one letter a-z or digit at least" if by else ""
+        raise UserError(f"--by needs the name of who ran the results, such as --by 'Jane Doe'{said}")
+    for option, text in (("--by", by), ("--commit", commit)):
+        if len(text) > MOST_TEXT or not text.isprintable():
+            raise UserError(f"{option} {shortened(text, 40)}: write at most {MOST_TEXT} printable characters")
 
 
 def _add_tests(packing: _Packing, results: Results, target: Store) -> list[Path]:
@@ -227,8 +241,9 @@ def verify(own: Store, claimed: Store, by: str, commit: str) -> list[tuple[TestR
         The claimed results that were run again, each with the reason why it is not verified, or an empty text.
 
     Raises:
-        UserError: If no claimed result was run again.
+        UserError: If no claimed result was run again, or a mark cannot have this name or commit.
     """
+    _check_contributor(by, commit)
     reruns = {tuple(getattr(record.columns, key) for key in KEYS): record for record in collect(own).tests}
     marks = read_marks(claimed.root)
     outcomes = []

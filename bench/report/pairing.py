@@ -214,7 +214,8 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
     if not names:
         yield from combinations(groups, 2)
         return
-    chosen = [group for name in names for group in groups if group.contender.method == name]
+    # A name that is given twice must not enlarge the family that p-values are adjusted over.
+    chosen = [group for name in dict.fromkeys(names) for group in groups if group.contender.method == name]
     for first, other in combinations(chosen, 2):
         if first.contender.method == names[0]:
             yield first, other

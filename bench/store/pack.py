@@ -27,10 +27,13 @@ FLOAT16 = ".float16.xz"
 MOST_BYTES = 1 << 29
 """Largest size of a pack when it is unpacked."""
 
+MOST_TEXT = 200
+"""Largest length of a text about the origin of a record, such as the name of a contributor."""
+
 _MEMORY = 1 << 28
 _PLACE = re.compile(r"((train|test|rescore)-[0-9a-f]{16}/record|study-[0-9a-f]{16}/(study|trial-[0-9]{4}))\.json")
 
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=200)]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=MOST_TEXT)]
 
 
 class Provenance(BaseModel):

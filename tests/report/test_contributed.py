@@ -495,6 +495,24 @@ def test_a_second_run_with_other_values_verifies_nothing(plan, reference, tmp_pa
     assert read_marks(reference.root) == {}
 
 
+@pytest.mark.parametrize("option", ["--pack", "--verify"])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--by", ""], "--by needs the name of who ran the results"),
+        (["--by", "\u674e\u660e"], "one letter a-z or digit"),
+        (["--by", "x" * 201], "at most 200 printable characters"),
+        (["--by", "Jane\nDoe"], "at most 200 printable characters"),
+        (["--by", "me", "--commit", "a\tb"], "--commit a b: write at most 200 printable"),
+    ],
+)
+def test_a_name_or_commit_that_no_pack_can_have_is_one_line(arguments, reason, option, made, reference, capsys):
+    assert main(["status", "--results", made[0].results, option, str(reference.root), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
 def test_values_that_were_not_measured_again_are_not_verified(made, plan, reference, tmp_path_factory):
     again = _run(tmp_path_factory.mktemp("again"), plan, finished=9.0)
     for record in list(again.store.tests()):

@@ -208,3 +208,11 @@ def test_equal_records_give_equal_bytes_in_any_order():
     for table in (lambda f, r: comparison_frame(comparison(f, r)), paired_methods):
         assert csv_text(table(frame, roles)) == csv_text(table(*shuffled))
     assert to_markdown(comparison(frame, roles)) == to_markdown(comparison(*shuffled))
+
+
+def test_a_method_that_is_named_twice_is_one():
+    """It is no rival of itself, and p-values are adjusted over as many pairs as without the repetition."""
+    frame, roles = _results({"a": A, "b": B, "c": C})
+    once = paired_methods(frame, roles, names=("a", "b", "c"))
+    pd.testing.assert_frame_equal(paired_methods(frame, roles, names=("a", "b", "b", "a", "c")), once)
+    assert paired_methods(frame, roles, names=("a", "a")).empty
