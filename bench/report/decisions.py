@@ -18,8 +18,9 @@ from .text_table import TextTable, latex_page, markdown_page
 
 ABOUT = (
     "Each method minus the one with the best mean: mean over paired seeds [95 % t-interval]; P(better): share of seeds"
-    " at which it is better than that one [exact 95 % interval]. Verdict: p-values by Holm's method over all pairs of"
-    " the table, not only those shown; equivalent: inside the region of practical equivalence. More seeds: paired seeds"
+    " at which it is better than that one [exact 95 % interval]. Intervals are those of a single pair, not adjusted for"
+    " the choice of the best one; the verdict is: its p-values are adjusted by Holm's method over all pairs of the"
+    " table, not only those shown. Equivalent: inside the region of practical equivalence. More seeds: paired seeds"
     " still needed to tell a true difference of the observed size, at least of the region's, at the level of the whole"
     " table in 80 % of cases."
 )
