@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +128,11 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
         del arrays["labels"], arrays["class_names"]
     write_embeddings(out, arrays)
     what = ", ".join(f"{key} {list(value.shape)}" for key, value in arrays.items() if value.shape)
-    then = f"`bench score {out}`" if labelled else "no labels (a flat folder): add labels [N] before `bench score`"
+    then = (
+        f"`bench score {shlex.quote(str(out))}`"
+        if labelled
+        else "no labels (a flat folder): add labels [N] before `bench score`"
+    )
     return f"{len(listing.ids)} images in {out}: {what}; {then}"
 
 

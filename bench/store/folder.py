@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
@@ -105,7 +106,7 @@ class Store:
             if held is None and not self._is_begun():
                 raise UserError(f"{error}; move the folder away or name another with --results") from None
             if held is not None and not create:
-                raise UserError(f"{error}; `bench status --repair --results {self.root}` makes it again") from None
+                raise UserError(f"{error}; {self._repair}") from None
         if held is None:
             held = self._without_marker(create)
         if held.schema_version != SCHEMA_VERSION:
@@ -119,12 +120,14 @@ class Store:
                 f"{version}; the two are never mixed: name another folder with --results"
             )
 
+    @property
+    def _repair(self) -> str:
+        return f"`bench status --repair --results {quote(str(self.root))}` makes it again"
+
     def _without_marker(self, create: bool) -> Marker:
         held = self.marker_of_records()
         if held is not None and not create:
-            raise UserError(
-                f"{self.root} has results but no {MARKER}; `bench status --repair --results {self.root}` makes it again"
-            )
+            raise UserError(f"{self.root} has results but no {MARKER}; {self._repair}")
         if held is not None:
             return held
         if not create:

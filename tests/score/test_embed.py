@@ -116,11 +116,11 @@ def _grey(path, dataset):
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     model, folder = _unit(tmp_path, "dul_cls")
     code, out, err = bench(
-        "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz"
+        "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x y.npz"
     )
     assert (code, err) == (0, "")
-    assert "bench score x.npz" in out
-    found, others = read_embeddings(tmp_path / "x.npz")
+    assert "`bench score 'x y.npz'`" in out
+    found, others = read_embeddings(tmp_path / "x y.npz")
     assert others == []
     assert found["ids"].tolist() == [f"{name}/{i}.png" for name in "abc" for i in range(3)]
     assert found["labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -131,7 +131,7 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     assert found["embeddings"] == pytest.approx(embedding.distribution.loc.numpy(), abs=1e-5)
     assert found["variance"] == pytest.approx(embedding.distribution.variance.numpy(), rel=1e-4)
     assert "confidence" not in found  # the method's own follows from the variance
-    code, out, _ = bench("score", "x.npz", "--scorers", "cosine,mls", "--json")
+    code, out, _ = bench("score", "x y.npz", "--scorers", "cosine,mls", "--json")
     assert code == 0
     named = {row["confidence"] for row in json.loads(out)["rows"]}
     assert {name for name in named if kind_of(name) in ("image", "control")} == {

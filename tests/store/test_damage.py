@@ -203,6 +203,11 @@ def test_a_folder_without_its_marker_is_recognised_and_repaired_on_request(folde
         assert main(["status", "--results", "runs"]) == 2
         assert "bench status --repair --results runs" in folder.capsys.readouterr().err
         assert list(folder.check()) == ["store.json"]
+        spaced = folder.root.with_name("my runs")
+        spaced.symlink_to(folder.root)
+        assert main(["status", "--results", "my runs"]) == 2
+        assert "`bench status --repair --results 'my runs'` makes" in folder.capsys.readouterr().err
+        spaced.unlink()
         assert main(["status", "--repair", "--check", "--results", "runs"]) == 0
         assert marker.read_bytes() == held
     record = next(folder.root.glob("*/*/*/test-*/record.json"))
