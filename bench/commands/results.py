@@ -116,6 +116,8 @@ def status(
     bench status --results results/runs --check
     bench status --results results/runs --pack results/reference --by "Jane Doe"
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if check and (pack is not None or verify is not None):
+        raise UserError("--check goes without --pack and --verify; it is a command of its own")
     if repair:
         repair_results(results)
     if pack is not None or verify is not None:

@@ -297,6 +297,7 @@ def test_damaged_embeddings_are_named_and_the_rest_is_done(plan, plugin, tmp_pat
     [
         (["rescore"], "`bench run` creates some"),
         (["status", "--by", "me"], "is for --pack and --verify"),
+        (["status", "--check", "--pack", "x", "--by", "me"], "--check goes without --pack"),
     ],
 )
 def test_a_bad_call_is_one_line(arguments, reason, tmp_path, capsys):
