@@ -87,8 +87,8 @@ def _answers(contender: Contender, answers: Sequence[Verdict]) -> tuple[str, ...
     for question in QUESTIONS:
         own = [a for a in answers if a.contender == contender and a.split == "test" and a.question == question]
         said = list(dict.fromkeys(": ".join(filter(None, [a.verdict, a.reason])) for a in own))
-        # One of its confidences suffices.
-        worth = [text for text in said if text.startswith("worth it")]
+        # One of its confidences suffices, one without a remark first.
+        worth = sorted((text for text in said if text.startswith("worth it")), key=len)
         texts.append((worth or sorted(said, key=lambda text: not text.startswith("undecided")) or ["-"])[0] or "-")
     return tuple(texts)
 

@@ -13,6 +13,7 @@ from bench.report.breakdowns import confidences
 from bench.report.markup import verdicts_markdown
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import verdict_frame, verdicts
+from bench.reproduce.forms import _answers
 from bench.store.records import COLUMNS
 from rich.console import Console
 from scipy import stats
@@ -255,6 +256,14 @@ def test_a_combination_that_a_free_one_equals_says_so():
     assert (row["verdict"], row["reason"], row["alike"]) == ("worth it", "", "norm+margin")
     assert 0 < row["alike_ci95_low"] < row["alike_difference_mean"] < row["alike_ci95_high"]
     assert _table(*_results(values)).loc["test", "at_query_time", OWN]["alike"] == ""
+
+
+def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
+    combined = {"method+margin": 0.93, "norm+margin": 0.93, "method+margin_fitted": 0.9, "norm+margin_fitted": 0.85}
+    for kept, answer in ((combined, "worth it"), (dict(list(combined.items())[:2]), "worth it: not over norm+margin")):
+        values = _levels(own=0.6) | {("test", name): [level] * 3 for name, level in kept.items()}
+        found = verdicts(*_results(values))
+        assert _answers(found[0].contender, found)[1] == answer
 
 
 def test_rounding_errors_decide_nothing():
