@@ -126,8 +126,8 @@ class Verdict:
         difference: Challenger minus rival over paired seeds; None without a common seed.
         verdict: ``worth it`` if the 95 % t-interval of the difference lies above 0, ``not worth it`` if below, else
             ``undecided``; empty if the question cannot be answered.
-        reason: Reason for no verdict, or a remark on it: ``not over norm+margin`` if a combination is worth it, but was
-            not shown to be better than the free one that is combined alike; mostly empty.
+        reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is worth it, but
+            was not shown to be better than the free one that is combined alike; mostly empty.
         alike: That free combination; None if the challenger is no combination, or there is none.
     """
 
@@ -292,7 +292,9 @@ def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
     if not set(own) & set(other):
         return answer
     alike = Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
-    remark = f"not over {alike.name}" if answer.verdict == "worth it" and alike.suffices else ""
+    # In words, which a narrow column can break.
+    words = f"{free}{ending.replace('_', ', ').replace('+', ' + ')}"
+    remark = f"not over {words}" if answer.verdict == "worth it" and alike.suffices else ""
     return replace(answer, alike=alike, reason=answer.reason or remark)
 
 

@@ -248,7 +248,7 @@ def test_a_combination_that_a_free_one_equals_says_so():
     combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
     values = _levels(own=0.6) | {("test", name): level for name, level in combined.items()}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
-    assert (row["verdict"], row["reason"]) == ("worth it", "not over norm+margin")
+    assert (row["verdict"], row["reason"]) == ("worth it", "not over norm + margin")
     assert (row["alike"], row["alike_difference_mean"]) == ("norm+margin", 0.0)
     # One that adds more has no remark, and what validation did not choose is no rival.
     values |= {("test", "norm+margin"): [0.85, 0.86, 0.9], ("test", "max_cosine+margin"): [0.99] * 3}
@@ -260,7 +260,10 @@ def test_a_combination_that_a_free_one_equals_says_so():
 
 def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
     combined = {"method+margin": 0.93, "norm+margin": 0.93, "method+margin_fitted": 0.9, "norm+margin_fitted": 0.85}
-    for kept, answer in ((combined, "worth it"), (dict(list(combined.items())[:2]), "worth it: not over norm+margin")):
+    for kept, answer in (
+        (combined, "worth it"),
+        (dict(list(combined.items())[:2]), "worth it: not over norm + margin"),
+    ):
         values = _levels(own=0.6) | {("test", name): [level] * 3 for name, level in kept.items()}
         found = verdicts(*_results(values))
         assert _answers(found[0].contender, found)[1] == answer
