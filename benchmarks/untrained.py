@@ -2,7 +2,8 @@
 
     uv run --extra photographs python benchmarks/untrained.py --dataset grocery --data-root DIR --image-size 128
 
-This is what a training has to beat. Queries and gallery are those of the data set; if it has them, all test images
+This is what a training has to beat, before any reduction to the embedding size; as a row of every table it is
+`bench run --method untrained`. Queries and gallery are those of the data set; if it has them, all test images
 against all others are shown, too. Nothing is chosen here.
 """
 

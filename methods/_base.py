@@ -107,7 +107,7 @@ class Method:
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
         fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
-            its base.
+            its base; of one registered by :func:`._at_start.register`, which has no base, it stays as it starts.
         ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
     """
 
@@ -259,7 +259,8 @@ class Method:
         """Fit the trained parts in one pass, without gradients; called instead of training if :attr:`fitted` is true.
 
         Args:
-            model: The network with the weights of its base, whose trained parts are changed in place.
+            model: The network with the weights of its base or, without one, at its starting weights; its trained parts
+                are changed in place.
             features: Pooled features ``[N, F]`` of the training images, one augmented view of each.
             labels: Classes ``[N]`` of these images.
 

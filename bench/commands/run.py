@@ -309,7 +309,7 @@ def run_request(
         built = build_plans(request, site)
     for line in built.left_out:
         console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
-    for line in (*built.differences, *built.adapted):
+    for line in (*built.differences, *built.adapted, *built.floors):
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
     launch = launch.resolved()
     if dry_run:

@@ -157,7 +157,7 @@ def finite(cls: Any) -> None:
             loss.backward()
         require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
         for name, p in model.named_parameters():
-            if p.requires_grad:
+            if p.requires_grad and not model.method.fitted:
                 require(p.grad is not None, f"{fidelity}: {name} is trained but has no gradient")
                 require(bool(torch.isfinite(p.grad).all()), f"{fidelity}: gradient of {name} is not finite")
         if fidelity == "corrected":

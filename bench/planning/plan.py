@@ -383,8 +383,11 @@ def training_code(spec: TrainSpec, site: Site) -> str:
         spec: Specification of the training; its own ``code`` does not count.
         site: Its plug-ins are searched, too.
     """
+    from ..methods._at_start import is_fitted_at_start
+
+    fitted = is_fitted_at_start(site.methods.method(spec.method))
     return code_id(
-        "bench.engine.training",
+        "bench.engine.fitting" if fitted else "bench.engine.training",
         site.methods.get(spec.method).code,
         site.datasets.get(spec.dataset).code,
         backbone_module(spec.backbone),

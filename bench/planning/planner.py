@@ -30,12 +30,14 @@ class Plans:
             have one, or since a single seed makes no ensemble.
         differences: A line for every run at a published setting that differs from what its paper did.
         adapted: A line for every data set that is too small for the default batches.
+        floors: A line for every method that leaves a network as it starts, if that is at random weights.
     """
 
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
     differences: tuple[str, ...] = ()
     adapted: tuple[str, ...] = ()
+    floors: tuple[str, ...] = ()
 
 
 def build_plans(request: RunRequest, site: Site) -> Plans:
@@ -70,7 +72,21 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
         if plan.differences
     )
     adapted = dict.fromkeys(plan.adapted for plan in plans.values() if plan.adapted)
-    return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)), tuple(adapted))
+    floors = dict.fromkeys(line for plan in plans.values() if (line := _said_of_random_weights(plan, site)))
+    return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)), tuple(adapted), tuple(floors))
+
+
+def _said_of_random_weights(plan: Plan, site: Site) -> str:
+    """Line about a method that leaves a network as it starts, if that is at random weights; else empty."""
+    from ..methods._at_start import is_fitted_at_start
+
+    spec = plan.template
+    if spec.weights is not None or not is_fitted_at_start(site.methods.method(spec.method)):
+        return ""
+    return (
+        f"{spec.method} on {spec.dataset}: {spec.backbone} starts at random weights, so this is a random network: a"
+        " floor, not what a pretrained network can do"
+    )
 
 
 def _build(request: RunRequest, site: Site) -> Plans:

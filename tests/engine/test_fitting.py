@@ -1,0 +1,103 @@
+"""Fitting a method to a network at its starting weights: no base, no steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bench.engine.jobs import TrainJob
+from bench.engine.networks import backbone_features, load_model
+from bench.engine.worker import run_job
+from bench.errors import UnitFailed
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.distributions.point import PointMass
+from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.planning.planner import build_plans
+from bench.planning.request import RunRequest
+from bench.protocols.query_metrics import map_at_r
+from bench.registry import Registry
+from bench.site import Site
+from safetensors.torch import save_file
+
+METHOD = "untrained"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Starting weights of the small network, in a file."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("start") / "convnet.safetensors"
+    save_file(build_backbone("convnet", 1).state_dict(), path)
+    return path
+
+
+def _fitted(folder, weights=None, seeds=(0,), **request):
+    """Records of some seeds, as a worker writes them, and the lines that are said about random weights."""
+    site = Site(results=str(folder), weights=None if weights is None else str(weights))
+    asked = {"hparams": "default", "dim": 16, "pins": ("data.feature_views=1",), **request}
+    built = build_plans(RunRequest(methods=(METHOD,), datasets=("ndigit_smoke",), **asked), site)
+    (plan,) = built.plans
+    records = []
+    for seed in seeds:
+        (spec,) = plan.train_specs({}, seed, None).values()
+        run_job(TrainJob(spec=spec, site=site), lambda event: None)
+        records.append(site.store.trained(spec.cell, spec.id))
+    return records, site, built.floors
+
+
+def _head(record, site):
+    model, _ = load_model(record.cell, record.unit, site)
+    return model.mean.weight
+
+
+def test_a_network_with_given_weights_is_the_same_for_every_seed_and_with_cached_features(tmp_path, weights):
+    (first, second), site, floors = _fitted(tmp_path / "runs", weights, seeds=(0, 1))
+    assert first.unit != second.unit
+    assert torch.equal(_head(first, site), _head(second, site))
+    assert first.val_map_at_r == second.val_map_at_r
+    assert (len(first.history), first.best_epoch) == (1, 1)
+    assert floors == ()
+    (cached,), frozen_site, _ = _fitted(tmp_path / "frozen", weights, frozen=True)
+    torch.testing.assert_close(_head(cached, frozen_site), _head(first, site), rtol=0, atol=1e-4)
+    assert cached.val_map_at_r == pytest.approx(first.val_map_at_r, abs=1e-3)
+
+
+def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path):
+    (first, second), _, floors = _fitted(tmp_path, seeds=(0, 1))
+    assert first.val_map_at_r != second.val_map_at_r
+    (line,) = floors
+    assert "convnet starts at random weights" in line
+    others = RunRequest(methods=("cosface", "laplace"), datasets=("ndigit_smoke",), hparams="default")
+    assert build_plans(others, Site(results=str(tmp_path))).floors == ()
+
+
+def test_without_a_reduction_the_value_is_that_of_the_pooled_features(tmp_path, weights):
+    (record,), site, _ = _fitted(tmp_path, weights, dim=64)
+    backbone = build_backbone("convnet", 1, weights).eval()
+    val = site.dataset("ndigit_smoke", record.spec.view).train_val(record.spec.fold, record.spec.folds).val
+    features = backbone_features(backbone, val.evaluation, len(val), "cpu")
+    scorer = DistributionScorer("cosine", PointMass(features), {}, "cpu")
+    assert record.val_map_at_r == map_at_r(scorer, val.labels)
+
+
+def test_features_that_are_not_finite_fail_the_unit(tmp_path, weights):
+    network = build_backbone("convnet", 1, weights)
+    with torch.no_grad():
+        network.features[0].weight.fill_(torch.nan)
+    broken = tmp_path / "broken.safetensors"
+    save_file(network.state_dict(), broken)
+    with pytest.raises(UnitFailed, match="features of the training images are not finite"):
+        _fitted(tmp_path / "runs", broken)
+
+
+def test_only_a_method_without_a_base_has_the_code_of_the_fit_in_its_id(tmp_path, monkeypatch):
+    from bench.planning import plan
+
+    monkeypatch.setattr(plan, "code_id", lambda *names: "\n".join(map(str, names)))
+    request = RunRequest(methods=(METHOD, "laplace", "cosface"), datasets=("ndigit_smoke",), hparams="default")
+    roots = {
+        built.cell.method: built.template.code.split()[0]
+        for built in build_plans(request, Site(results=str(tmp_path))).plans
+    }
+    assert roots.pop(METHOD) == "bench.engine.fitting"
+    assert set(roots.values()) == {"bench.engine.training"}
+    assert Registry("methods").method(METHOD).fitted
