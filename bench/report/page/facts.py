@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...store.records import TestRecord
 from ..budgets import Budget, budget_texts, by_budget, is_untuned
-from ..comparison import ComparisonRow, compare
+from ..comparison import ComparisonRow, compare_within
 from ..contender import Contender, distinct_labels
 from ..frame import Results
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -127,7 +127,7 @@ def _of_dataset(
     methods = tuple(sorted({contender.label for contender in groups}))
     for place, (budget, contenders) in enumerate(budgets.items()):
         labels = distinct_labels(contenders)
-        rows = compare([groups[contender] for contender in contenders])
+        rows = compare_within([groups[contender] for contender in contenders])
         # The short ids are those of the leading budget.
         which = [texts[budget]] if place else []
         yield DatasetFacts(
