@@ -150,18 +150,33 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     Example:
         >>> first = Budget("reality_check", "strict", "default", 0, "a=1", "convnet", 64, "corrected")
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
-        ['default, convnet/64', 'tuned, 50 trials, convnet/8']
+        ['default settings, convnet/64', 'tuned, 50 trials, convnet/8']
+        >>> list(budget_texts([first._replace(hparams="mine.json#0a1b2c3d")]).values())
+        ['settings of a file (mine.json)']
     """
+    sources = _sources(budgets)
     networks = {(budget.backbone, budget.dim) for budget in budgets}
     _, own = split_pinned([budget.pinned for budget in budgets])
     texts = {}
     for budget, pinned in zip(budgets, own):
-        parts = [tuning_text(budget.hparams, budget.trials, budget.protocol, budget.preset)]
+        parts = [tuning_text(sources[budget.hparams], budget.trials, budget.protocol, budget.preset)]
         parts += [budget.fidelity] if budget.fidelity != "corrected" else []
         parts += [f"{budget.backbone}/{budget.dim}"] if len(networks) > 1 else []
         parts += [pinned] if pinned else []
         texts[budget] = ", ".join(parts)
     return texts
+
+
+def _sources(budgets: Sequence[Budget]) -> dict[str, str]:
+    """Words for the sources of the hyper-parameters; the hash of a file is named if there are two of one name."""
+    found = {budget.hparams for budget in budgets}
+    names = Counter(hparams.partition("#")[0] for hparams in found)
+    words = {}
+    for hparams in found:
+        name, is_file, _ = hparams.partition("#")
+        file = f"settings of a file ({name if names[name] == 1 else hparams})"
+        words[hparams] = file if is_file else hparams if hparams == "tuned" else f"{hparams} settings"
+    return words
 
 
 def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> list[str]:

@@ -147,6 +147,10 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     return sorted(marked, key=_order)
 
 
+ALONE = "budgets of one method each"
+"""Words for the table of the rows that have nothing to compare with."""
+
+
 class Part(NamedTuple):
     """Rows of a data set that are one table: those of one budget, or those of all budgets of a single method.
 
@@ -181,7 +185,7 @@ def parts(rows: Comparison) -> Iterator[Part]:
                 tables.append(Part(dataset, budget, own))
             else:
                 alone += own
-        rest = [Part(dataset, "budgets of one method each" if tables else "", alone)] if alone else []
+        rest = [Part(dataset, ALONE if tables else "", alone)] if alone else []
         yield from (*tables, *rest)
 
 

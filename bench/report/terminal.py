@@ -16,7 +16,7 @@ from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .budgets import unequal_text
-from .comparison import HEAD, Comparison, ComparisonRow, Part, comparison, parts
+from .comparison import ALONE, HEAD, Comparison, ComparisonRow, Part, comparison, parts
 from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
 from .pairing import SIDES
 from .ranks import unranked_text
@@ -140,8 +140,7 @@ def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
 def _comparison_title(part: Part, common: dict[str, str], pinned: str) -> Text:
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
     title = f"{printable(part.title)}: mean ± SD over {seeds}"
-    # The text of a budget begins with the tuning.
-    title += f", {common['tuning']}" if "tuning" in common and not part.budget.startswith(common["tuning"]) else ""
+    title += f", {common['tuning']}" if "tuning" in common and part.budget in ("", ALONE) else ""
     title += f", {printable(common['backbone'])}" if common["backbone"] else ""
     title += f"\n{printable(pinned)}" if pinned else ""
     return Text(title)

@@ -84,9 +84,9 @@ def test_an_ensemble_counts_at_the_budget_of_its_members():
 
 def test_texts_tell_budgets_apart():
     budgets = [Budget.of(DEFAULT._replace(pinned="a=1; b=2")), Budget.of(TUNED._replace(pinned="a=1", dim=8))]
-    assert list(budget_texts(budgets).values()) == ["default, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
+    assert list(budget_texts(budgets).values()) == ["default settings, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
     released = Budget.of(DEFAULT._replace(fidelity="released", pinned="a=1"))
-    assert budget_texts([released]) == {released: "default, released"}
+    assert budget_texts([released]) == {released: "default settings, released"}
 
 
 def test_the_images_of_a_partial_release_are_read_from_the_fixed_settings():
