@@ -115,7 +115,7 @@ def test_the_verdict_comes_first_and_answers_every_question(tree):
     assert "(rank 1-2 of 4, seeds 0-2)" in text
     assert "The best deterministic one is point, 71.00 ± 1.00 %" in text
     assert "1 of the other 3 ranked methods may be the best, too: when all 4 are compared at once" in text
-    assert "The last column says what one would find if these two methods alone were compared" in text
+    assert "The last column says what one would find if two methods alone were compared" in text
     assert "2 methods are not the best, with 95 % confidence" in text
     assert "Without a rank: alone, MAP@R 90.00 % (one seed)" in text
     assert (
@@ -176,7 +176,7 @@ def test_a_larger_budget_of_less_than_half_of_the_methods_is_below(tmp_path):
     more = Made("more", (0.6, 0.6, 0.6))
     tree = Tree(_page(tmp_path, *TWO_BUDGETS, more))
     text, other = tree.by_id("verdict-d"), tree.by_id("verdict-d-tuned-50-trials")
-    used = "The verdict uses the leading budget default settings, nothing tuned, which all 5 methods of this data set have."
+    used = "uses the leading budget default settings, nothing tuned, which all 5 methods of this data set have."
     assert used in text
     assert "d at another budget: tuned, 50 trials (2 of 5 methods at this budget)" in other
     assert "Without a result at it: close, more, unsure." in other

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from bench.report.frame import Results
+from bench.report.page import answer as answers
 from bench.report.page.answer import answer_of
 from bench.report.page.facts import Anchors, dataset_facts
 from bench.report.page.page import page_html
@@ -83,6 +85,16 @@ def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
 )
 def test_retrieval_is_answered_by_the_ranks_of_all_methods_at_once(made, text):
     assert text in _answer(*made).sentences[1]
+
+
+def test_tie_groups_that_are_numbers_are_compared_as_numbers():
+    def row(ties):
+        return SimpleNamespace(rank=SimpleNamespace(ties=ties))
+
+    assert answers._told_apart(row("1.12"), row("2.13"))
+    assert not answers._told_apart(row("1.12"), row("12"))
+    assert not answers._told_apart(row("abC"), row("Cd"))
+    assert answers._told_apart(row("ab"), row("cA"))
 
 
 @pytest.mark.parametrize(

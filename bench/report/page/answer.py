@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -169,16 +170,21 @@ def _point(words: Words, league: Sequence[ComparisonRow]) -> int:
 def _beyond_chance(words: Words, league: Sequence[ComparisonRow]) -> list[str]:
     """Names of the probabilistic methods that are told apart from the best deterministic one, and better."""
     place = _point(words, league)
-    best = set(league[place].rank.ties)
-    return [words.facts.labels[row.contender] for row in league[:place] if not best & set(row.rank.ties)]
+    return [words.facts.labels[row.contender] for row in league[:place] if _told_apart(row, league[place])]
 
 
 def _all_behind(words: Words, league: Sequence[ComparisonRow]) -> bool:
     """True if the best deterministic method is told apart from every probabilistic one, and better."""
     place = _point(words, league)
-    best = set(league[place].rank.ties)
     behind = [row for row in league[place:] if words.facts.is_probabilistic(row)]
-    return place == 0 and not any(best & set(row.rank.ties) for row in behind)
+    return place == 0 and all(_told_apart(row, league[0]) for row in behind)
+
+
+def _told_apart(row: ComparisonRow, other: ComparisonRow) -> bool:
+    """True if two ranked methods have no tie group in common."""
+    # Groups are letters, or numbers with dots between them if there are many.
+    first, second = (set(re.findall(r"[a-zA-Z]|\d+", each.rank.ties)) for each in (row, other))
+    return not first & second
 
 
 def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
@@ -199,9 +205,9 @@ def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
             reasons = {each.reason for each in verdicts if each.contender in unjudged and each.reason}
             names = ", ".join(sorted(facts.labels[each] for each in unjudged))
             found.append(f"On {facts.name} there is no verdict on {names} ({'; '.join(sorted(reasons))}).")
-        lacking = [images for split, images in IMAGES.items() if split not in {each.split for each in verdicts}]
-        if verdicts and lacking:
-            found.append(f"{facts.name} has no tests on {' and '.join(lacking)}.")
+        untested = [images for split, images in IMAGES.items() if split not in {each.split for each in verdicts}]
+        if verdicts and untested:
+            found.append(f"{facts.name} has no tests on {' and '.join(untested)}.")
     return found if cases or found else ["No method here has a confidence of its own."]
 
 
