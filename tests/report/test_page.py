@@ -179,7 +179,7 @@ def test_a_larger_budget_of_less_than_half_of_the_methods_is_below(tmp_path):
     used = "uses the leading budget default settings, nothing tuned, which all 5 methods of this data set have."
     assert used in text
     assert "d at another budget: tuned, 50 trials (2 of 5 methods at this budget)" in other
-    assert "Without a result at it: close, more, unsure." in other
+    assert "Methods: leading, point." in other
 
 
 def test_rows_of_two_budgets_are_in_one_table_that_says_which_is_which(two_budgets):
