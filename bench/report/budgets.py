@@ -190,8 +190,7 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
         seeds: Number of seeds of each.
 
     Example:
-        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
-        >>> a = a._replace(hparams="tuned", trials=50)
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, "", "convnet", 64, "")
         >>> unequal_budgets([a, a._replace(method="b"), a._replace(method="c", trials=1)], [5, 3, 5])
         ['', '3 seeds, not 5 seeds', 'tuned, 1 trials, not tuned, 50 trials']
     """
