@@ -1,4 +1,4 @@
-"""Budgets of the rows of a table: rows that words may compare, and rows whose budget is not that of most rivals."""
+"""Budgets of the rows of a table: rows that may be ranked together, and rows whose budget is not that of most."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ PARTIAL = "partial release: "
 LIMITING = ("optim.epochs=", "folds=", "partial release")
 """Starts of the fixed settings that are part of a budget."""
 
+OF_METHOD = ("method.", "not as published: ")
+"""Starts of the fixed settings of one method: its own hyper-parameters, and how its published row differs."""
+
+OPTIMISER = ("optim.",)
+"""Starts of the fixed settings of the optimiser, which a head that is fitted does not have."""
+
 
 class Budget(NamedTuple):
-    """Everything but the method that two rows of a data set share, if words may compare them.
+    """Everything but the method that two rows of a data set share, if they may be ranked together.
 
     The attributes are those of a :class:`~bench.report.contender.Contender`.
     """
@@ -44,10 +50,14 @@ class Budget(NamedTuple):
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     """Divide the contenders (methods at one setting) of a data set by their budgets, the leading budget first.
 
-    Budgets of several methods come before those of one. The others are in the order of their tuning trials, then of the
-    number of methods, largest first. A method with nothing to tune has one trial at any budget: it counts at the
-    largest one that is otherwise its own, unless it has another tuned budget. An ensemble whose embeddings are side by
-    side counts at the budget of models of its members' size.
+    The leading budget is the largest one that at least half of the methods of the data set have: that of the most
+    tuning trials, then of the most methods. If no budget has so many methods, it is the one that has most of them.
+    Budgets of a single method come last.
+
+    A method with nothing to tune has one trial at any budget: it counts at the largest one that is otherwise its own,
+    unless it has another tuned budget. An ensemble whose embeddings are side by side counts at the budget of models of
+    its members' size. Fixed hyper-parameters of a method are no part of the budget if it has one row without them, and
+    a head that is fitted without an optimiser counts at the budget of those that have one.
 
     Args:
         contenders: Contenders of one data set.
@@ -60,18 +70,59 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     """
     every = list(contenders)
     found: dict[Budget, list[Contender]] = {}
-    for contender in every:
-        found.setdefault(_counted(contender, every), []).append(contender)
+    for contender, budget in zip(every, _counted(every)):
+        found.setdefault(budget, []).append(contender)
+    half = len(method_names(every)) / 2
 
-    def place(budget: Budget) -> tuple[bool, int, int, Budget]:
-        methods = len({each.label for each in found[budget]})
-        return methods < 2, -budget.trials, -methods, budget
+    def place(budget: Budget) -> tuple[bool, bool, int, int, Budget]:
+        methods = len(method_names(found[budget]))
+        sizes = (-budget.trials, -methods) if methods >= half else (-methods, -budget.trials)
+        return methods < 2, methods < half, *sizes, budget
 
     return {budget: found[budget] for budget in sorted(found, key=place)}
 
 
-def _counted(contender: Contender, every: Sequence[Contender]) -> Budget:
-    """Budget at which a contender counts."""
+def method_names(contenders: Iterable[Contender]) -> list[str]:
+    """Names of the methods of contenders (methods at one setting), sorted; a method has one name in all of its forms.
+
+    Example:
+        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> method_names([a._replace(method="b", base="a"), a, a._replace(fidelity="released")])
+        ['a', 'b (a)']
+    """
+    return sorted({contender.name for contender in contenders})
+
+
+def _counted(contenders: Sequence[Contender]) -> list[Budget]:
+    """Budget at which each contender counts."""
+    general = [each._replace(pinned=_without(each.pinned, OF_METHOD)) for each in contenders]
+    # Of several rows that differ in fixed hyper-parameters of the method, none but the one without them is the method.
+    several = Counter(general)
+    every = [one if several[one] == 1 else own for own, one in zip(contenders, general)]
+    fitted = [_as_trained(each, every) for each in every]
+    return [_largest(each, fitted) for each in fitted]
+
+
+def _without(pinned: str, starts: tuple[str, ...]) -> str:
+    return "; ".join(text for text in pinned.split("; ") if not text.startswith(starts))
+
+
+def _as_trained(contender: Contender, every: Sequence[Contender]) -> Contender:
+    """The contender with the fixed settings of the optimiser of others, if it is a head that may have no optimiser."""
+    if not contender.base or contender.ensemble or _without(contender.pinned, OPTIMISER) != contender.pinned:
+        return contender
+    others = [each for each in every if each.name != contender.name]
+    # A head of the same name that has such settings has an optimiser.
+    if any(each.name == contender.name and each.pinned != contender.pinned for each in every):
+        return contender
+    if any(each.pinned == contender.pinned for each in others):
+        return contender
+    alike = Counter(each.pinned for each in others if _without(each.pinned, OPTIMISER) == contender.pinned)
+    return contender._replace(pinned=max(sorted(alike), key=lambda text: alike[text], default=contender.pinned))
+
+
+def _largest(contender: Contender, every: Sequence[Contender]) -> Budget:
+    """Budget of a contender; of an ensemble or of a method with nothing to tune, that of others."""
     own = Budget.of(contender)
     if contender.ensemble:
         sizes = [each.dim for each in every if not each.ensemble and Budget.of(each)._replace(dim=own.dim) == own]
@@ -99,13 +150,16 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     Example:
         >>> first = Budget("reality_check", "strict", "default", 0, "a=1", "convnet", 64, "corrected")
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
-        ['default, convnet/64', 'tuned, 50 trials, convnet/8']
+        ['default settings, convnet/64', 'tuned, 50 trials, convnet/8']
+        >>> list(budget_texts([first._replace(hparams="mine.json#0a1b2c3d")]).values())
+        ['settings of a file (mine.json)']
     """
+    sources = _sources(budgets)
     networks = {(budget.backbone, budget.dim) for budget in budgets}
     _, own = split_pinned([budget.pinned for budget in budgets])
     texts = {}
     for budget, pinned in zip(budgets, own):
-        parts = [tuning_text(budget.hparams, budget.trials, budget.protocol, budget.preset)]
+        parts = [tuning_text(sources[budget.hparams], budget.trials, budget.protocol, budget.preset)]
         parts += [budget.fidelity] if budget.fidelity != "corrected" else []
         parts += [f"{budget.backbone}/{budget.dim}"] if len(networks) > 1 else []
         parts += [pinned] if pinned else []
@@ -113,21 +167,32 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     return texts
 
 
-def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> list[str]:
-    """For every row of a table, how its budget differs from that of most of its rivals; empty if it does not.
+def _sources(budgets: Sequence[Budget]) -> dict[str, str]:
+    """Words for the sources of the hyper-parameters; the hash of a file is named if there are two of one name."""
+    found = {budget.hparams for budget in budgets}
+    names = Counter(hparams.partition("#")[0] for hparams in found)
+    words = {}
+    for hparams in found:
+        name, is_file, _ = hparams.partition("#")
+        file = f"settings of a file ({name if names[name] == 1 else hparams})"
+        words[hparams] = file if is_file else hparams if hparams == "tuned" else f"{hparams} settings"
+    return words
 
-    Rivals share protocol, preset, data set and combination of models. A method with nothing to tune has one trial,
-    which is named like any other number: the table cannot tell it from a smaller budget.
+
+def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> list[str]:
+    """For every row of one budget, how what it took differs from that of most of its rivals; empty if it does not.
+
+    Rivals share the combination of models. A method with nothing to tune has one trial, which is named like any other
+    number.
 
     Args:
         contenders: The rows.
         seeds: Number of seeds of each.
 
     Example:
-        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
-        >>> b, c = a._replace(method="b"), a._replace(method="c", fidelity="released")
-        >>> unequal_budgets([a, b, c], [5, 3, 5])
-        ['', '3 seeds, not 5 seeds', 'released, not corrected']
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, "", "convnet", 64, "")
+        >>> unequal_budgets([a, a._replace(method="b"), a._replace(method="c", trials=1)], [5, 3, 5])
+        ['', '3 seeds, not 5 seeds', 'tuned, 1 trials, not tuned, 50 trials']
     """
     rivals: dict[tuple[object, ...], list[int]] = {}
     for place, contender in enumerate(contenders):
@@ -145,7 +210,7 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
 def _budget(contender: Contender, seeds: int) -> tuple[str, ...]:
     limits = [text for text in contender.pinned.split("; ") if text.startswith(LIMITING)]
     count = f"{seeds} seed{'s' * (seeds > 1)}"
-    return count, contender.tuning, contender.fidelity, ", ".join(limits) or "whole trainings"
+    return count, contender.tuning, ", ".join(limits) or "whole trainings"
 
 
 def _usual(texts: Sequence[str]) -> str:

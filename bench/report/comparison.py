@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
 
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
-from .budgets import unequal_budgets
+from .budgets import budget_texts, by_budget, method_names, unequal_budgets
 from .contender import Contender
 from .ranks import Rank, ranks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -45,6 +47,7 @@ class ComparisonRow:
         marks: Emphasis of each of the values.
         rank: Rank by MAP@R over paired seeds, or the reason for having none.
         unequal: Difference of its budget from that of most of its rivals, as text; empty if there is none.
+        budget: Budget at which it is ranked and marked, as text; empty if the data set has one budget only.
     """
 
     contender: Contender
@@ -55,6 +58,7 @@ class ComparisonRow:
     marks: tuple[Mark, ...] = ()
     rank: Rank = field(default_factory=Rank)
     unequal: str = ""
+    budget: str = ""
 
     @property
     def label(self) -> str:
@@ -83,7 +87,10 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 
 
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
-    """Rows of the comparison of contenders (methods at one setting) by data set, highest mean MAP@R first.
+    """Rows of the comparison of contenders (methods at one setting) by data set, budget and MAP@R.
+
+    Ranks and marks are among the rows of one budget (:func:`~bench.report.budgets.by_budget`). The rows of the leading
+    budget come first; in each budget, that of the highest mean MAP@R does.
 
     The compared metrics are :data:`~bench.report.seeds.COMPARED`. The best mean of each metric is marked. The mean of a
     probabilistic method is also marked if it beats that of every deterministic method. In metrics that judge a
@@ -100,7 +107,23 @@ def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[Compa
 
 
 def compare(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
-    """Rows of the comparison of some contenders (methods at one setting) of a data set, as :func:`comparison` has them.
+    """Rows of the comparison of the contenders (methods at one setting) of a data set, as :func:`comparison` has them.
+
+    Args:
+        groups: Values over seeds of each of them.
+    """
+    held = {group.contender: group for group in groups}
+    budgets = by_budget(held)
+    texts = budget_texts(list(budgets)) if len(budgets) > 1 else dict.fromkeys(budgets, "")
+    return [
+        replace(row, budget=texts[budget])
+        for budget, own in budgets.items()
+        for row in compare_within([held[contender] for contender in own])
+    ]
+
+
+def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
+    """Rows of the comparison of the contenders (methods at one setting) of one budget of a data set.
 
     Args:
         groups: Values over seeds of each of them.
@@ -122,6 +145,48 @@ def compare(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
         for row, marks, rank, text in zip(rows, zip(*by_column), ranked, unequal)
     ]
     return sorted(marked, key=_order)
+
+
+ALONE = "budgets of one method each"
+"""Words for the table of the rows that have nothing to compare with."""
+
+
+class Part(NamedTuple):
+    """Rows of a data set that are one table: those of one budget, or those of all budgets of a single method.
+
+    Attributes:
+        dataset: Name of the data set.
+        budget: Budget of the rows as text; empty if the data set has one table only.
+        rows: The rows.
+    """
+
+    dataset: str
+    budget: str
+    rows: Sequence[ComparisonRow]
+
+    @property
+    def title(self) -> str:
+        """Name of the data set, with the budget if there is one."""
+        return f"{self.dataset}, {self.budget}" if self.budget else self.dataset
+
+
+def parts(rows: Comparison) -> Iterator[Part]:
+    """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows.
+
+    Args:
+        rows: Rows of the comparison by data set, as :func:`comparison` makes them.
+    """
+    for dataset, every in rows.items():
+        tables: list[Part] = []
+        alone: list[ComparisonRow] = []
+        for budget, found in groupby(every, key=lambda row: row.budget):
+            own = list(found)
+            if len(method_names(row.contender for row in own)) > 1:
+                tables.append(Part(dataset, budget, own))
+            else:
+                alone += own
+        rest = [Part(dataset, ALONE if tables else "", alone)] if alone else []
+        yield from (*tables, *rest)
 
 
 def _row(group: SeedGroup) -> ComparisonRow:

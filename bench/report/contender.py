@@ -46,14 +46,17 @@ class Contender(NamedTuple):
         return cls(*rows[list(cls._fields)].iloc[0])
 
     @property
+    def name(self) -> str:
+        """Name of the method, with the base that its head is trained on in parentheses; one-stage methods have none."""
+        return f"{self.method} ({self.base})" if self.base else self.method
+
+    @property
     def label(self) -> str:
         """Name of the method, such as ``METHOD (BASE) [FIDELITY]``.
 
-        The base, the model that a head is trained on, is left out for one-stage methods. The fidelity, the form of the
-        method, is left out if it is ``corrected``.
+        The fidelity, the form of the method, is left out if it is ``corrected``.
         """
-        label = f"{self.method} ({self.base})" if self.base else self.method
-        return label if self.fidelity == "corrected" else f"{label} [{self.fidelity}]"
+        return self.name if self.fidelity == "corrected" else f"{self.name} [{self.fidelity}]"
 
     @property
     def network(self) -> str:

@@ -84,7 +84,7 @@ def _text_table(rows: pd.DataFrame) -> TextTable:
     shared, own = split_pinned([each.pinned for each in contenders])
     dataset = ", ".join(filter(None, [contenders[0].dataset, shared]))
     cells = [
-        (*side(each)[:3], pinned or "-", *_cells(row))
+        (*side(each)[:3], pinned or "-", *fidelity_cells(row))
         for each, pinned, row in zip(contenders, own, rows.to_dict("records"))
     ]
     headings = ("method", "tuning", "network", "fixed", "metric")
@@ -92,7 +92,12 @@ def _text_table(rows: pd.DataFrame) -> TextTable:
     return TextTable(dataset, (*headings, *values), tuple(cells), labels=len(headings), notes=_notes(rows))
 
 
-def _cells(row: Mapping[Hashable, object]) -> tuple[str, ...]:
+def fidelity_cells(row: Mapping[Hashable, object]) -> tuple[str, ...]:
+    """Texts of a row of :func:`fidelity_table`: metric, both means, their difference with its interval, seeds, verdict.
+
+    Args:
+        row: The row; a missing number is a dash.
+    """
     column = next(each for each in COLUMNS if (each.metric, each.split) == (row["metric"], row["split"]))
     factor, digits = (100.0, 2) if column.percent else (1.0, 3)
 

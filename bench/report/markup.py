@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .budgets import unequal_text
-from .comparison import HEAD, Comparison, ComparisonRow
+from .comparison import HEAD, Comparison, ComparisonRow, parts
 from .ranks import unranked_text
 from .seeds import COMPARED
 from .text_table import Styled, TextTable, latex_page, markdown_page
@@ -27,9 +27,15 @@ CAPTION = (
 )
 """Caption of the comparison in LaTeX, after the name of the data set."""
 
+SEVERAL_BUDGETS = (
+    "A data set with results at several budgets (source of the hyper-parameters, trials, fixed settings, network, form"
+    " of the methods) has a table for each, the leading one first: ranks, bold and underlined are within a table."
+)
+"""Rest of the introduction if a data set has several tables."""
+
 
 def to_markdown(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Render the comparison of methods as Markdown, one table per data set.
+    """Render the comparison of methods as Markdown, one table per data set and budget.
 
     The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined.
 
@@ -38,11 +44,12 @@ def to_markdown(rows: Comparison, untested: Mapping[str, Sequence[str]] | None =
         untested: Methods without a finished test, by data set, which a footnote names.
     """
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
+    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
     return markdown_page("Comparison", introduction, _comparison_tables(rows, untested or {}))
 
 
 def to_latex(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Render the comparison of methods as LaTeX tables (booktabs), one per data set.
+    """Render the comparison of methods as LaTeX tables (booktabs), one per data set and budget.
 
     The best values are bold. Values of probabilistic methods that beat every deterministic method are underlined. What
     all rows share is in the caption.
@@ -58,17 +65,18 @@ def to_latex(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = No
 
 def _comparison_tables(rows: Comparison, untested: Mapping[str, Sequence[str]]) -> list[TextTable]:
     columns = (*HEAD, *(column.title for column in COMPARED))
+    left = dict(untested)
     return [
         TextTable(
-            title=dataset,
+            title=part.title,
             columns=columns,
-            rows=tuple((*_labels(row), *_values(row)) for row in group),
+            rows=tuple((*_labels(row), *_values(row)) for row in part.rows),
             labels=len(HEAD),
-            notes=(*_notes(group), *([f"No finished test: {', '.join(lost)}."] if lost else [])),
+            notes=(*_notes(part.rows), *([f"No finished test: {', '.join(lost)}."] if lost else [])),
             caption=CAPTION,
         )
-        for dataset, group in rows.items()
-        for lost in [untested.get(dataset, ())]
+        for part in parts(rows)
+        for lost in [left.pop(part.dataset, ())]  # below the first table of the data set
     ]
 
 

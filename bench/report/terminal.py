@@ -16,7 +16,7 @@ from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .budgets import unequal_text
-from .comparison import HEAD, Comparison, ComparisonRow, comparison
+from .comparison import ALONE, HEAD, Comparison, ComparisonRow, Part, comparison, parts
 from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
 from .pairing import SIDES
 from .ranks import unranked_text
@@ -60,19 +60,19 @@ def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> 
 
 
 def print_comparison(rows: Comparison, console: Console) -> None:
-    """Print the main columns of the comparison of methods, a table per data set.
+    """Print the main columns of the comparison of methods, a table per data set and budget.
 
     Args:
         rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
         console: Where to print.
     """
     columns = [column for column in COMPARED if column.brief and (console.width >= NARROW or not column.wide)]
-    for dataset, group in rows.items():
-        table = _comparison_table(dataset, group, columns)
+    for part in parts(rows):
+        table = _comparison_table(part, columns)
         fits = _made_to_fit(table, console)
         if not fits:
-            table = _comparison_table(dataset, group, columns, with_rank=False)
-        _print_with_notes(table, _rank_notes(group, fits), console)
+            table = _comparison_table(part, columns, with_rank=False)
+        _print_with_notes(table, _rank_notes(part.rows, fits), console)
 
 
 def _print(table: Table, console: Console) -> None:
@@ -96,9 +96,8 @@ def _made_to_fit(table: Table, console: Console) -> bool:
     return console.measure(table, options=wide).maximum <= console.width
 
 
-def _comparison_table(
-    dataset: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparedColumn], with_rank: bool = True
-) -> Table:
+def _comparison_table(part: Part, columns: Sequence[ComparedColumn], with_rank: bool = True) -> Table:
+    rows = part.rows
     # What all rows share is said once, in the title: the table has to fit 80 columns.
     common = {name: texts[0] for name, *texts in zip(HEAD, *(row.labels for row in rows)) if len(set(texts)) == 1}
     shared, own = split_pinned([row.contender.pinned for row in rows])
@@ -106,7 +105,7 @@ def _comparison_table(
     ranked = any(row.rank.interval is not None for row in rows)
     shown = ["method", *(name for name in optional if name not in common), *["rank"] * (ranked and with_rank)]
     backbone = _shared_backbone(rows) if "network" in shown else ""
-    table = new_table(_comparison_title(dataset, common | {"backbone": backbone}, shared))
+    table = new_table(_comparison_title(part, common | {"backbone": backbone}, shared))
     for name in shown:
         heading = "dim" if name == "network" and backbone else name
         table.add_column(heading, overflow="fold", no_wrap=name in ("seeds", "rank"))
@@ -138,10 +137,10 @@ def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
     return [f"{name}: {printable(text)}" for name, text in notes.items() if text]
 
 
-def _comparison_title(dataset: str, common: dict[str, str], pinned: str) -> Text:
+def _comparison_title(part: Part, common: dict[str, str], pinned: str) -> Text:
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
-    title = f"{dataset}: mean ± SD over {seeds}"
-    title += f", {common['tuning']}" if "tuning" in common else ""
+    title = f"{printable(part.title)}: mean ± SD over {seeds}"
+    title += f", {common['tuning']}" if "tuning" in common and part.budget in ("", ALONE) else ""
     title += f", {printable(common['backbone'])}" if common["backbone"] else ""
     title += f"\n{printable(pinned)}" if pinned else ""
     return Text(title)

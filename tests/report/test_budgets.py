@@ -22,6 +22,39 @@ def test_the_largest_budget_of_two_methods_comes_first():
     assert [budget.trials for budget in found] == [50, 0, 100]
 
 
+def _tuned(names, trials=50):
+    return [TUNED._replace(method=name, trials=trials) for name in names]
+
+
+@pytest.mark.parametrize(("tuned", "leading"), [("abc", 50), ("ab", 50), ("a", 0)])
+def test_a_larger_budget_leads_if_half_of_the_methods_have_it(tuned, leading):
+    every = [DEFAULT._replace(method=name) for name in "abcd"]
+    assert [budget.trials for budget in _methods(*every, *_tuned(tuned))] == [leading, 50 - leading]
+
+
+def test_if_no_budget_has_half_of_the_methods_that_of_most_leads():
+    found = _methods(*_tuned("ab", 50), *_tuned("cde", 20), *_tuned("fg", 5))
+    assert [budget.trials for budget in found] == [20, 50, 5]
+    released = [DEFAULT._replace(method=name, fidelity="released") for name in "ab"]
+    assert next(iter(_methods(*released, *_tuned("ab", 50)))).trials == 50  # two methods, each in two forms
+
+
+def test_a_fixed_hyper_parameter_of_a_method_is_no_budget_unless_it_is_swept():
+    fixed = DEFAULT._replace(method="b", pinned="method.margin=1; optim.epochs=2")
+    plain = DEFAULT._replace(pinned="optim.epochs=2")
+    assert _methods(plain, fixed) == {Budget.of(plain): ["a", "b"]}
+    swept = fixed._replace(pinned="method.margin=2; optim.epochs=2")
+    assert len(_methods(plain, fixed, swept)) == 3
+
+
+def test_a_fitted_head_counts_at_the_budget_of_the_models_with_an_optimiser():
+    trained, head = DEFAULT._replace(pinned="optim.epochs=2"), DEFAULT._replace(method="h", base="a")
+    assert _methods(trained, head) == {Budget.of(trained): ["a", "h"]}
+    # Without fixed settings there is a budget that is its own, or it has an optimiser.
+    assert len(_methods(trained, head, DEFAULT._replace(method="b"))) == 2
+    assert len(_methods(trained, head, head._replace(pinned="optim.epochs=3"))) == 3
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -51,9 +84,9 @@ def test_an_ensemble_counts_at_the_budget_of_its_members():
 
 def test_texts_tell_budgets_apart():
     budgets = [Budget.of(DEFAULT._replace(pinned="a=1; b=2")), Budget.of(TUNED._replace(pinned="a=1", dim=8))]
-    assert list(budget_texts(budgets).values()) == ["default, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
+    assert list(budget_texts(budgets).values()) == ["default settings, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
     released = Budget.of(DEFAULT._replace(fidelity="released", pinned="a=1"))
-    assert budget_texts([released]) == {released: "default, released"}
+    assert budget_texts([released]) == {released: "default settings, released"}
 
 
 def test_the_images_of_a_partial_release_are_read_from_the_fixed_settings():

@@ -93,13 +93,14 @@ def test_few_data_sets_have_no_test_and_no_profile_and_one_has_no_ranks():
 
 
 def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
-    frame, roles = _results({"a": A, "b": B, "short": {0: 0.7, 1: 0.7}})
-    frame.loc[frame["method"] == "b", ["hparams", "trials"]] = ["tuned", 10]
+    frame, roles = _results({"a": A, "b": B, "c": C, "short": {0: 0.7, 1: 0.7}})
+    frame[["hparams", "trials"]] = ["tuned", 10]
+    frame.loc[frame["method"] == "b", "trials"] = 1  # as of a method with nothing to tune
     rows = comparison(frame, roles)
     table = comparison_frame(rows).set_index("method")["unequal_budget"]
     assert table["a"] == ""
     assert table["short"] == "2 seeds, not 4 seeds"
-    assert table["b"].startswith("tuned, 10 trials")
+    assert table["b"].startswith("tuned, 1 trials")
     for text in (to_markdown(rows), to_latex(rows)):
         assert "Unequal budget: " in text
         assert "short (2 seeds, not 4 seeds)" in text

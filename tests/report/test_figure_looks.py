@@ -160,6 +160,20 @@ def test_ranks_are_those_of_the_comparison_and_one_seed_has_none():
     assert set(alone[alone["metric"] == "map_at_r"]["reason"]) == {"one seed"}
 
 
+def test_rank_intervals_of_two_budgets_have_a_part_each():
+    merged = _merged(METHODS[:3])
+    tuned = merged[merged["method"] != METHODS[0]].assign(hparams="tuned", trials=50)
+    table = rank_intervals.rank_table(pd.concat([merged, tuned], ignore_index=True))
+    rows = table[table["metric"] == "map_at_r"]
+    assert rows["budget"].str.startswith("tuned, 50 trials").tolist() == 2 * [True] + 3 * [False]
+    assert rows["rank"].tolist() == [2.0, 1.0, 3.0, 2.0, 1.0]
+    assert "budget" not in rank_intervals.rank_table(merged)
+    found = dict(enumerate(looks([str(place) for place in range(5)])))
+    axis = rank_intervals.rank_figure(table, found, "d").axes[0]
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert [name.endswith(":") for name in names] == [True, False, False, True, False, False, False]
+
+
 def test_the_cost_front_has_what_nothing_cheaper_beats():
     points = np.random.default_rng(0).integers(0, 8, (40, 2)).astype(float)
     points[3] = np.nan

@@ -114,15 +114,16 @@ def test_the_verdict_comes_first_and_answers_every_question(tree):
     assert "leading (probabilistic) has the highest MAP@R of 4 methods that are ranked, 81.00 ± 1.00 %" in text
     assert "(rank 1-2 of 4, seeds 0-2)" in text
     assert "The best deterministic one is point, 71.00 ± 1.00 %" in text
-    assert "1 other method may be the best, too" in text
+    assert "1 of the other 3 ranked methods may be the best, too: when all 4 are compared at once" in text
+    assert "The last column says what one would find if two methods alone were compared" in text
     assert "2 methods are not the best, with 95 % confidence" in text
     assert "Without a rank: alone, MAP@R 90.00 % (one seed)" in text
     assert (
-        "With leading use its own confidence, AUROC 91.0 %: it is worth it, +21.0 [+18.5, +23.5] points over norm"
+        "With leading use its own confidence, AUROC 91.0 %: it is worth it (+21.0 [+18.5, +23.5] points over norm"
         in text
     )
     assert "it is worth it for 1 (leading), not worth it for 1, not decided for 1" in text
-    ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, needs about \d+ seeds in all"
+    ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, not decided: needs about \d+ seeds"
     assert re.search(ahead, text)
     order = [each["id"] for each, _ in tree.all("section") if "id" in each]
     assert order.index("verdict") < order.index("results") < order.index("failures")
@@ -132,8 +133,8 @@ def test_in_short_it_names_the_method_and_both_confidences(page):
     short = Tree(page[page.index('<div class="cards">') : page.index('<section class="dataset"')].rstrip())
     text = re.sub(r"\s+", " ", "".join(short.all("div")[0][1]))
     assert (
-        "leading (probabilistic); 1 other may be the best, too; best deterministic one: point, +10.0 [+10.0, +10.0]"
-        in text
+        "leading (probabilistic); 1 of the other 3 ranked methods may be the best, too: none of the 4, compared at"
+        " once, is surely better than it; best deterministic one: point, +10.0 [+10.0, +10.0]" in text
     )
     assert "Confidence before a gallery clean images: its own confidence, AUROC 91.0 % (worth it)" in text
     assert "Not decided" in text
@@ -159,16 +160,26 @@ def two_budgets(tmp_path_factory):
 
 
 def test_words_compare_rows_of_one_budget_and_begin_with_the_largest(two_budgets):
-    text, other = two_budgets.by_id("verdict-d"), two_budgets.by_id("verdict-d-default")
+    text, other = two_budgets.by_id("verdict-d"), two_budgets.by_id("verdict-d-default-settings")
     leading = text.replace(other, "")
-    assert "budget: tuned, 50 trials (2 of 4 methods at this budget)" in leading
-    assert "No result at this budget: close, unsure." in leading
+    used = "The verdict uses the leading budget tuned, 50 trials, which 2 of 4 methods of this data set have;"
+    assert f"{used} close, unsure have results at another budget only." in leading
     assert "point (deterministic) has the highest MAP@R of 2 methods that are ranked, 51.00 ± 1.00 %" in leading
     assert "81.00" not in leading
     assert leading.count("close") == leading.count("unsure") == 1
-    assert "d at another budget: default (4 of 4 methods)" in other
-    assert "Method for retrieval leading (probabilistic); 1 other may be the best, too" in other
+    assert "d at another budget: default settings (4 of 4 methods)" in other
+    assert "Method for retrieval leading (probabilistic); 1 of the other 3 ranked methods may be the best, too" in other
     assert "51.0" not in other
+
+
+def test_a_larger_budget_of_less_than_half_of_the_methods_is_below(tmp_path):
+    more = Made("more", (0.6, 0.6, 0.6))
+    tree = Tree(_page(tmp_path, *TWO_BUDGETS, more))
+    text, other = tree.by_id("verdict-d"), tree.by_id("verdict-d-tuned-50-trials")
+    used = "uses the leading budget default settings, nothing tuned, which all 5 methods of this data set have."
+    assert used in text
+    assert "d at another budget: tuned, 50 trials (2 of 5 methods at this budget)" in other
+    assert "Methods: leading, point." in other
 
 
 def test_rows_of_two_budgets_are_in_one_table_that_says_which_is_which(two_budgets):
@@ -176,7 +187,7 @@ def test_rows_of_two_budgets_are_in_one_table_that_says_which_is_which(two_budge
     assert len(rows) == len(TWO_BUDGETS)
     assert sum("tuned, 50 trials" in row for row in rows) == 2
     ids = [each["id"] for each, _ in two_budgets.all("tr") if each.get("id", "").startswith("result-d-point")]
-    assert ids == ["result-d-point", "result-d-point-default"]
+    assert ids == ["result-d-point", "result-d-point-default-settings"]
     for name in ("results", "use", "verdicts", "open", "parameters"):
         assert re.search("method ?budget", two_budgets.by_id(f"{name}-d-table")), name
     every = [value for _, name, value in _attributes(two_budgets) if name == "id"]
@@ -224,8 +235,11 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     tree = Tree(_page(tmp_path, best, LEADING, UNSURE))
     text = tree.by_id("verdict-d")
     highest = "the highest AUROC is that of the own confidence of leading, 91.0 %: +21.0 [+18.5, +23.5] points"
-    assert f"{highest} over the one advised for best, told apart as a pair; no other may be the highest, too" in text
-    assert "over all methods the own confidence of leading, 91.0 %" in tree.by_id("verdict")
+    rest = "told apart, this pair alone; none of the other 2 methods may have the highest, too"
+    assert f"{highest} over the one advised for best, {rest}" in text
+    short = "over all methods the own confidence of leading, 91.0 % "
+    assert short in tree.by_id("verdict")
+    assert f"{short}(not decided)" not in tree.by_id("verdict")
     (facts,) = dataset_facts(_results(best, LEADING, UNSURE, ALONE), Anchors())
     found = words_of(facts).tallies["before_gallery"][0].highest
     assert (facts.labels[found.contender], found.others, found.compared) == ("leading", 0, 3)
@@ -275,7 +289,7 @@ def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
 def test_what_is_undecided_about_an_own_confidence_is_named(facts):
     by_method = words_of(facts).tallies["before_gallery"][0].by_method
     waiting = {contender.method: (each.state, each.waiting) for contender, each in by_method.items()}
-    assert waiting["unsure"] == ("undecided", "own")
+    assert waiting["unsure"] == ("undecided", "own confidence")
     assert waiting["leading"] == ("own", "")
 
 
@@ -300,9 +314,9 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
     ("values", "decision"),
     [
         ([0.001, 0.0, -0.001], "equal within 0.5 points"),
-        ([0.10, 0.11, 0.12], "told apart as a pair"),
-        ([0.10, -0.05, 0.04], "needs about {} seeds in all"),
-        ([0.10], "one seed: no interval"),
+        ([0.10, 0.11, 0.12], "told apart, this pair alone"),
+        ([0.10, -0.05, 0.04], "not decided: needs about {} seeds in all"),
+        ([0.10], "not decided: one seed"),
     ],
 )
 def test_a_difference_says_what_it_decides_and_how_many_seeds_it_needs(values, decision):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pandas as pd
@@ -89,6 +90,47 @@ def test_without_two_methods_on_two_seeds_there_is_no_rank():
     assert "rank" not in "".join(_printed(lambda console: print_comparison(single, console)))
     assert "No rank" not in to_markdown(single)
     assert _printed(lambda console: print_comparison(none, console))[-1] == "no rank: one seed"
+
+
+def _at_two_budgets():
+    """Methods a, b, c at two budgets: tuned, where the others are far behind, c has no result."""
+    frame, roles = _results({"a": A, "b": B, "c": C})
+    frame[["protocol", "preset", "backbone", "dim"]] = ["reality_check", "strict", "convnet", 8]
+    tuned = frame[frame["method"] != "c"].assign(hparams="tuned", trials=50, value=lambda rows: rows["value"] / 2)
+    tuned["unit"] = "tuned " + tuned["unit"]
+    both = pd.concat([frame.assign(hparams="default"), tuned], ignore_index=True)
+    return both, pd.concat([roles, roles.assign(unit="tuned " + roles["unit"])], ignore_index=True)
+
+
+def test_rows_are_ranked_and_marked_among_those_of_their_budget():
+    frame, roles = _at_two_budgets()
+    (rows,) = comparison(frame, roles).values()
+    tuned, default = rows[:2], rows[2:]
+    assert [row.budget for row in rows] == 2 * ["tuned, 50 trials"] + 3 * ["default settings"]
+    assert {row.rank.text for row in tuned} == {"1-2"}
+    assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
+    for budget in (tuned, default):
+        assert sum(mark.best for row in budget for mark in row.marks) == 1
+    assert all(row.unequal == "" for row in rows)
+    alone = comparison(frame[frame["hparams"] == "default"], roles)["d"]
+    assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
+
+
+def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
+    frame, roles = _at_two_budgets()
+    lone = frame[frame["method"] == "c"]
+    more = [lone.assign(dim=dim, unit=f"{dim} " + lone["unit"]) for dim in (7, 9)]
+    roles = pd.concat([roles, *(roles.assign(unit=f"{dim} " + roles["unit"]) for dim in (7, 9))])
+    rows = comparison(pd.concat([frame, *more], ignore_index=True), roles)
+    titles = ["d, tuned, 50 trials, convnet/8", "d, default settings, convnet/8", "d, budgets of one method each"]
+    text = to_markdown(rows, {"d": ["lost"]})
+    assert re.findall("^## (.*)$", text, re.M) == titles
+    assert text.count("No finished test: lost.") == 1
+    assert "ranks, bold and underlined are within a table" in text
+    assert [title in to_latex(rows) for title in titles] == [True] * 3
+    shown = "\n".join(_printed(lambda console: print_comparison(rows, console), width=200))
+    assert [f"{title}: mean ± SD over 4 seeds" in shown for title in titles] == [True] * 3
+    assert "no rank: nothing to compare with" in shown
 
 
 def test_methods_are_ranked_among_those_of_their_protocol():

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..budgets import budget_texts, by_budget
 from ..ranks import Rank, ranks, unranked_text
-from ..seeds import COMPARED, defined_values, seed_groups
-from .contenders import labelled
+from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
+from .contenders import Shown, labelled
 from .looks import Look
 from .source import Drawing, Note, Source
 from .style import FULL_PAGE
@@ -33,40 +34,49 @@ def rank_table(merged: pd.DataFrame) -> pd.DataFrame:
         Columns ``index``, ``label`` and ``method`` of the contender, ``metric``, ``split``, ``mean`` over seeds,
         ``rank`` of the mean among those that are ranked, ``low`` and ``high`` end of the simultaneous 95 % interval of
         the rank, ``ties`` (letters of the tie groups), ``seeds`` and ``reason`` for having no rank. Without a rank,
-        the numbers are nan.
+        the numbers are nan. If the contenders have several budgets, each is ranked within its own, which the column
+        ``budget`` names; the leading budget comes first.
     """
-    groups, lines = seed_groups(merged), []
-    contenders = list(labelled(merged))
-    for column in SHOWN:
-        for shown, group, rank in zip(contenders, groups, ranks(groups, column), strict=True):
-            values = list(defined_values(group.column(column)).values())
-            interval = rank.interval
-            lines.append(
-                {
-                    "index": shown.number,
-                    "label": shown.label,
-                    "method": group.contender.method,
-                    "metric": column.metric,
-                    "split": column.split,
-                    "mean": np.mean(values) if values else np.nan,
-                    "better": column.sign * np.mean(values) if values and interval else np.nan,
-                    "low": interval.low if interval else np.nan,
-                    "high": interval.high if interval else np.nan,
-                    "ties": interval.ties if interval else "",
-                    "seeds": rank.seeds,
-                    "reason": rank.reason,
-                }
-            )
+    groups = {group.contender: group for group in seed_groups(merged)}
+    shown = dict(zip(groups, labelled(merged), strict=True))
+    budgets = by_budget(groups)
+    texts = budget_texts(list(budgets))
+    lines = [
+        _line(shown[contender], groups[contender], column, rank) | {"budget": texts[budget]}
+        for column in SHOWN
+        for budget, own in budgets.items()
+        for contender, rank in zip(own, ranks([groups[each] for each in own], column), strict=True)
+    ]
     table = pd.DataFrame(lines)
-    table["rank"] = table.groupby("metric")["better"].rank(ascending=False, method="min")
-    return table.drop(columns="better")
+    table["rank"] = table.groupby(["metric", "budget"])["better"].rank(ascending=False, method="min")
+    return table.drop(columns=["better"] if len(budgets) > 1 else ["better", "budget"])
+
+
+def _line(shown: Shown, group: SeedGroup, column: ComparedColumn, rank: Rank) -> dict[str, object]:
+    values = list(defined_values(group.column(column)).values())
+    interval = rank.interval
+    return {
+        "index": shown.number,
+        "label": shown.label,
+        "method": group.contender.method,
+        "metric": column.metric,
+        "split": column.split,
+        "mean": np.mean(values) if values else np.nan,
+        "better": column.sign * np.mean(values) if values and interval else np.nan,
+        "low": interval.low if interval else np.nan,
+        "high": interval.high if interval else np.nan,
+        "ties": interval.ties if interval else "",
+        "seeds": rank.seeds,
+        "reason": rank.reason,
+    }
 
 
 def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Figure:
     """Plot the rank interval of every contender (method at one setting), one panel per metric.
 
     A line goes from the best to the worst rank that the contender may have, the marker is at the rank of its mean, and
-    the letters on the right are those of its tie groups. The contenders are sorted by the first metric with ranks.
+    the letters on the right are those of its tie groups. The contenders are sorted by the first metric with ranks; if
+    there are several budgets, each has a part of its own, with its name above.
 
     Args:
         table: Rows of :func:`rank_table`, of which two at least have a rank.
@@ -77,9 +87,15 @@ def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Fi
     columns = [column for column in SHOWN if (ranked["metric"] == column.metric).any()]
     first = ranked[ranked["metric"] == columns[0].metric].sort_values(["rank", "index"])["index"]
     order = list(dict.fromkeys([*first, *ranked["index"]]))
+    labels = ranked.groupby("index")["label"].first().to_dict()
+    if "budget" in ranked:
+        budgets = {text: -number for number, text in enumerate(dict.fromkeys(ranked["budget"]), 1)}
+        place = ranked.groupby("index")["budget"].first().map(budgets)
+        labels |= {number: f"{text}:" for text, number in budgets.items()}
+        # A line for the name of each budget, which no contender has the number of.
+        order = [each for number in budgets.values() for each in (number, *(i for i in order if place[i] == number))]
     figure = Figure(figsize=(FULL_PAGE, 0.17 * len(order) + 1.3), layout="constrained")
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False).ravel()
-    labels = ranked.groupby("index")["label"].first()
     for axis, column in zip(axes, columns):
         _draw_ranks(axis, ranked[ranked["metric"] == column.metric], order, looks)
         arrow = "higher is better" if column.sign > 0 else "lower is better"

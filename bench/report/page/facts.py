@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...store.records import TestRecord
-from ..budgets import Budget, budget_texts, by_budget, is_untuned
-from ..comparison import ComparisonRow, compare
+from ..budgets import Budget, budget_texts, by_budget, is_untuned, method_names
+from ..comparison import ComparisonRow, compare_within
 from ..contender import Contender, distinct_labels
 from ..frame import Results
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -57,6 +57,7 @@ class DatasetFacts:
         anchor: Id of this part of the verdict.
         models: Number of trained networks behind one result of each contender: those of an ensemble or of all folds.
         methods: Names of the methods that the data set has results of, at any budget.
+        settings: Settings of its trainings that matter most, as text; empty if no record tells.
     """
 
     name: str
@@ -70,6 +71,7 @@ class DatasetFacts:
     anchor: str
     models: Mapping[Contender, int]
     methods: tuple[str, ...]
+    settings: str = ""
 
     def is_probabilistic(self, row: ComparisonRow) -> bool:
         """True if the embedding of a method is a distribution."""
@@ -78,7 +80,7 @@ class DatasetFacts:
     @property
     def own(self) -> list[str]:
         """Names of the methods that have results at this budget, sorted."""
-        return sorted({row.label for row in self.rows})
+        return method_names(row.contender for row in self.rows)
 
     @property
     def absent(self) -> list[str]:
@@ -124,10 +126,10 @@ def _of_dataset(
 ) -> Iterator[DatasetFacts]:
     budgets = by_budget(groups)
     texts = budget_texts(list(budgets))
-    methods = tuple(sorted({contender.label for contender in groups}))
+    methods = tuple(method_names(groups))
     for place, (budget, contenders) in enumerate(budgets.items()):
         labels = distinct_labels(contenders)
-        rows = compare([groups[contender] for contender in contenders])
+        rows = compare_within([groups[contender] for contender in contenders])
         # The short ids are those of the leading budget.
         which = [texts[budget]] if place else []
         yield DatasetFacts(
@@ -145,11 +147,16 @@ def _of_dataset(
         )
 
 
+def contender_of(test: TestRecord) -> Contender:
+    """Contender (method at one setting) that a test is of."""
+    return Contender(*(getattr(test.columns, name) for name in Contender._fields))
+
+
 def _models(tests: tuple[TestRecord, ...]) -> dict[Contender, int]:
     """Number of networks of a test of each contender; of several tests, the largest."""
     found: dict[Contender, int] = {}
     for test in tests:
-        contender = Contender(*(getattr(test.columns, name) for name in Contender._fields))
+        contender = contender_of(test)
         found[contender] = max(len(test.spec.train), found.get(contender, 1))
     return found
 

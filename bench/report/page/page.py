@@ -6,12 +6,13 @@ import base64
 import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ...errors import printable
@@ -20,10 +21,12 @@ from ...store.files import write_atomic
 from ...store.folder import Damage, Store
 from ..contender import Contender
 from ..cost import CostRow, costs
+from ..fidelity import fidelity_table
 from ..frame import Results
 from ..provenance import provenance_frame
+from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
-from .facts import Anchors, DatasetFacts, dataset_facts
+from .facts import RETRIEVAL, Anchors, DatasetFacts, dataset_facts
 from .failures import Failure, failures, failures_table
 from .sources import (
     Tested,
@@ -33,10 +36,11 @@ from .sources import (
     parameters_table,
     records_table,
     settings_table,
+    settings_text,
     tested,
 )
-from .tables import Table, open_table, results_table, use_table, verdict_table
-from .words import NEAR_CHANCE, Words, mean_text, named, words_of
+from .tables import Table, forms_table, open_table, results_table, use_table, verdict_table
+from .words import CONFIDENCE, NEAR_CHANCE, Words, mean_text, named, points_text, words_of
 
 PAGE = "report.html"
 """Name of the file."""
@@ -52,6 +56,7 @@ class DatasetPart:
     Attributes:
         words: Verdict at the leading budget.
         others: Verdicts at other budgets, each on its own.
+        forms: Table of the corrected and released forms of methods; None if no method has both.
         charts: Charts of each of these budgets, the leading one first.
     """
 
@@ -61,6 +66,7 @@ class DatasetPart:
     use: Table
     verdicts: Table
     open: Table
+    forms: Table | None
     settings: Table
     parameters: Table
     charts: tuple[tuple[DatasetFacts, tuple[Chart, ...]], ...]
@@ -130,13 +136,15 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
     anchors = Anchors({*_SECTIONS})
     found: list[Damage] = list(damaged)
     store.on_damage = found.append
-    facts = [] if results.frame.empty else dataset_facts(results, anchors)
     sources = tested(store, results.tests)
+    facts = [] if results.frame.empty else dataset_facts(results, anchors)
+    facts = [replace(each, settings=settings_text(each, sources)) for each in facts]
+    forms = _forms(results)
     failed = failures(store, found)
     spent = {row.contender: row for row in costs(store, results.tests)}
     origins = provenance_frame(store, results).set_index("unit")
     parts = [
-        _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent)
+        _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
         for name, own in groupby(facts, key=lambda each: each.name)
     ]
     style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
@@ -147,6 +155,8 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
             style=style,
             script=script,
             parts=parts,
+            answer=answer_of([part.words for part in parts]) if parts else None,
+            matters=(points_text(RETRIEVAL), points_text(CONFIDENCE)),
             protocols=about_protocols(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
@@ -180,8 +190,18 @@ _SECTIONS = (
 """Ids of the sections, which no part may have."""
 
 
+def _forms(results: Results) -> dict[str, pd.DataFrame]:
+    """Differences between the forms of methods by data set."""
+    table = pd.DataFrame() if results.frame.empty else fidelity_table(results.frame, results.roles)
+    return {} if table.empty else {str(name): rows for name, rows in table.groupby("dataset", sort=True)}
+
+
 def _part(
-    budgets: Sequence[DatasetFacts], sources: Sequence[Tested], anchors: Anchors, spent: Mapping[Contender, CostRow]
+    budgets: Sequence[DatasetFacts],
+    sources: Sequence[Tested],
+    anchors: Anchors,
+    spent: Mapping[Contender, CostRow],
+    forms: pd.DataFrame | None,
 ) -> DatasetPart:
     words = [words_of(facts) for facts in budgets]
     name = budgets[0].name
@@ -198,6 +218,7 @@ def _part(
         use_table(words, anchors.of("use", name)),
         verdict_table(budgets, anchors.of("verdicts", name), answers),
         open_table(words, anchors.of("open", name)),
+        None if forms is None else forms_table(name, forms, anchors.of("forms", name)),
         settings_table(name, sources, anchors.of("settings", name)),
         parameters_table(budgets, sources, anchors.of("parameters", name)),
         tuple(

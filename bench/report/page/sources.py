@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ import pandas as pd
 from ...protocols import PROTOCOLS, get_protocol
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
-from .facts import Anchors, DatasetFacts
+from .facts import Anchors, DatasetFacts, contender_of
 from .tables import BUDGET, Cell, Column, Row, Table, number_cell, text_cell
 
 
@@ -93,6 +93,35 @@ def _flat(start: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{start}.{name}" if start else str(name), inner)
     else:
         yield start, value if isinstance(value, str) else json.dumps(value)
+
+
+def settings_text(facts: DatasetFacts, found: Sequence[Tested]) -> str:
+    """Settings of the trainings of a data set at one budget that matter most, as text, such as the size of its images.
+
+    Args:
+        facts: The data set at the budget.
+        found: The tests.
+    """
+    own = [each for each in found if contender_of(each.test) in facts.groups]
+    epochs = {value for each in own if (value := _epochs(each.test))}
+    trainings = [train.spec for each in own for train in each.trainings]
+    sizes = {int(size) for spec in trainings if (size := str(spec.view.get("image_size", ""))).isdigit()}
+    networks = sorted({row.contender.backbone for row in facts.rows})
+    pretrained = trainings and all(spec.weights for spec in trainings)
+    parts = [f"{_range(epochs)} epoch{'s' * (epochs != {1})}"] if epochs else []
+    parts += [f"images of {_range(sizes)} pixels"] if sizes else []
+    parts += [f"network {' or '.join(networks)}{', pretrained' if pretrained else ''}"]
+    return ", ".join(parts)
+
+
+def _epochs(test: TestRecord) -> int:
+    """Number of epochs of the trainings of a test; 0 if none is recorded, as of a fitted head."""
+    held = dict(_flat("", test.setting)).get("optim.epochs", "")
+    return int(held) if held.isdigit() else 0
+
+
+def _range(values: Collection[int]) -> str:
+    return f"{min(values)}" if len(values) == 1 else f"{min(values)} to {max(values)}"
 
 
 def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str) -> Table:

@@ -12,6 +12,7 @@ from ..comparison import ComparisonRow, Mark, comparison_frame
 from ..contender import Contender, split_pinned
 from ..cost import CostRow
 from ..escape import csv_text
+from ..fidelity import fidelity_cells
 from ..seeds import COMPARED, ComparedColumn, SeedStatistics
 from ..verdicts import IMAGES, QUESTIONS, Verdict, verdict_frame
 from .facts import DatasetFacts
@@ -127,7 +128,7 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         Column("kind", "whether the embedding is a distribution or a point"),
         *(Column(column.title, "mean ± SD over seeds", True) for column in shown),
         *(
-            Column(f"own − free, {images}", "AUROC of the own confidence minus the best free one, in points", True)
+            Column(f"own confidence − best free one, {images}", "AUROC before there is a gallery, in points", True)
             for images in IMAGES.values()
         ),
         *(
@@ -260,8 +261,8 @@ def _advice_cell(each: Advice) -> Cell:
         return Cell(GAP, mark="gap", note=each.reason)
     ends = {
         "own": f" ({each.own} over {each.over})",
-        "free": f" ({each.own}, not worth it)",
-        "undecided": f" ({each.own}, undecided)",
+        "free": f" ({each.best} {each.own}, not worth it)",
+        "undecided": f" ({each.best} {each.own}, undecided)",
         "none": "",
     }
     return Cell(f"{named(each.use)} {each.auroc}{ends[each.state]}", f"{each.state} {each.use}", each.state)
@@ -280,10 +281,12 @@ def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[
         BUDGET,
         Column("question"),
         Column("images"),
-        Column("confidence", "own: that of the method; + margin: mean of ranks; fitted: logistic fit on validation"),
-        Column("own", "AUROC in percent, mean over seeds", True),
-        Column("best free", "chosen on validation classes; in brackets: best on test, if validation cannot choose"),
-        Column("own − free", "mean over paired seeds [95 % t-interval], points", True),
+        Column(
+            "confidence", "(ranks): mean of the ranks of the two; (fitted): logistic regression on validation classes"
+        ),
+        Column("its AUROC", "in percent, mean over seeds", True),
+        Column("best free one", "chosen on validation classes; in brackets: best on test, if validation cannot choose"),
+        Column("difference", "mean over paired seeds [95 % t-interval], points", True),
         Column("seeds", "paired seeds", True),
         Column("verdict", "worth it if the interval lies above 0, not worth it if below"),
     )
@@ -308,6 +311,36 @@ def _verdict_cells(facts: DatasetFacts, each: Verdict) -> Iterator[Cell]:
     yield Cell(texts.verdict, texts.verdict, each.verdict.replace(" ", "-"))
 
 
+def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
+    """Table of the corrected form of each method of a data set minus the form that a public code computes.
+
+    Args:
+        dataset: Name of the data set.
+        rows: Its rows of :func:`~bench.report.fidelity.fidelity_table`.
+        anchor: Id of the table.
+    """
+    columns = (
+        Column("method", "in brackets the form of the public code"),
+        Column("settings", "source of the hyper-parameters, network and fixed settings, those of both forms"),
+        Column("metric"),
+        Column("corrected", "mean over the paired seeds", True),
+        Column("public code", "mean over the paired seeds", True),
+        Column("difference", "corrected minus public code, mean over paired seeds [95 % t-interval]", True),
+        Column("seeds", "paired seeds", True),
+        Column("verdict", "on the corrected form, adjusted over the methods of the data set"),
+    )
+    shown = []
+    for place, row in enumerate(rows.to_dict("records")):
+        contender = Contender.of(rows.iloc[[place]])
+        metric, *texts, verdict = fidelity_cells(row)
+        settings = ", ".join(filter(None, (contender.tuning, contender.network, contender.pinned)))
+        values = (float(row[name]) for name in ("corrected_mean", "released_mean", "difference_mean", "seeds"))
+        numbers = map(number_cell, values, texts)
+        shown.append(Row("", (*map(text_cell, (contender.label, settings, metric)), *numbers, text_cell(verdict))))
+    caption = f"{dataset}: methods as their papers say (corrected) and as public code computes them"
+    return Table(anchor, caption, columns, tuple(shown), (), csv_uri(rows))
+
+
 def open_table(budgets: Sequence[Words], anchor: str) -> Table:
     """Table of the differences that the seeds do not decide.
 
@@ -320,7 +353,7 @@ def open_table(budgets: Sequence[Words], anchor: str) -> Table:
         BUDGET,
         Column("what"),
         Column("difference", "points, mean over paired seeds [95 % t-interval]", True),
-        Column("decided by", "paired seeds in all, for this difference alone", True),
+        Column("decision", "if nothing else were compared: paired seeds that it needs in all", True),
     )
     lines = [(words.facts, each) for words in budgets for each in words.open]
     rows = tuple(Row("", tuple(_open_cells(facts, each))) for facts, each in lines)

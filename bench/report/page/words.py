@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...protocols.confidence_kinds import OWN
+from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ...protocols.statistics import Summary, paired_difference, rank_intervals
 from ..budgets import unequal_text
 from ..comparison import ComparisonRow
@@ -27,8 +27,18 @@ With normal confidences of equal spread, leaving out the less confident half of 
 the share of errors, so that there is little to gain, whatever the interval says.
 """
 
+TOLD_APART = "told apart, this pair alone"
+"""Decision about a difference whose interval does not contain 0."""
+
 Place = tuple[str, Question]
 """Split of the test images, and the question."""
+
+OWN_NAMES = {
+    OWN: "own confidence",
+    f"{OWN}{COMBINED}": "own confidence + margin (ranks)",
+    f"{OWN}{FITTED}": "own confidence + margin (fitted)",
+}
+"""Names of a method's own confidence, alone and combined."""
 
 QUESTIONS: tuple[Question, ...] = ("before_gallery", "at_query_time")
 
@@ -39,7 +49,8 @@ class Difference:
 
     Attributes:
         text: Mean with its 95 % t-interval, in points.
-        decision: Words for what it decides: ``told apart``, ``equal within 0.5 points``, or the seeds that it needs.
+        decision: Words for what it decides, if nothing else is compared: ``told apart, this pair alone``, ``equal
+            within 0.5 points``, or ``not decided`` with the seeds that it needs.
         needed: Paired seeds that it needs in all; nan if none are.
         mean: The mean, for sorting.
     """
@@ -48,6 +59,11 @@ class Difference:
     decision: str
     needed: float
     mean: float
+
+    @property
+    def is_told_apart(self) -> bool:
+        """True if the interval does not contain 0, and is not of a size that does not matter."""
+        return self.decision == TOLD_APART
 
 
 def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
@@ -60,15 +76,25 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
     region = column.declared.equivalence
     text = f"{100 * summary.mean:+.1f}"
     if summary.n < 2:
-        return Difference(text, "one seed: no interval", float("nan"), summary.mean)
+        return Difference(text, "not decided: one seed", float("nan"), summary.mean)
     text += f" [{100 * summary.ci_low:+.1f}, {100 * summary.ci_high:+.1f}]"
     if -region <= summary.ci_low and summary.ci_high <= region:
-        points = f"{100 * region:g} point{'s' * (region != 0.01)}"
-        return Difference(text, f"equal within {points}", float("nan"), summary.mean)
+        return Difference(text, f"equal within {points_text(column)}", float("nan"), summary.mean)
     if summary.ci_low > 0 or summary.ci_high < 0:
-        return Difference(text, "told apart as a pair", float("nan"), summary.mean)
+        return Difference(text, TOLD_APART, float("nan"), summary.mean)
     needed = pairs_needed(summary, region)
-    return Difference(text, f"needs about {needed:,.0f} seeds in all", needed, summary.mean)
+    return Difference(text, f"not decided: needs about {needed:,.0f} seeds in all", needed, summary.mean)
+
+
+def points_text(column: ComparedColumn) -> str:
+    """Smallest difference that matters in a column of shares, as text.
+
+    Example:
+        >>> points_text(CONFIDENCE)
+        '1 point'
+    """
+    region = column.declared.equivalence
+    return f"{100 * region:g} point{'s' * (region != 0.01)}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,9 @@ class Advice:
         state: ``own`` (worth it), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence)
             or ``open`` (no answer).
         auroc: Its mean AUROC in percent.
-        own: Difference of the method's own confidence, at its best, to the free one, in points; empty if it has none.
+        own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
+            ``waiting`` names, or of the best one; empty if the method has none.
+        best: Words for the own confidence that the difference is of; empty if the method has none.
         reason: Why there is no answer, or no own confidence.
         over: Name of the free confidence that an own one is better than; empty if there is none.
         waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
@@ -126,6 +154,7 @@ class Advice:
     reason: str = ""
     over: str = ""
     waiting: str = ""
+    best: str = ""
 
     @property
     def near_chance(self) -> bool:
@@ -150,28 +179,29 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     if not judged:
         return Advice(rivals.chosen, "none", free, reason=answers[0].reason)
     best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
-    own = f"{named(best.challenger)} {best.texts.difference}"
     worth = [each for each in judged if each.verdict == "worth it"]
     if worth:
         chosen = max(worth, key=lambda each: each.challenger_mean)
-        return Advice(chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen)
+        name = named(chosen.challenger)
+        return Advice(
+            chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen, best=name
+        )
     undecided = [each for each in judged if each.verdict == "undecided"]
     if not undecided:
-        return Advice(rivals.chosen, "free", free, own)
-    waiting = max(undecided, key=lambda each: each.challenger_mean).challenger
-    return Advice(rivals.chosen, "undecided", free, own, waiting=named(waiting))
+        return Advice(rivals.chosen, "free", free, best.texts.difference, best=named(best.challenger))
+    waiting = max(undecided, key=lambda each: each.challenger_mean)
+    name = named(waiting.challenger)
+    return Advice(rivals.chosen, "undecided", free, waiting.texts.difference, waiting=name, best=name)
 
 
 def named(confidence: str) -> str:
-    """Words for the name of a confidence of a method.
+    """Words for the name of a confidence of a method: the page has one name for each.
 
     Example:
-        >>> named("method"), named("method+margin_fitted"), named("norm")
-        ('own', 'own + margin, fitted', 'norm')
+        >>> named("method"), named("method+margin"), named("method+margin_fitted"), named("norm")
+        ('own confidence', 'own confidence + margin (ranks)', 'own confidence + margin (fitted)', 'norm')
     """
-    if not confidence.startswith(OWN):
-        return confidence
-    return "own" + confidence.removeprefix(OWN).replace("_", ", ").replace("+", " + ")
+    return OWN_NAMES.get(confidence, confidence)
 
 
 @dataclass(frozen=True)
@@ -412,7 +442,7 @@ def _highest(
 def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
     for answer in answers:
         for each in answer.candidates:
-            if each.ahead is not None and each.ahead.decision != "told apart as a pair":
+            if each.ahead is not None and not each.ahead.is_told_apart:
                 what = f"{RETRIEVAL.title}: {answer.leader.label} minus this method"
                 yield Open(each.row.contender, what, each.ahead)
 

@@ -1,0 +1,165 @@
+"""The answer at the top of a page counts the verdicts of all data sets, and says what the records lack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from bench.report.frame import Results
+from bench.report.page import answer as answers
+from bench.report.page.answer import answer_of
+from bench.report.page.facts import Anchors, dataset_facts
+from bench.report.page.page import page_html
+from bench.report.page.words import OWN_NAMES, words_of
+from bench.store.folder import Store
+
+from .page_records import CLOSE, LEADING, POINT, UNSURE, Made
+from .test_page import TWO_BUDGETS, Tree
+
+FAR = replace(POINT, map_at_r=(0.1, 0.11, 0.12))
+
+
+def _answer(*made):
+    results = Results.of(tuple(record for each in made for record in each.records()))
+    leading = {}
+    for facts in dataset_facts(results, Anchors()):
+        leading.setdefault(facts.name, words_of(facts))
+    return answer_of(list(leading.values()))
+
+
+def _elsewhere(*made):
+    return [replace(each, dataset="e", cell=f"e{each.name}") for each in made]
+
+
+def test_cases_are_methods_on_data_sets_by_their_verdict():
+    answer = _answer(LEADING, CLOSE, POINT, UNSURE, *_elsewhere(LEADING, POINT))
+    counts = {each.use: (each.worth, each.not_worth, each.undecided) for each in answer.cases}
+    assert set(counts.values()) == {(2, 1, 1)}
+    assert len(counts) == 3
+    assert answer.lead == "Equally often wherever these records ask."
+    before, query = "before there is a gallery in 2 of 4 cases on clean images", "at query time by itself in 2"
+    assert f"beats the best free one {before}; {query}; at query time combined" in answer.sentences[0]
+    assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
+
+
+def test_the_place_where_it_is_worth_it_most_often_comes_first():
+    best = {name: (0.95, 0.96, 0.97) for name in ("margin", "top1_score")}
+    answer = _answer(replace(LEADING, auroc=best), POINT)  # the free ones of the ranking are better than its own
+    assert answer.lead == "In most cases before there is a gallery, on clean images; elsewhere less often."
+    rarer = _answer(replace(LEADING, auroc=best), CLOSE, POINT)
+    assert rarer.lead == "In half of the cases or fewer, most often before there is a gallery, on clean images."
+    assert _answer(CLOSE, POINT).lead == "In no case that these records decide."
+
+
+def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
+    made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62))
+    records = []
+    for record in made.records():
+        rows = [
+            {**row, "value": 0.8 + 0.01 * record.columns.seed} if row.get("confidence") == "method+margin" else row
+            for row in record.rows
+        ]
+        records.append(record.model_copy(update={"rows": tuple(rows)}))
+    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+    *_, alone, combined = answer_of([words_of(facts)]).cases
+    assert (alone.worth, alone.judged) == (0, 1)
+    assert (combined.worth, combined.judged) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ((LEADING, FAR), "retrieves better than every deterministic one beyond chance on d (leading) (by MAP@R"),
+        (
+            (UNSURE, POINT),
+            "No probabilistic method retrieves better than the best deterministic one beyond chance on d;",
+        ),
+        ((UNSURE, POINT), "; on d the best deterministic one is better than all probabilistic ones"),
+        ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "beyond chance on d (by MAP@R"),
+        ((LEADING, FAR, *_elsewhere(UNSURE, POINT)), "beyond chance on d (leading); on e the best deterministic"),
+        ((UNSURE, POINT, *_elsewhere(UNSURE, POINT)), "beyond chance on any of 2 data sets; on d and e the best"),
+        ((POINT,), "was not tested"),
+        ((replace(LEADING, map_at_r=(0.8,)), replace(POINT, map_at_r=(0.7,))), "was not tested"),
+    ],
+)
+def test_retrieval_is_answered_by_the_ranks_of_all_methods_at_once(made, text):
+    assert text in _answer(*made).sentences[1]
+
+
+def test_tie_groups_that_are_numbers_are_compared_as_numbers():
+    def row(ties):
+        return SimpleNamespace(rank=SimpleNamespace(ties=ties))
+
+    assert answers._told_apart(row("1.12"), row("2.13"))
+    assert not answers._told_apart(row("1.12"), row("12"))
+    assert not answers._told_apart(row("abC"), row("Cd"))
+    assert answers._told_apart(row("ab"), row("cA"))
+
+
+@pytest.mark.parametrize(
+    ("made", "missing"),
+    [
+        ((POINT,), "d has no result of a probabilistic method at this budget."),
+        ((LEADING,), "d has no result of a deterministic method at this budget."),
+        ((replace(LEADING, map_at_r=(0.8,)), replace(POINT, map_at_r=(0.7,))), "d has one seed only, which decides"),
+        ((LEADING, replace(POINT, map_at_r=(0.7,))), "d has no two methods of both kinds with the same two seeds."),
+    ],
+)
+def test_what_the_records_lack_is_said(made, missing):
+    answer = _answer(*made)
+    assert any(text.startswith(missing) for text in answer.missing)
+    if made == (POINT,):
+        assert answer.lead == "These records do not tell."
+        assert answer.sentences[0] == "No record here has a verdict on a learned confidence."
+
+
+def test_the_answer_is_the_first_text_of_the_page_and_of_the_leading_budgets(tmp_path):
+    results = Results.of(tuple(record for each in TWO_BUDGETS for record in each.records()))
+    text = page_html(Store(tmp_path), results, ())
+    tree = Tree(text)
+    assert "before there is a gallery in 1 of 1 cases on clean images" in tree.by_id("answer")
+    assert text.index('id="answer"') < text.index("<nav") < text.index('id="verdict"')
+    assert "1 of 1" in tree.by_id("cases")
+
+
+def test_each_own_confidence_has_one_name_on_the_page(tmp_path):
+    results = Results.of(tuple(record for each in (LEADING, CLOSE, UNSURE, POINT) for record in each.records()))
+    tree = Tree(page_html(Store(tmp_path), results, ()))
+    for name in OWN_NAMES.values():
+        assert name in tree.by_id("verdicts-d-table")
+        assert name in tree.by_id("reading")
+    words = tree.by_id("verdict")
+    assert "own + margin" not in words
+    assert "0.5 points of MAP@R and ±1 point of AUROC" in words
+
+
+def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
+    pinned = "partial release: 5 of 9 images"
+    made = [replace(each, hparams="small.json#0a1b2c3d", pinned=pinned) for each in (LEADING, POINT)]
+    records = [
+        record.model_copy(update={"setting": {"optim": {"epochs": epochs}}})
+        for each, epochs in zip(made, (8, 20))
+        for record in each.records()
+    ]
+    tree = Tree(page_html(Store(tmp_path), Results.of(tuple(records)), ()))
+    heading = "d: settings of a file (small.json), nothing tuned; 8 to 20 epochs, network net; part of the data only"
+    assert f"{heading} (5 of 9 images)" in tree.by_id("verdict-d")
+    assert "#0a1b2c3d" not in tree.by_id("verdict")
+
+
+def test_forms_of_public_code_have_a_table_if_there_are_any(tmp_path):
+    def page(*records):
+        return page_html(Store(tmp_path), Results.of(records), ())
+
+    corrected = [record for each in (LEADING, POINT) for record in each.records()]
+    released = [
+        record.model_copy(
+            update={"columns": record.columns.model_copy(update={"fidelity": "released"}), "unit": f"r{n}"}
+        )
+        for n, record in enumerate(replace(LEADING, map_at_r=(0.70, 0.71, 0.72)).records())
+    ]
+    text = Tree(page(*corrected, *released)).by_id("forms-d-table")
+    assert "leading [released]" in text
+    assert "+10.00 [+10.00, +10.00]" in text
+    assert 'id="forms-d"' not in page(*corrected)
