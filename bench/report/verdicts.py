@@ -129,6 +129,7 @@ class Verdict:
         reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is worth it, but
             was not shown to be better than the free one that is combined alike; mostly empty.
         alike: That free combination; None if the challenger is no combination, or there is none.
+        validation_mean: Mean AUROC over seeds of the challenger on validation images; nan if it has none there.
     """
 
     contender: Contender
@@ -142,6 +143,12 @@ class Verdict:
     verdict: str
     reason: str
     alike: Alike | None = None
+    validation_mean: float = float("nan")
+
+    @property
+    def beats_all_free(self) -> bool:
+        """True if it is worth it and, if combined with the margin, better than what is free and combined alike."""
+        return self.verdict == "worth it" and not (self.alike and self.alike.suffices)
 
     @property
     def on_test(self) -> bool:
@@ -216,13 +223,17 @@ def _free_images(names: set[str]) -> tuple[str, ...]:
 
 def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
     best, best_mean = _best({name: group.per_seed(METRIC, split, confidence=name) for name in free})
-    held_out = f"val{split.removeprefix('test')}"
-    by_seed = {name: group.per_seed(METRIC, held_out, confidence=name) for name in free}
+    by_seed = {name: group.per_seed(METRIC, _held_out(split), confidence=name) for name in free}
     chosen, mean = _best(by_seed)
     reason = ""
     if not chosen:
         reason = NO_CHOICE if any(by_seed.values()) else _why_no_validation(group)
     return Rivals(chosen, mean, best, best_mean, reason)
+
+
+def _held_out(split: str) -> str:
+    """Split of the validation images that corresponds to one of the test images."""
+    return f"val{split.removeprefix('test')}"
 
 
 def _best(by_name: Mapping[str, Mapping[int, float]]) -> tuple[str, float]:
@@ -249,6 +260,7 @@ def _why_no_validation(group: SeedGroup) -> str:
 def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals) -> Verdict:
     own = defined_values(group.per_seed(METRIC, split, confidence=challenger)) if challenger else {}
     free = defined_values(group.per_seed(METRIC, split, confidence=rivals.chosen)) if rivals.chosen else {}
+    held_out = defined_values(group.per_seed(METRIC, _held_out(split), confidence=challenger)) if challenger else {}
     difference = paired_difference(own, free) if set(own) & set(free) else None
     answer = Verdict(
         contender=group.contender,
@@ -261,6 +273,7 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
         difference=difference,
         verdict="",
         reason=rivals.reason,
+        validation_mean=SeedStatistics.of(held_out).mean,
     )
     if not challenger:
         return replace(answer, reason=NONE_OWN)

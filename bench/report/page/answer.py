@@ -18,6 +18,9 @@ USES: tuple[tuple[str, Question, tuple[str, ...]], ...] = (
 )
 """Uses of a learned confidence: words for it, the question, and the confidences of which one suffices."""
 
+ORDER = ("worth it", "alike", "undecided", "not worth it")
+"""States of a case, the first of which counts if its forms are in several."""
+
 CASE = "a case is a method on a data set; 95 % confidence"
 
 
@@ -28,7 +31,9 @@ class Cases:
     Attributes:
         use: Words for the use.
         images: Words for the images.
-        worth: Number of cases in which the confidence is worth it.
+        worth: Number of cases in which the confidence is worth it and, if it is combined with the margin, better than
+            a free image confidence combined alike.
+        alike: Number of cases in which it is worth it, but such a free combination may be as good.
         not_worth: Number of cases in which it is not.
         undecided: Number of cases that the seeds do not decide.
     """
@@ -36,13 +41,14 @@ class Cases:
     use: str
     images: str
     worth: int
+    alike: int
     not_worth: int
     undecided: int
 
     @property
     def judged(self) -> int:
         """Number of cases."""
-        return self.worth + self.not_worth + self.undecided
+        return self.worth + self.alike + self.not_worth + self.undecided
 
     @property
     def place(self) -> str:
@@ -89,10 +95,11 @@ def _cases(data_sets: Sequence[Words], images: str, use: str, question: Question
         for each in words.facts.verdicts:
             asked = (each.question, IMAGES.get(each.split)) == (question, images) and each.challenger in names
             if asked and each.verdict:
-                by_method.setdefault(each.contender, set()).add(each.verdict)
-    worth = sum("worth it" in verdicts for verdicts in by_method.values())
-    not_worth = sum(verdicts == {"not worth it"} for verdicts in by_method.values())
-    return Cases(use, images, worth, not_worth, len(by_method) - worth - not_worth)
+                state = "alike" if each.verdict == "worth it" and not each.beats_all_free else each.verdict
+                by_method.setdefault(each.contender, set()).add(state)
+    # Of several forms, one that is worth it suffices.
+    states = [next((state for state in ORDER if state in found), "") for found in by_method.values()]
+    return Cases(use, images, *(states.count(state) for state in ("worth it", "alike", "not worth it", "undecided")))
 
 
 def _lead(cases: Sequence[Cases]) -> str:

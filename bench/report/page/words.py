@@ -33,12 +33,8 @@ TOLD_APART = "told apart, this pair alone"
 Place = tuple[str, Question]
 """Split of the test images, and the question."""
 
-OWN_NAMES = {
-    OWN: "own confidence",
-    f"{OWN}{COMBINED}": "own confidence + margin (ranks)",
-    f"{OWN}{FITTED}": "own confidence + margin (fitted)",
-}
-"""Names of a method's own confidence, alone and combined."""
+ENDINGS = {FITTED: " + margin (fitted)", COMBINED: " + margin (ranks)"}
+"""Words for the ways in which a confidence is combined with the margin."""
 
 QUESTIONS: tuple[Question, ...] = ("before_gallery", "at_query_time")
 
@@ -136,12 +132,14 @@ class Advice:
 
     Attributes:
         use: Name of the confidence; empty if there is no answer.
-        state: ``own`` (worth it), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence)
-            or ``open`` (no answer).
+        state: ``own`` (worth it), ``alike`` (worth it, but a free image confidence that is combined alike may be as
+            good), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence) or ``open`` (no
+            answer).
         auroc: Its mean AUROC in percent.
         own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
             ``waiting`` names, or of the best one; empty if the method has none.
         best: Words for the own confidence that the difference is of; empty if the method has none.
+        alike: Words for the free combination that may be as good; empty if there is none.
         reason: Why there is no answer, or no own confidence.
         over: Name of the free confidence that an own one is better than; empty if there is none.
         waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
@@ -155,6 +153,12 @@ class Advice:
     over: str = ""
     waiting: str = ""
     best: str = ""
+    alike: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the confidence to use is the method's own, alone or combined."""
+        return self.state in ("own", "alike")
 
     @property
     def near_chance(self) -> bool:
@@ -166,7 +170,8 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     """Derive from the verdicts on one method, split and question which confidence to use.
 
     An own confidence (alone or combined with the margin) is used if it is worth it, else the free one that validation
-    chose: it costs nothing.
+    chose: it costs nothing. Of several that are worth it, those come first that also beat a free image confidence
+    combined alike; then validation chooses.
 
     Args:
         answers: The verdicts: one before the gallery, one per challenger at query time.
@@ -181,15 +186,20 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
     worth = [each for each in judged if each.verdict == "worth it"]
     if worth:
-        chosen = max(worth, key=lambda each: each.challenger_mean)
-        name = named(chosen.challenger)
+        chosen = max(worth, key=lambda each: (each.beats_all_free, _first_if_nan(each.validation_mean)))
         return Advice(
-            chosen.challenger, "own", chosen.texts.own, chosen.texts.difference, over=rivals.chosen, best=name
+            chosen.challenger,
+            "own" if chosen.beats_all_free else "alike",
+            chosen.texts.own,
+            chosen.texts.difference,
+            over=rivals.chosen,
+            best=named(chosen.challenger),
+            alike=named(chosen.alike.name) if chosen.alike and not chosen.beats_all_free else "",
         )
     undecided = [each for each in judged if each.verdict == "undecided"]
     if not undecided:
         return Advice(rivals.chosen, "free", free, best.texts.difference, best=named(best.challenger))
-    waiting = max(undecided, key=lambda each: each.challenger_mean)
+    waiting = max(undecided, key=lambda each: _first_if_nan(each.validation_mean))
     name = named(waiting.challenger)
     return Advice(rivals.chosen, "undecided", free, waiting.texts.difference, waiting=name, best=name)
 
@@ -198,10 +208,16 @@ def named(confidence: str) -> str:
     """Words for the name of a confidence of a method: the page has one name for each.
 
     Example:
-        >>> named("method"), named("method+margin"), named("method+margin_fitted"), named("norm")
-        ('own confidence', 'own confidence + margin (ranks)', 'own confidence + margin (fitted)', 'norm')
+        >>> named("method"), named("method+margin"), named("norm"), named("norm+margin_fitted")
+        ('own confidence', 'own confidence + margin (ranks)', 'norm', 'norm + margin (fitted)')
     """
-    return OWN_NAMES.get(confidence, confidence)
+    ending = next((each for each in ENDINGS if confidence.endswith(each)), "")
+    base = confidence.removesuffix(ending)
+    return ("own confidence" if base == OWN else base) + ENDINGS.get(ending, "")
+
+
+def _first_if_nan(value: float) -> float:
+    return value if value == value else -float("inf")
 
 
 @dataclass(frozen=True)
@@ -244,14 +260,14 @@ class Tally:
         """Number of methods whose advice is in one of these states."""
         return sum(each.state in states for each in self.by_method.values())
 
-    def members(self, state: str) -> list[Contender]:
-        """Methods whose advice is in this state."""
-        return [contender for contender, each in self.by_method.items() if each.state == state]
+    def members(self, *states: str) -> list[Contender]:
+        """Methods whose advice is in one of these states."""
+        return [contender for contender, each in self.by_method.items() if each.state in states]
 
     @property
     def judged(self) -> int:
         """Number of methods whose own confidence was judged."""
-        return self.count("own", "free", "undecided")
+        return self.count("own", "alike", "free", "undecided")
 
     @property
     def free(self) -> list[tuple[str, int]]:
@@ -330,7 +346,7 @@ class Words:
             for question, tallies in self.tallies.items()
             for tally in tallies
             for row in self.leaders
-            if row.contender not in tally.members("own")
+            if row.contender not in tally.members("own", "alike")
         }
         return [
             each for each in self.open if each.question is None or (each.contender, each.question, each.images) in asked
