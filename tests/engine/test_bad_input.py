@@ -9,8 +9,9 @@ from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.site import Site
 
-ONE_EPOCH = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--workers", "1")
-TINY = (*ONE_EPOCH, "--trials", "6")
+from tests.in_process import bring_workers_in, forget_determinism
+
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
 
 
 PLUGIN = """
@@ -151,15 +152,17 @@ def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     assert "not a results folder" in done.stderr
 
 
-def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, inside, tmp_path):
+def test_a_new_method_is_one_file_and_appears_in_the_tables(inside, tmp_path, monkeypatch):
+    bring_workers_in(monkeypatch, figures=False)
     plugin = tmp_path / "tiny.py"
     plugin.write_text(PLUGIN)
     assert "tiny" in {row["name"] for row in inside.json("list", "methods", "--plugin", plugin)}
-    cli("run", "--method", "tiny,cosface", *ONE_EPOCH, "--trials", "2", "--plugin", plugin)
+    inside("run", "--method", "tiny,cosface", *TINY, "--plugin", plugin)
+    forget_determinism()
     table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
     assert "| tiny |" in table
     assert "| cosface |" in table
-    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 2
+    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
 
 
 def _plan(*, plugins=(), **asked):

@@ -141,6 +141,7 @@ def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, 
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--set", "data.classes_per_batch=1", "--set", "optim.epochs=3"]
     assert main([*arguments, "--method", "dul_cls,margin,pfe"]) == 0
@@ -159,6 +160,7 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     """By hand from the scripts: rates are multiples of 1e-5, a milestone at the last epoch changes nothing."""
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
     asked = {
         "datasets": ("cub200",), "protocol": "standardized", "hparams": "published",
