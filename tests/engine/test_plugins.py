@@ -9,6 +9,7 @@ from bench.datasets.corruptions import registry
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
+from bench.registry import Registry
 from bench.site import Site
 from PIL import Image
 
@@ -302,6 +303,17 @@ def test_all_scorers_are_those_that_are_defined(tmp_path):
     assert "mls" not in plan.testing.scorers
     with pytest.raises(UserError, match="--scorers mls: not defined for the distributions of mine"):
         _plans(tmp_path / "mine.py", tmp_path, methods=("mine",), scorers=("all,mls",))
+
+
+def test_a_file_is_parsed_again_only_if_its_text_is_another(tmp_path, monkeypatch):
+    """Every command of a process parsed all methods and data sets anew."""
+    path = _written(tmp_path, METHOD)
+    assert "mine" in Registry("methods", (path,))
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.registry.ast.parse", None)
+        assert "mine" in Registry("methods", (path,))
+    _written(tmp_path, METHOD.replace('"mine"', '"other"'))
+    assert "other" in Registry("methods", (path,))
 
 
 def _written(folder, text):

@@ -178,7 +178,8 @@ def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, 
     if "Fatal Python error" in stderr:  # on a busy machine without /proc
         pytest.skip("the signal came before Python itself had started")
     assert "Traceback" not in stderr
-    assert process.returncode in (code, -number)  # the latter before the interpreter has come to our first line
+    # Without /proc it may not have come to our first line.
+    assert process.returncode == code or (process.returncode == -number and not Path("/proc").exists())
     if process.returncode == code:
         assert "nothing finished is lost" in stderr.lower()
 
