@@ -60,11 +60,10 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         text.set_text("\n".join(map(printable, shown.split("\n"))))
         if "\\mathdefault" not in shown:  # as in the labels of a logarithmic axis
             text.set_parse_math("$" not in shown)
-    # The layout is made, and its extent measured, once and not for each of the two files.
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    figure.set_layout_engine(None)  # "none" leaves a placeholder, for which matplotlib draws each file twice
+    figure.draw_without_rendering()
+    # The layout is made, and its extent measured, once and not for each of the two files. The engine "none" is a
+    # placeholder, for which matplotlib draws each file twice.
+    figure.set_layout_engine(None)
     box = figure.get_tightbbox().padded(0.05)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
