@@ -22,11 +22,10 @@ from bench.report.figures.importance import FEWEST, importance_table
 from bench.report.figures.looks import SLOTS, look_at, look_of, looks
 from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.risk_coverage import risk_figure, risk_table
-from bench.report.figures.style import PALETTE, figure_style, panels, save_figure
+from bench.report.figures.style import PALETTE, figure_style
 from bench.report.figures.tested import TestedModel
 from bench.store.records import COLUMNS
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 
 METHODS = [f"method_{number:02d}" for number in range(26)]
 FRACTIONS = (0.0, 0.6)
@@ -364,20 +363,3 @@ def test_a_scorer_whose_trained_parameters_are_missing_is_named(model, monkeypat
     notes = []
     assert list(reliability.draw(_source(model), notes.append)) == []
     assert notes == ["d, m, seed 0: the trained parameters of its scorer l2 are not there"]
-
-
-def test_a_figure_is_drawn_once_for_its_layout_and_once_for_each_file(tmp_path, monkeypatch):
-    """It was drawn five times."""
-    drawn, draw = [], Figure.draw
-
-    def counted(figure, renderer):
-        drawn.append(figure)
-        draw(figure, renderer)
-
-    monkeypatch.setattr(Figure, "draw", counted)
-    with figure_style():
-        figure, (axis,) = panels(1, 1, (3.0, 2.0))
-        axis.plot([0, 1])
-        written = save_figure(figure, tmp_path / "line")
-    assert len(written) == 2
-    assert len(drawn) == 3

@@ -35,8 +35,6 @@ def figure_style() -> AbstractContextManager[None]:
             "axes.grid": True,
             "axes.axisbelow": True,
             "grid.alpha": 0.25,
-            "figure.autolayout": False,
-            "figure.constrained_layout.use": False,
             "figure.dpi": 150.0,
             "figure.titlesize": 10.0,
             "svg.hashsalt": "bench",  # equal records give equal bytes
@@ -61,9 +59,8 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         if "\\mathdefault" not in shown:  # as in the labels of a logarithmic axis
             text.set_parse_math("$" not in shown)
     figure.draw_without_rendering()
-    # The layout is made, and its extent measured, once and not for each of the two files. The engine "none" is a
-    # placeholder, for which matplotlib draws each file twice.
-    figure.set_layout_engine(None)
+    # The layout is made, and its extent measured, once and not for each of the two files.
+    figure.set_layout_engine("none")
     box = figure.get_tightbbox().padded(0.05)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
