@@ -121,7 +121,7 @@ def _imported(module: Module, edited: int) -> tuple[Module, ...]:
     targets: list[Module | None] = []
     # A package that is taken as a whole gives every name that it has, those too that it loads when they are asked for.
     package = module.path.name == "__init__.py"
-    for node in _import_nodes(_tree(module.path), type_checking=package):
+    for node in import_statements(_tree(module.path), type_checking=package):
         if isinstance(node, ast.Import):
             targets += [_find(alias.name, module) for alias in node.names]
         else:
@@ -130,16 +130,24 @@ def _imported(module: Module, edited: int) -> tuple[Module, ...]:
     return tuple(dict.fromkeys(target for target in targets if target is not None))
 
 
-def _import_nodes(tree: ast.AST, type_checking: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Import statements at any depth, with or without those for type checkers only."""
+_HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
+def import_statements(tree: ast.AST, type_checking: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements of a syntax tree, in the order of the source.
+
+    Args:
+        tree: The tree; statements at any depth count.
+        type_checking: Whether to give those that are for type checkers only as well.
+    """
     for node in ast.iter_child_nodes(tree):
         if not type_checking and isinstance(node, ast.If) and _for_type_checkers(node.test):
             for other in node.orelse:
-                yield from _import_nodes(ast.Module([other], []))
+                yield from import_statements(ast.Module([other], []))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        else:
-            yield from _import_nodes(node, type_checking)
+        elif isinstance(node, _HOLD_STATEMENTS):
+            yield from import_statements(node, type_checking)
 
 
 def _for_type_checkers(test: ast.expr) -> bool:

@@ -16,11 +16,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .code_id import file_of, plugin_name
+from .code_id import file_of, import_statements, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
 from .names import check_name, why_not_a_name
 
@@ -126,7 +127,7 @@ class Registry:
 
     def _add_file(self, path: Path, origin: str, plugin: bool) -> None:
         try:
-            found = list(_registered_classes(path))
+            found = _registered_classes(path.read_text(encoding="utf-8"), str(path))
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
             line = getattr(error, "lineno", None)
             reason = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}" + (
@@ -216,10 +217,12 @@ DECORATORS = {"register": "", "register_dataset": "datasets", "register_method":
 """Decorators of registration, with the kind that their name implies."""
 
 
-def _registered_classes(path: Path) -> Iterator[Registered]:
-    """Top-level classes of a file that have a decorator of registration."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+@cache
+def _registered_classes(source: str, path: str) -> tuple[Registered, ...]:
+    """Top-level classes of a file's text that have a decorator of registration."""
+    tree = ast.parse(source, filename=path)
     imported = _imported_names(tree)
+    found: list[Registered] = []
     kinds: dict[str, str] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
@@ -238,16 +241,17 @@ def _registered_classes(path: Path) -> Iterator[Registered]:
         decorator = registering[0]
         kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
         kinds[node.name] = kind
-        yield Registered(kind, node.name, literals["name"], literals.get("summary", ""))
+        found.append(Registered(kind, node.name, literals["name"], literals.get("summary", "")))
+    return tuple(found)
 
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
     """Dotted origin of every name that a file imports absolutely."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in import_statements(tree, type_checking=True):
         if isinstance(node, ast.Import):
             names |= {alias.asname: alias.name for alias in node.names if alias.asname}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif not node.level:
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return names
 

@@ -43,7 +43,7 @@ def ask(line):
     """
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_BENCH_COMPLETE": "complete_bash"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", COMPLETE], env=os.environ | words, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", COMPLETE], env=os.environ | words, capture_output=True, text=True, timeout=900
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()

@@ -7,8 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
+from bench.cli import main
+from bench.datasets.corruptions import registry as corruptions
+from bench.errors import PLUGINS
+from bench.methods.distributions import arrays as distributions
+from bench.methods.scorers import registry as scorers
+from bench.protocols import declare
 
 BENCH = Path(sys.executable).with_name("bench")
+PATIENCE = 900
+"""Seconds after which a process counts as hung; a busy machine takes ten times as long as an idle one."""
 SMALL = (
     "--method",
     "cosface,pfe",
@@ -30,13 +38,14 @@ class Cli:
     def __init__(self, cwd):
         self.cwd = cwd
 
-    def __call__(self, *arguments, check=True, timeout=300):
-        done = subprocess.run(
-            [BENCH, *map(str, arguments)], cwd=self.cwd, capture_output=True, text=True, timeout=timeout
-        )
+    def __call__(self, *arguments, check=True, timeout=PATIENCE):
+        done = self._run(list(map(str, arguments)), timeout)
         if check:
             assert done.returncode == 0, done.stderr + done.stdout
         return done
+
+    def _run(self, arguments, timeout):
+        return subprocess.run([BENCH, *arguments], cwd=self.cwd, capture_output=True, text=True, timeout=timeout)
 
     def json(self, *arguments):
         return json.loads(self(*arguments, "--json").stdout)
@@ -50,9 +59,35 @@ class Cli:
         )  # fmt: skip
 
 
+class Inside(Cli):
+    """The command line in this process, which needs no second to start: for what ends before workers do."""
+
+    def __init__(self, cwd, captured):
+        super().__init__(cwd)
+        self.captured = captured
+
+    def _run(self, arguments, timeout):
+        code = main(arguments)
+        out, err = self.captured.readouterr()
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
+
 @pytest.fixture
 def cli(tmp_path):
     return Cli(tmp_path)
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch, capsys):
+    """The command line in this process; what plug-ins registered is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    yield Inside(tmp_path, capsys)
+    corruptions._ADDED.clear()
+    scorers._ADDED.clear()
+    for table, module_of in ((declare._DECLARED, lambda test: test.module),
+                             (distributions._CLASSES, lambda cls: cls.__module__)):  # fmt: skip
+        for name in [name for name, entry in table.items() if module_of(entry).startswith(f"{PLUGINS}.")]:
+            del table[name]
 
 
 @pytest.fixture
@@ -69,9 +104,9 @@ def small():
 
 @pytest.fixture(scope="session")
 def small_table(tmp_path_factory):
-    """The tidy table of an undisturbed small run."""
+    """The tidy table of an undisturbed small run of one worker."""
     folder = tmp_path_factory.mktemp("small")
-    Cli(folder)("run", *SMALL, "--workers", "2")
+    Cli(folder)("run", *SMALL, "--workers", "1")
     return (folder / "results" / "runs" / "metrics.csv").read_bytes()
 
 
@@ -85,7 +120,7 @@ def tiny_run(tmp_path_factory):
 
 @pytest.fixture
 def killer():
-    def kill_when(process, moment, deadline=120):
+    def kill_when(process, moment, deadline=PATIENCE):
         """SIGKILL the parent alone once ``moment()`` is true; says whether it was killed before it finished."""
         until = time.monotonic() + deadline
         while process.poll() is None and time.monotonic() < until:

@@ -1,36 +1,17 @@
 """Bad input: one line on standard error that says what to do, exit code 2; failures: a reason, exit code 1."""
 
 import json
-from typing import NamedTuple
 
 import pytest
-from bench.cli import main
 from bench.code_id import code_id, digest
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.site import Site
 
+from tests.in_process import bring_workers_in, forget_determinism
+
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def inside(tmp_path, monkeypatch, capsys):
-    """The command line in this process: for what ends before any work starts."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    return call
 
 
 PLUGIN = """
@@ -123,7 +104,7 @@ def test_one_line_that_says_what_to_do(arguments, message, inside, monkeypatch):
 
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-    done = inside(*arguments)
+    done = inside(*arguments, check=False)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -142,7 +123,7 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
         # A damaged marker without any record is set aside by a run, which begins anew.
         run = () if held == "nonsense" else (("run", "--method", "cosface", *TINY),)
         for arguments in (*run, ("status",), ("report",)):
-            done = inside(*arguments)
+            done = inside(*arguments, check=False)
             assert done.returncode == 2
             assert message in done.stderr
     assert [p.name for p in root.iterdir()] == ["store.json"]
@@ -155,7 +136,7 @@ def test_a_results_folder_of_the_first_schema_is_refused(command, inside, tmp_pa
     record.parent.mkdir(parents=True)
     (root / "store.json").write_text(json.dumps({"schema": 1, "protocols": {"reality_check": 1}}))
     record.write_text(json.dumps({"unit": "0123456789abcdef", "rows": []}))
-    done = inside(*command, "--results", root)
+    done = inside(*command, "--results", root, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -166,18 +147,21 @@ def test_a_results_folder_of_the_first_schema_is_refused(command, inside, tmp_pa
 
 def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    done = inside("run", "--method", "cosface", *TINY, "--results", tmp_path)
+    done = inside("run", "--method", "cosface", *TINY, "--results", tmp_path, check=False)
     assert done.returncode == 2
     assert "not a results folder" in done.stderr
 
 
-def test_a_new_method_is_one_file_and_appears_in_the_tables(cli, tmp_path):
+def test_a_new_method_is_one_file_and_appears_in_the_tables(inside, tmp_path, monkeypatch):
+    bring_workers_in(monkeypatch, figures=False)
     plugin = tmp_path / "tiny.py"
     plugin.write_text(PLUGIN)
-    assert "tiny" in {row["name"] for row in cli.json("list", "methods", "--plugin", plugin)}
-    cli("run", "--method", "tiny,cosface", *TINY, "--plugin", plugin)
+    assert "tiny" in {row["name"] for row in inside.json("list", "methods", "--plugin", plugin)}
+    inside("run", "--method", "tiny,cosface", *TINY, "--plugin", plugin)
+    forget_determinism()
     table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
     assert "| tiny |" in table
+    assert "| cosface |" in table
     assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
 
 
@@ -262,21 +246,21 @@ def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
 def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path):
     plugin = tmp_path / "broken.py"
     plugin.write_text("import not_installed_anywhere\n" + PLUGIN)
-    rows = inside("list", "methods", "--plugin", plugin, "--check", "--json")
+    rows = inside("list", "methods", "--plugin", plugin, "--check", "--json", check=False)
     assert rows.returncode == 1
     row = next(r for r in json.loads(rows.stdout) if r["name"] == "tiny")
     assert "not_installed_anywhere" in row["error"]
-    listed = inside("list", "methods", "--plugin", plugin, "--check").stdout
+    listed = inside("list", "methods", "--plugin", plugin, "--check", check=False).stdout
     assert {"FAIL  tiny", "ok    cosface"} <= {line[:13].rstrip() for line in listed.splitlines()}
-    shown = inside("show", "tiny", "--plugin", plugin)
+    shown = inside("show", "tiny", "--plugin", plugin, check=False)
     assert shown.returncode == 2
     assert "not_installed_anywhere" in shown.stderr
     plugin.write_text("def broken(:\n")
-    done = inside("run", "--method", "cosface", "--plugin", plugin)
+    done = inside("run", "--method", "cosface", "--plugin", plugin, check=False)
     assert done.returncode == 2
     assert "SyntaxError" in done.stderr
     plugin.write_text(PLUGIN.replace('"tiny"', '"cosface"'))
-    assert "defined twice" in inside("list", "methods", "--plugin", plugin).stderr
+    assert "defined twice" in inside("list", "methods", "--plugin", plugin, check=False).stderr
 
 
 def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
@@ -293,7 +277,7 @@ def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     labels.add(_plan(methods=("cosface",), hparams=str(other)).hparams)
     assert len(labels) == 2
     other.write_text('{"method.scal": 20.0}')
-    done = inside("run", "--method", "cosface", "--hparams", other)
+    done = inside("run", "--method", "cosface", "--hparams", other, check=False)
     assert done.returncode == 2
     assert "did you mean 'method.scale'" in done.stderr
 

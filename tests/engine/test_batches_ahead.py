@@ -39,7 +39,7 @@ def test_the_next_batch_is_made_before_this_one_is_done_with():
     batch = inputs.batch
     inputs.batch = lambda rows, gen: (batch(rows, gen), next(calls).set())[0]
     for number, _ in enumerate(in_turn(inputs, torch.arange(24).split(8), torch.Generator())):
-        assert made[min(number + 1, 2)].wait(10)
+        assert made[min(number + 1, 2)].wait(300)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -16,6 +16,8 @@ from PIL import Image
 from safetensors import safe_open
 from scipy import stats
 
+from tests.in_process import run_here
+
 CLASSES = [f"c{i:02d}" for i in range(16)]
 SMALL = (
     "--backbone", "convnet", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
@@ -45,16 +47,13 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(photos, tmp_path_factory):
     """Two models of one method, apart and side by side, under two corruptions and without the crop."""
-    from tests.engine.conftest import Cli
-
     folder = tmp_path_factory.mktemp("corruptions")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_CACHE", str(folder / "cache"))
-        Cli(folder)(
-            "run", "--method", "cosface", "--dataset", "folder", "--data-root", photos, *SMALL, "--folds", "2",
+        return run_here(
+            folder, "run", "--method", "cosface", "--dataset", "folder", "--data-root", photos, *SMALL, "--folds", "2",
             "--corruptions", "blur:1-5,noise:3",
         )  # fmt: skip
-    return folder / "results" / "runs"
 
 
 @pytest.fixture(scope="module")

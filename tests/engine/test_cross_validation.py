@@ -16,26 +16,25 @@ from bench.site import Site
 from bench.store.records import COLUMNS
 from safetensors.torch import load_file
 
+from tests.engine.conftest import Cli
+from tests.in_process import run_here
+
 RUN = ("run", "--dataset", "ndigit_smoke", "--folds", "2", "--seeds", "1", "--workers", "2", "--set", "optim.epochs=1")
-
-
-def _run(folder, *arguments):
-    from tests.engine.conftest import Cli
-
-    Cli(folder)(*RUN, *arguments)
-    return folder / "results" / "runs"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """One method at its default setting."""
-    return _run(tmp_path_factory.mktemp("folds"), "--method", "cosface", "--hparams", "default")
+    folder = tmp_path_factory.mktemp("folds")
+    return run_here(folder, *RUN, "--method", "cosface", "--hparams", "default", figures=False)
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     """A tuned head on its tuned base."""
-    return _run(tmp_path_factory.mktemp("tuned"), "--method", "cosface,pfe", "--trials", "1")
+    folder = tmp_path_factory.mktemp("tuned")
+    Cli(folder)(*RUN, "--method", "cosface,pfe", "--trials", "1")
+    return folder / "results" / "runs"
 
 
 def _records(root, method, kind):
@@ -105,8 +104,6 @@ def test_the_tables_keep_the_two_apart(results):
 
 @pytest.mark.slow
 def test_a_head_is_compared_with_its_base_model_by_model_and_side_by_side(tuned):
-    from tests.engine.conftest import Cli
-
     compared = json.loads(Cli(tuned.parent.parent)("compare", "--json").stdout)
     assert {(line["first"], line["other"]) for line in compared} == {("cosface", "pfe (cosface)")}
     assert {line["ensemble"] for line in compared} == {"separated", "concatenated"}

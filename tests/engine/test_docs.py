@@ -29,10 +29,10 @@ def test_every_complete_block_is_checked():
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_complete_plugin_of_the_docs_passes_its_check(cli, tmp_path, name):
+def test_a_complete_plugin_of_the_docs_passes_its_check(inside, tmp_path, name):
     """Fault A1: the "complete" method of the README failed `bench test`."""
     (tmp_path / name).write_text(_blocks()[name])
-    shown = cli(*CHECKS[name], "--plugin", name).stdout
+    shown = inside(*CHECKS[name], "--plugin", name).stdout
     assert name.removesuffix(".py") in shown
 
 

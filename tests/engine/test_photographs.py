@@ -61,10 +61,11 @@ def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(ph
     assert "0 trainings done, 2 found done" in again.stderr
 
 
-def test_damage_stops_a_run_before_any_training(photo_cli, tmp_path):
+def test_damage_stops_a_run_before_any_training(inside, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     root = _photos(tmp_path / "photos", {"": range(12)})
     (root / "c7" / "0.png").write_bytes(b"no image")
-    done = photo_cli("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, check=False)
+    done = inside("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, check=False)
     assert done.returncode == 2
     assert "1 of 24 images cannot be used" in done.stderr
     assert "c7/0.png" in done.stderr
@@ -140,6 +141,7 @@ def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, 
 
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--set", "data.classes_per_batch=1", "--set", "optim.epochs=3"]
     assert main([*arguments, "--method", "dul_cls,margin,pfe"]) == 0
@@ -158,6 +160,7 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     """By hand from the scripts: rates are multiples of 1e-5, a milestone at the last epoch changes nothing."""
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
     asked = {
         "datasets": ("cub200",), "protocol": "standardized", "hparams": "published",
@@ -269,9 +272,10 @@ def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
         assert hib.template.params["pairs"] == pairs
 
 
-def test_a_dry_run_estimates_time_and_disk(photo_cli, tmp_path):
+def test_a_dry_run_estimates_time_and_disk(inside, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     root = _photos(tmp_path / "photos", {"": range(12)})
-    done = photo_cli("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, "--dry-run")
+    done = inside("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, "--dry-run")
     assert "ms per step" in done.stdout
     assert "GiB in" in done.stdout
     assert not (tmp_path / "cache").exists()

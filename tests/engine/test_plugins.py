@@ -9,6 +9,7 @@ from bench.datasets.corruptions import registry
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
+from bench.registry import Registry
 from bench.site import Site
 from PIL import Image
 
@@ -76,14 +77,14 @@ RUN = ("run", "--method", "cosface", "--hparams", "default", "--seeds", "1", "--
 
 
 @pytest.mark.parametrize("recipe", [{"inside": "recipe = SMALL"}, {"top": "RECIPE = SMALL"}])
-def test_a_photo_data_set_brings_its_recipe(cli, birds, recipe):
+def test_a_photo_data_set_brings_its_recipe(inside, birds, recipe):
     plugin = birds(**recipe)
-    shown = cli.json("show", "birds", "--plugin", plugin)["recipe"]
+    shown = inside.json("show", "birds", "--plugin", plugin)["recipe"]
     assert (shown["backbone"], shown["view"]["image_size"]) == ("squeezenet1_0", 32)
     asked = ("--dataset", "birds", "--data-root", "data", "--plugin", plugin)
-    done = cli("data", "verify", "birds", *asked[2:])
+    done = inside("data", "verify", "birds", *asked[2:])
     assert "Birds at" in done.stdout
-    done = cli(*RUN, *asked, "--dry-run")
+    done = inside(*RUN, *asked, "--dry-run")
     assert "squeezenet" not in done.stderr
     assert "at most 1 epochs" in done.stdout
 
@@ -107,25 +108,25 @@ def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_pa
         ({"inside": "recipe = replace(SMALL, augmentation={'tilt': 3})"}, "augmentation of its recipe has tilt;"),
     ],
 )
-def test_a_photo_data_set_with_an_unsuited_recipe_is_refused_in_one_line(cli, birds, recipe, said):
+def test_a_photo_data_set_with_an_unsuited_recipe_is_refused_in_one_line(inside, birds, recipe, said):
     """Fault A4: `data verify` passed, and `bench run` ended in a traceback of 42 lines."""
     plugin = birds(**recipe)
-    cli("data", "verify", "birds", "--data-root", "data", "--plugin", plugin)
-    done = cli(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", plugin, "--dry-run", check=False)
+    inside("data", "verify", "birds", "--data-root", "data", "--plugin", plugin)
+    done = inside(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", plugin, "--dry-run", check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert said in done.stderr
 
 
-def test_a_release_of_a_plugin_is_imported(cli, birds, tmp_path):
+def test_a_release_of_a_plugin_is_imported(inside, birds, tmp_path):
     """Fault A12."""
-    done = cli("data", "import", "birds", "data/release", "--data-root", "elsewhere", "--plugin", birds())
+    done = inside("data", "import", "birds", "data/release", "--data-root", "elsewhere", "--plugin", birds())
     assert "Birds is at" in done.stdout
     assert (tmp_path / "elsewhere" / "birds" / "birds.txt").exists()
 
 
-def test_embedded_data_sets_are_verified(cli):
+def test_embedded_data_sets_are_verified(inside):
     """Fault A12: `data verify` refused them."""
-    report = cli.json("data", "verify", "ndigit_smoke")
+    report = inside.json("data", "verify", "ndigit_smoke")
     assert (report["images"], report["classes"], report["shape"]) == (2400, 300, [1, 10, 26])
     assert {part: split["classes"] for part, split in report["splits"].items()} == {
         "train": 112,
@@ -133,7 +134,7 @@ def test_embedded_data_sets_are_verified(cli):
         "test": 150,
     }
     assert all(len(split["manifest_sha256"]) == 64 for split in report["splits"].values())
-    assert "1 x 10 x 26" in cli("data", "verify", "ndigit_smoke").stdout
+    assert "1 x 10 x 26" in inside("data", "verify", "ndigit_smoke").stdout
 
 
 TESTS = '''
@@ -213,19 +214,19 @@ def _table(folder):
         return list(csv.DictReader(file))
 
 
-def test_files_of_embeddings_are_scored_with_a_plugin(cli, tmp_path):
+def test_files_of_embeddings_are_scored_with_a_plugin(inside, tmp_path):
     plugin = tmp_path / "mine.py"
     plugin.write_text(TESTS)
     rng = np.random.default_rng(0)
     for name in ("first", "second"):
         np.savez(tmp_path / f"{name}.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
     asked = ("--scorers", "flattened", "--metrics", "extent,map_at_r", "--plugin", plugin)
-    rows = cli.json("score", "first.npz", *asked)["rows"]
+    rows = inside.json("score", "first.npz", *asked)["rows"]
     assert {(row["metric"], row["scorer"]) for row in rows} >= {("widest", ""), ("map_at_r", "flattened")}
-    assert cli.json("compare", "first.npz", "second.npz", *asked)["comparison"]
+    assert inside.json("compare", "first.npz", "second.npz", *asked)["comparison"]
 
 
-def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cli, tmp_path):
+def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(inside, tmp_path):
     plugin = tmp_path / "mine.py"
     for text, said in (
         (TESTS.replace('"flattened"', '"cosine"'), "scorer 'cosine' is already defined in bench.methods.scorers."),
@@ -233,7 +234,7 @@ def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(cl
         (TESTS.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
     ):
         plugin.write_text(text)
-        done = cli("list", "scorers", "--plugin", plugin, check=False)
+        done = inside("list", "scorers", "--plugin", plugin, check=False)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert said in done.stderr
         assert "mine.py does not import" in done.stderr
@@ -304,40 +305,51 @@ def test_all_scorers_are_those_that_are_defined(tmp_path):
         _plans(tmp_path / "mine.py", tmp_path, methods=("mine",), scorers=("all,mls",))
 
 
+def test_a_file_is_parsed_again_only_if_its_text_is_another(tmp_path, monkeypatch):
+    """Every command of a process parsed all methods and data sets anew."""
+    path = _written(tmp_path, METHOD)
+    assert "mine" in Registry("methods", (path,))
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.registry.ast.parse", None)
+        assert "mine" in Registry("methods", (path,))
+    _written(tmp_path, METHOD.replace('"mine"', '"other"'))
+    assert "other" in Registry("methods", (path,))
+
+
 def _written(folder, text):
     path = folder / "mine.py"
     path.write_text(text)
     return path
 
 
-def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(cli, tmp_path):
+def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(inside, tmp_path):
     """A metric without a range is a share: a length of 1.6 was printed as 160 percent."""
     plugin = _written(tmp_path, TESTS.replace('unit="number", high=4.0', 'unit="share"'))
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "x.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
-    done = cli("score", "x.npz", "--metrics", "extent", "--plugin", plugin, check=False)
+    done = inside("score", "x.npz", "--metrics", "extent", "--plugin", plugin, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     for part in ("metric 'widest'", " is 2.", "[0, 1]"):
         assert part in done.stderr
-    done = cli("test", "--test", "extent", "--plugin", plugin, check=False)
+    done = inside("test", "--test", "extent", "--plugin", plugin, check=False)
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
     assert len(failed) == 1
     assert "widest is 2." in failed[0]
     assert "[0, 1]" in failed[0]
 
 
-def test_only_shares_are_printed_in_percent(cli, tmp_path):
+def test_only_shares_are_printed_in_percent(inside, tmp_path):
     """A correlation was printed in percent, and the title ended with `ranked by` if nothing ranks."""
     text = TESTS.replace('unit="number", high=2.0', 'unit="correlation"')
     plugin = _written(tmp_path, text)
     np.savez(tmp_path / "x.npz", embeddings=np.tile([1.0, 0.0], (8, 1)), labels=np.arange(8) // 4)
     asked = ("score", "x.npz", "--plugin", plugin)
-    printed = cli(*asked, "--metrics", "extent").stdout
+    printed = inside(*asked, "--metrics", "extent").stdout
     assert "1.0000" in printed
     assert "100.00" not in printed
     assert "ranked by" not in printed
     assert "percent" not in printed
-    printed = cli(*asked, "--metrics", "recall_at_1").stdout
+    printed = inside(*asked, "--metrics", "recall_at_1").stdout
     assert "Values in percent, ranked by cosine" in printed
     assert "42.86" in printed  # 3 of 7 neighbours, all tied
 
@@ -353,18 +365,18 @@ def _corruption(body, call='Corruption("dim", "less light", 0.0, 1.0, dim)', sig
 DIM = "return (image.float() * (1 - 0.5 * severity)).round().to(torch.uint8)"
 
 
-def _failures(cli, *arguments):
-    done = cli("test", *arguments, check=False)
+def _failures(inside, *arguments):
+    done = inside("test", *arguments, check=False)
     assert done.returncode in (0, 1), done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
 
 
-def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(cli, tmp_path):
+def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(inside, tmp_path):
     plugin = _written(tmp_path, _corruption(DIM))
-    done = cli("test", "--corruption", "all", "--plugin", plugin)
+    done = inside("test", "--corruption", "all", "--plugin", plugin)
     assert {line.split()[1] for line in done.stdout.splitlines()} == {"blur", "jpeg", "noise", "occlusion", "dim"}
-    assert "data sets make it" in cli("test", "--corruption", "crop", check=False).stderr
-    assert "did you mean 'blur'" in cli("test", "--corruption", "blurr", check=False).stderr
+    assert "data sets make it" in inside("test", "--corruption", "crop", check=False).stderr
+    assert "did you mean 'blur'" in inside("test", "--corruption", "blurr", check=False).stderr
 
 
 @pytest.mark.parametrize(
@@ -459,6 +471,6 @@ class Mine(Method):
         (LAPLACE.replace("def rsample", "def sampled"), "Laplace lacks rsample"),
     ],
 )
-def test_what_a_distribution_or_a_method_lacks_is_named_once(cli, tmp_path, text, said):
-    failed = _failures(cli, "--method", "mine", "--plugin", _written(tmp_path, text))
+def test_what_a_distribution_or_a_method_lacks_is_named_once(inside, tmp_path, text, said):
+    failed = _failures(inside, "--method", "mine", "--plugin", _written(tmp_path, text))
     assert sum(said in line for line in failed) == 1, failed

@@ -116,7 +116,7 @@ class Cluster:
         for node in self.nodes.values():
             node.terminate()
         for node in self.nodes.values():
-            node.wait(60)
+            node.wait(300)
 
     def command(self, cwd, *arguments, prefix=()):
         """Start ``bench run`` on the cluster."""

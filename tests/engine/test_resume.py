@@ -2,19 +2,22 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from bench.store.claims import Claims
 
-from .conftest import BENCH
+from .conftest import BENCH, PATIENCE
 
 
+@pytest.mark.slow  # that a killed run of two workers ends in the table of one says the same
 def test_workers_and_repetition_change_no_digit(small_table, cli, small, tmp_path):
-    cli("run", *small, "--workers", "1")
+    cli("run", *small, "--workers", "2")
     assert (tmp_path / "results" / "runs" / "metrics.csv").read_bytes() == small_table
 
 
@@ -96,7 +99,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_everything_resumable(cli, tiny, tmp
     process = cli.start("run", "--method", "arcface", *tiny)
     _wait_for_training(process, root)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "same command again" in " ".join(stderr.split())
     assert "Traceback" not in stderr
@@ -129,7 +132,7 @@ def test_who_is_alone_is_told_when_his_claim_is_deleted(tmp_path, monkeypatch):
     claims = Claims(tmp_path)
     claims.enter(alone=True, lost=told.set)
     (tmp_path / ".drivers" / "alone").unlink()
-    assert told.wait(10)
+    assert told.wait(PATIENCE)
     claims.close()
 
 
@@ -155,17 +158,28 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path):
     assert left == set(kept)
 
 
+def _wait_for_our_first_line(process):
+    """Python itself does not catch SIGTERM, we do; before that, a signal is not ours to handle."""
+    status = Path(f"/proc/{process.pid}/status")
+    caught = 0
+    while status.exists() and not caught >> (signal.SIGTERM - 1) & 1 and process.poll() is None:
+        time.sleep(0.005)
+        caught = int(re.search(r"^SigCgt:\s*(\w+)", status.read_text(), re.MULTILINE)[1], 16)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-@pytest.mark.parametrize("after", [0.35, 1.0, 2.5])
+@pytest.mark.parametrize("after", [0.1, 0.8, 2.3])
 def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, code, after, cli, small, tmp_path):
     process = cli.start("run", *small)
+    _wait_for_our_first_line(process)
     time.sleep(after)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
-    if "Fatal Python error" in stderr:  # on a busy machine
+    _, stderr = process.communicate(timeout=PATIENCE)
+    if "Fatal Python error" in stderr:  # on a busy machine without /proc
         pytest.skip("the signal came before Python itself had started")
     assert "Traceback" not in stderr
-    assert process.returncode in (code, -number)  # the latter before the interpreter has come to our first line
+    # Without /proc it may not have come to our first line.
+    assert process.returncode == code or (process.returncode == -number and not Path("/proc").exists())
     if process.returncode == code:
         assert "nothing finished is lost" in stderr.lower()
 
@@ -177,7 +191,7 @@ def test_ctrl_c_at_ten_moments(after, cli, small):
     process = cli.start("run", *small)
     time.sleep(after)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert ", in entry" not in stderr
     assert process.returncode == 130 or not stderr or "Traceback" in stderr
     assert after < 1 or (process.returncode == 130 and "Traceback" not in stderr)
@@ -189,7 +203,7 @@ def test_a_signal_in_training_is_like_ctrl_c(number, code, cli, tiny, tmp_path, 
     process = cli.start("run", "--method", "arcface", *tiny)
     _wait_for_training(process, tmp_path / "results" / "runs")
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert "same command again" in " ".join(stderr.split())
     assert "Traceback" not in stderr

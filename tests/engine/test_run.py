@@ -13,6 +13,8 @@ from bench.store.folder import Store
 from bench.store.records import TestRecord
 from safetensors.numpy import load_file
 
+from tests.in_process import bring_workers_in, forget_determinism
+
 ALL = "arcface,cosface,pfe,dul_cls"
 KEYS = [
     "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
@@ -226,17 +228,17 @@ def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
         assert rows["right"].mean() == pytest.approx(recall[key])
 
 
-def test_figures_that_need_no_results_need_no_folder(tmp_path, cli):
-    done = cli("report", "--figures", "densities", check=False)
+def test_figures_that_need_no_results_need_no_folder(tmp_path, inside):
+    done = inside("report", "--figures", "densities", check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "name a folder for the figures with --out" in done.stderr
     assert not (tmp_path / "results").exists()
-    assert {Path(name).name for name in cli.json("report", "--figures", "distances", "--out", "here")} == {
+    assert {Path(name).name for name in inside.json("report", "--figures", "distances", "--out", "here")} == {
         "distances.png",
         "distances.svg",
         "distances.csv",
     }
-    done = cli("report", "--figures", "density", check=False)
+    done = inside("report", "--figures", "density", check=False)
     assert done.returncode == 2
     assert "did you mean 'densities'?" in done.stderr
 
@@ -255,17 +257,19 @@ def test_the_comparison_says_what_the_tidy_table_says(tiny_run, frame):
     assert table.set_index("method").loc["pfe", "trainings"] == 12
 
 
-def test_a_report_of_the_same_records_has_the_same_bytes(tiny_run, tmp_path, cli):
-    one, two = tmp_path / "one", tmp_path / "two"
-    for out in (one, two):
-        written = cli.json("report", "--results", tiny_run, "--out", out)
-        assert len(written) == len(list(out.iterdir()))
-    for path in one.iterdir():
-        assert path.read_bytes() == (two / path.name).read_bytes(), path.name
+def test_a_report_of_the_same_records_has_the_same_bytes(tiny_run, tmp_path, inside):
+    """As the run wrote it, in a process of its own with another order of its sets."""
+    out, before, table = tmp_path / "out", tiny_run / "report", (tiny_run / "metrics.csv").read_bytes()
+    written = inside.json("report", "--results", tiny_run, "--out", out)
+    assert len(written) == len(list(out.iterdir()))
+    assert {path.name for path in out.iterdir()} == {path.name for path in before.iterdir()}
+    for path in before.iterdir():
+        assert path.read_bytes() == (out / path.name).read_bytes(), path.name
+    assert (tiny_run / "metrics.csv").read_bytes() == table
 
 
-def test_status_counts_what_is_there(tiny_run, cli):
-    rows = {row["method"]: row for row in cli.json("status", "--results", tiny_run)}
+def test_status_counts_what_is_there(tiny_run, inside):
+    rows = {row["method"]: row for row in inside.json("status", "--results", tiny_run)}
     assert set(rows) == set(ALL.split(","))
     for row in rows.values():
         assert (row["trials"], row["failed_trials"], row["trained"], row["tested"], row["unfinished"]) == (
@@ -277,16 +281,18 @@ def test_status_counts_what_is_there(tiny_run, cli):
         )
 
 
-def test_typing_the_command_again_trains_nothing(tiny_run, cli, tiny, tmp_path):
+def test_typing_the_command_again_trains_nothing(tiny_run, inside, tiny, tmp_path, monkeypatch):
+    bring_workers_in(monkeypatch, figures=False)
     shutil.copytree(tiny_run, tmp_path / "results" / "runs")
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")}
-    done = cli("run", "--method", ALL, *tiny)
+    done = inside("run", "--method", ALL, *tiny)
     assert "0 trainings done" in done.stderr
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")} == before
-    cli("run", "--method", "arcface", *tiny, "--on-existing", "rerun")
+    inside("run", "--method", "arcface", *tiny, "--on-existing", "rerun")
+    forget_determinism()
     touched = {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t}
     assert touched == {"arcface"}
-    refused = cli("run", "--method", "arcface", *tiny, "--on-existing", "error", check=False)
+    refused = inside("run", "--method", "arcface", *tiny, "--on-existing", "error", check=False)
     assert refused.returncode == 2
     assert "has results" in refused.stderr
 

@@ -104,7 +104,7 @@ class Slurm:
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
-                daemon.wait(timeout=20)
+                daemon.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -123,7 +123,7 @@ class Slurm:
         )
 
     def _run(self, *command, cwd=None, check=True):
-        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 

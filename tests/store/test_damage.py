@@ -2,37 +2,19 @@
 
 import json
 import shutil
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 from bench.cli import main
-from bench.engine.jobs import EpochDone
-from bench.engine.worker import run_job
 from bench.store.files import sealed_file
 from PIL import Image
+
+from tests.in_process import bring_workers_in, forget_determinism, run_here
 
 RECORDS = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1",
            "--trials", "2", "--workers", "1", "--results", "runs")  # fmt: skip
 EVERYTHING = tuple(value.replace("cosface", "cosface,pfe") for value in RECORDS)
-
-
-class InProcess:
-    """A pool that does its jobs in this process, one after the other: no imports to wait for."""
-
-    lost = ""
-
-    def __init__(self, workers):
-        self.jobs = []
-
-    async def start(self): ...
-    async def stop(self): ...
-
-    async def run(self, job, on_epoch=lambda epoch: None, priority=(), begin=lambda: True):
-        if not begin():
-            return None
-        self.jobs.append(job)
-        return run_job(job, lambda event: on_epoch(event.epoch) if isinstance(event, EpochDone) else None)
 
 
 def _truncated(data, other):
@@ -90,18 +72,17 @@ def _damaged(path, damage, files):
 @pytest.fixture
 def quick(monkeypatch):
     """The command line in this process, with workers in this process and without figures."""
-    monkeypatch.setattr("bench.engine.launch.Pool", InProcess)
-    monkeypatch.setattr("bench.report.write.write_automatic", lambda *arguments: [])
+    bring_workers_in(monkeypatch, figures=False)
     yield
-    torch.use_deterministic_algorithms(False)
+    forget_determinism()
 
 
 class Folder:
     """A finished results folder that is damaged and made whole again."""
 
-    def __init__(self, cwd, command, capsys):
+    def __init__(self, cwd, command, capsys, made):
         self.root, self.command, self.capsys = cwd / "runs", command, capsys
-        assert self.run() == ""
+        shutil.copytree(made(command), self.root)
         self.table = (self.root / "metrics.csv").read_bytes()
         self.files = _files(self.root)
         self.kept = cwd / "kept"
@@ -146,10 +127,23 @@ def _survive_all(folder, cases):
     return count
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Run a command once, without any damage; gives its results folder, to copy."""
+
+    @cache
+    def run(command):
+        folder = tmp_path_factory.mktemp("made")
+        run_here(folder, *command, figures=False)
+        return folder / "runs"
+
+    return run
+
+
 @pytest.fixture
-def folder_of(tmp_path, monkeypatch, capsys, quick):
+def folder_of(tmp_path, monkeypatch, capsys, quick, made):
     monkeypatch.chdir(tmp_path)
-    return partial(Folder, tmp_path, capsys=capsys)
+    return partial(Folder, tmp_path, capsys=capsys, made=made)
 
 
 @pytest.mark.slow
