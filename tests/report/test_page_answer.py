@@ -11,10 +11,10 @@ from bench.report.page import answer as answers
 from bench.report.page.answer import answer_of
 from bench.report.page.facts import Anchors, dataset_facts
 from bench.report.page.page import page_html
-from bench.report.page.words import OWN_NAMES, words_of
+from bench.report.page.words import named, words_of
 from bench.store.folder import Store
 
-from .page_records import CLOSE, LEADING, POINT, UNSURE, Made
+from .page_records import CHALLENGERS, CLOSE, FREE, LEADING, POINT, UNSURE, Made
 from .test_page import TWO_BUDGETS, Tree
 
 FAR = replace(POINT, map_at_r=(0.1, 0.11, 0.12))
@@ -52,19 +52,50 @@ def test_the_place_where_it_is_worth_it_most_often_comes_first():
     assert _answer(CLOSE, POINT).lead == "In no case that these records decide."
 
 
-def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
-    made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62))
-    records = []
+def _worth_it_with_margin(free=(), **auroc):
+    """Records of a method whose own confidence is worth it only if its ranks are combined with those of the margin."""
+    made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62), auroc=auroc, free=(*FREE, *free))
     for record in made.records():
         rows = [
             {**row, "value": 0.8 + 0.01 * record.columns.seed} if row.get("confidence") == "method+margin" else row
             for row in record.rows
         ]
-        records.append(record.model_copy(update={"rows": tuple(rows)}))
-    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+        yield record.model_copy(update={"rows": tuple(rows)})
+
+
+def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
+    (facts,) = dataset_facts(Results.of(tuple(_worth_it_with_margin())), Anchors())
     *_, alone, combined = answer_of([words_of(facts)]).cases
     assert (alone.worth, alone.judged) == (0, 1)
     assert (combined.worth, combined.judged) == (1, 1)
+
+
+@pytest.mark.parametrize(("level", "worth"), [(0.75, 1), (0.795, 1), (0.8, 0), (0.9, 0)])
+def test_a_combination_that_a_free_one_equals_is_counted_by_itself(tmp_path, level, worth):
+    free = {"norm": (0.71,) * 3, "norm+margin": tuple(level + 0.01 * seed for seed in range(3))}
+    results = Results.of(tuple(_worth_it_with_margin(("norm+margin",), **free)))
+    (facts,) = dataset_facts(results, Anchors())
+    words = words_of(facts)
+    *_, combined = answer_of([words]).cases
+    assert (combined.worth, combined.alike, combined.judged) == (worth, 1 - worth, 1)
+    (tally,) = words.tallies["at_query_time"]
+    assert (tally.count("own"), tally.count("alike")) == (worth, 1 - worth)
+    page = Tree(page_html(Store(tmp_path), results, ()))
+    assert ("it is not shown to be better than norm + margin (ranks)" in page.by_id("verdict-d")) != bool(worth)
+
+
+def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
+    made = Made("m", (0.5, 0.5, 0.6), (0.90, 0.91, 0.92))
+    records = []
+    for record in made.records():
+        higher = {("test", "method+margin"): 0.05, ("val", "method+margin_fitted"): 0.02}
+        rows = [
+            {**row, "value": row["value"] + higher.get((row["split"], row.get("confidence")), 0)} for row in record.rows
+        ]
+        records.append(record.model_copy(update={"rows": tuple(rows)}))
+    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+    (tally,) = words_of(facts).tallies["at_query_time"]
+    assert [each.use for each in tally.by_method.values()] == ["method+margin_fitted"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +157,7 @@ def test_the_answer_is_the_first_text_of_the_page_and_of_the_leading_budgets(tmp
 def test_each_own_confidence_has_one_name_on_the_page(tmp_path):
     results = Results.of(tuple(record for each in (LEADING, CLOSE, UNSURE, POINT) for record in each.records()))
     tree = Tree(page_html(Store(tmp_path), results, ()))
-    for name in OWN_NAMES.values():
+    for name in map(named, CHALLENGERS):
         assert name in tree.by_id("verdicts-d-table")
         assert name in tree.by_id("reading")
     words = tree.by_id("verdict")

@@ -261,6 +261,7 @@ def _advice_cell(each: Advice) -> Cell:
         return Cell(GAP, mark="gap", note=each.reason)
     ends = {
         "own": f" ({each.own} over {each.over})",
+        "alike": f" ({each.own} over {each.over}; {each.alike}, free, may be as good)",
         "free": f" ({each.best} {each.own}, not worth it)",
         "undecided": f" ({each.best} {each.own}, undecided)",
         "none": "",
