@@ -82,6 +82,31 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     return {budget: found[budget] for budget in sorted(found, key=place)}
 
 
+def ranked_together(contenders: Iterable[Contender]) -> list[tuple[str, list[Contender]]]:
+    """Contenders (methods at one setting) of a data set that are ranked together, with the text of their budget.
+
+    They are those of a budget, the leading one first. If there is one budget only, or one method only, as in a sweep
+    over its settings, they are all of them, and the text is empty.
+
+    Args:
+        contenders: Contenders of one data set.
+
+    Example:
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> rows = [a, a._replace(hparams="tuned", trials=9), a._replace(method="b")]
+        >>> [(text, [each.method for each in own]) for text, own in ranked_together(rows)]
+        [('default settings', ['a', 'b']), ('tuned, 9 trials', ['a'])]
+        >>> len(ranked_together(rows[:2]))
+        1
+    """
+    every = list(contenders)
+    budgets = by_budget(every)
+    if len(budgets) == 1 or len(method_names(every)) == 1:
+        return [("", every)]
+    texts = budget_texts(list(budgets))
+    return [(texts[budget], own) for budget, own in budgets.items()]
+
+
 def method_names(contenders: Iterable[Contender]) -> list[str]:
     """Names of the methods of contenders (methods at one setting), sorted; a method has one name in all of its forms.
 

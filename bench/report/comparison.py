@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
-from .budgets import budget_texts, by_budget, method_names, unequal_budgets
+from .budgets import method_names, ranked_together, unequal_budgets
 from .contender import Contender
 from .ranks import Rank, ranks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
@@ -89,8 +89,8 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
     """Rows of the comparison of contenders (methods at one setting) by data set, budget and MAP@R.
 
-    Ranks and marks are among the rows of one budget (:func:`~bench.report.budgets.by_budget`). The rows of the leading
-    budget come first; in each budget, that of the highest mean MAP@R does.
+    Ranks and marks are among the rows of one budget (:func:`~bench.report.budgets.ranked_together`). The rows of the
+    leading budget come first; in each budget, that of the highest mean MAP@R does.
 
     The compared metrics are :data:`~bench.report.seeds.COMPARED`. The best mean of each metric is marked. The mean of a
     probabilistic method is also marked if it beats that of every deterministic method. In metrics that judge a
@@ -113,11 +113,9 @@ def compare(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
         groups: Values over seeds of each of them.
     """
     held = {group.contender: group for group in groups}
-    budgets = by_budget(held)
-    texts = budget_texts(list(budgets)) if len(budgets) > 1 else dict.fromkeys(budgets, "")
     return [
-        replace(row, budget=texts[budget])
-        for budget, own in budgets.items()
+        replace(row, budget=text)
+        for text, own in ranked_together(held)
         for row in compare_within([held[contender] for contender in own])
     ]
 

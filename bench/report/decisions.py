@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..protocols.statistics import seeds_needed
+from .budgets import ranked_together
 from .contender import COMMON, Contender, distinct_labels
 from .pairing import SIDE, SIDES, side
 from .ranks import competition
@@ -28,7 +29,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision about a contender (method at one setting) against the one with the best mean, by one metric.
+    """Decision about a contender (method at one setting) against the best one at its budget, by one metric.
 
     Attributes:
         contender: The contender.
@@ -43,6 +44,7 @@ class Decision:
         p_equivalence_holm: P-value of equivalence, likewise.
         verdict: The contender is ``better``, ``worse``, ``equivalent`` or ``undecided``, or the reason for no verdict.
         more_seeds: Seeds still needed if it is undecided, at least 1; None otherwise.
+        budget: Budget of both as text; empty if the data set has one only.
     """
 
     contender: Contender
@@ -57,10 +59,11 @@ class Decision:
     p_equivalence_holm: float
     verdict: str
     more_seeds: int | None
+    budget: str = ""
 
 
 def decisions(frame: pd.DataFrame, roles: pd.DataFrame, pairs: pd.DataFrame) -> list[Decision]:
-    """Decide about every contender against the best, by every column of the comparison.
+    """Decide about every contender against the best at its budget, by every column of the comparison.
 
     Args:
         frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
@@ -70,18 +73,23 @@ def decisions(frame: pd.DataFrame, roles: pd.DataFrame, pairs: pd.DataFrame) -> 
         pairs: Differences of all pairs (:func:`~bench.report.pairing.paired_methods`).
 
     Returns:
-        Decisions by protocol, preset, data set, ensemble and column; of a column, the smallest loss first.
+        Decisions by protocol, preset, data set, ensemble, column and budget (the leading one first); of a column and
+        budget, the smallest loss first.
     """
     found: list[Decision] = []
     if pairs.empty:
         return found
     by_table = {tuple(map(str, key)): rows for key, rows in pairs.groupby([*COMMON, "metric", "split"], sort=False)}
     for common, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
-        groups = seed_groups(rows)
+        groups = {group.contender: group for group in seed_groups(rows)}
+        budgets = ranked_together(groups)
         for column in COMPARED:
             of_column = by_table.get((*map(str, common), column.metric, column.split))
-            if of_column is not None:
-                found += _against_best(groups, column, of_column)
+            if of_column is None:
+                continue
+            for budget, own in budgets:
+                rivals = _against_best([groups[contender] for contender in own], column, of_column)
+                found += [replace(each, budget=budget) for each in rivals]
     return found
 
 
@@ -175,7 +183,7 @@ def _numbers(each: Decision) -> dict[str, object]:
 
 
 def decision_tables(found: Sequence[Decision]) -> list[TextTable]:
-    """Decisions as texts, one table per data set (with protocol, preset and ensemble) and column.
+    """Decisions as texts, one table per data set (with protocol, preset and ensemble), column and budget.
 
     Args:
         found: Decisions, as :func:`decisions` makes them.
@@ -183,7 +191,7 @@ def decision_tables(found: Sequence[Decision]) -> list[TextTable]:
     tables: dict[tuple[str, ...], list[Decision]] = {}
     for each in found:
         place = tuple(str(getattr(each.contender, key)) for key in COMMON)
-        tables.setdefault((*place, each.column.metric, each.column.split), []).append(each)
+        tables.setdefault((*place, each.column.metric, each.column.split, each.budget), []).append(each)
     return [_text_table(rows) for rows in tables.values()]
 
 
@@ -191,7 +199,7 @@ def _text_table(rows: Sequence[Decision]) -> TextTable:
     first = rows[0]
     names = distinct_labels([first.best, *(row.contender for row in rows)])
     column, place = first.column, first.contender
-    common = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble]))
+    common = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble, first.budget]))
     notes = [f"{names[row.contender]}: left out {row.left_out}." for row in rows if row.left_out]
     region = _number(column, column.declared.equivalence) if column.declared.equivalence else "none"
     return TextTable(

@@ -17,7 +17,7 @@ from bench.report.over_datasets import (
 )
 from bench.report.pairing import paired_methods
 
-from tests.report.test_ranks import A, B, C, _results, _seeds
+from tests.report.test_ranks import A, B, C, _at_two_budgets, _results, _seeds
 
 
 def _decided(values):
@@ -40,6 +40,19 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
     needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
     assert found["b"].more_seeds == needed - 4
     assert found["b"].better[0] == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+
+
+def test_the_best_is_that_of_the_same_budget():
+    frame, roles = _at_two_budgets()
+    found = decisions(frame, roles, paired_methods(frame, roles))
+    compared = [(each.contender.hparams, each.contender.method, each.best.hparams, each.best.method) for each in found]
+    assert sorted(compared) == [
+        ("default", "b", "default", "a"),
+        ("default", "c", "default", "a"),
+        ("tuned", "b", "tuned", "a"),
+    ]
+    text = decisions_markdown(found)
+    assert text.index("tuned, 50 trials)") < text.index("default settings)")
 
 
 def test_one_common_seed_and_left_out_seeds_are_said():

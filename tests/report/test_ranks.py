@@ -116,6 +116,16 @@ def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
 
 
+def test_settings_of_one_method_are_ranked_together():
+    frame, roles = _results({"a": A, "b": B, "c": C})
+    sweep = frame.assign(method="a", pinned="x=" + frame["method"])
+    (rows,) = comparison(sweep, roles).values()
+    (alone,) = comparison(frame, roles).values()
+    assert [row.rank.text for row in rows] == [row.rank.text for row in alone] == ["1-2", "1-2", "3"]
+    assert {row.budget for row in rows} == {""}
+    assert [row.marks for row in rows] == [row.marks for row in alone]
+
+
 def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
     frame, roles = _at_two_budgets()
     lone = frame[frame["method"] == "c"]

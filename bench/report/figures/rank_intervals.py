@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..budgets import budget_texts, by_budget
+from ..budgets import ranked_together
 from ..ranks import Rank, ranks, unranked_text
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 from .contenders import Shown, labelled
@@ -39,12 +39,11 @@ def rank_table(merged: pd.DataFrame) -> pd.DataFrame:
     """
     groups = {group.contender: group for group in seed_groups(merged)}
     shown = dict(zip(groups, labelled(merged), strict=True))
-    budgets = by_budget(groups)
-    texts = budget_texts(list(budgets))
+    budgets = ranked_together(groups)
     lines = [
-        _line(shown[contender], groups[contender], column, rank) | {"budget": texts[budget]}
+        _line(shown[contender], groups[contender], column, rank) | {"budget": text}
         for column in SHOWN
-        for budget, own in budgets.items()
+        for text, own in budgets
         for contender, rank in zip(own, ranks([groups[each] for each in own], column), strict=True)
     ]
     table = pd.DataFrame(lines)
