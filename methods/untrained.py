@@ -49,8 +49,8 @@ def principal_directions(features: Tensor, dim: int) -> Tensor:
     # An eigenvector is determined up to its sign, and those of the eigenvalue 0 not even up to that.
     signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
     present = values > values[0] * width * torch.finfo(torch.float64).eps
-    kept: Tensor = rows * signs * present[:, None]
-    return kept.float()
+    weights: Tensor = (rows * signs * present[:, None]).float()
+    return weights
 
 
 class CapturedSquares(nn.Module):

@@ -154,8 +154,10 @@ def _check_all_used(experiment: Experiment, scorers: tuple[str, ...], site: Site
         recipes = [site.recipe(name) for name in experiment.datasets]
         known = known_keys(methods, recipes)
         if unused[0] in known:
+            on_base = any(method.on_base for method in methods)
+            what, name = ("base", "BASE") if on_base else ("method that is", "METHOD")
             raise UserError(
-                f"--set {unused[0]}: nothing here is trained by steps; ask for a base, too:"
-                f" --method BASE,{','.join(experiment.methods)}"
+                f"--set {unused[0]}: nothing here is trained by steps; ask for a {what}, too:"
+                f" --method {name},{','.join(experiment.methods)}"
             )
         raise UnknownName("--set key", unused[0], known)

@@ -7,7 +7,7 @@ import torch
 from bench.engine.jobs import TrainJob
 from bench.engine.networks import backbone_features, load_model
 from bench.engine.worker import run_job
-from bench.errors import UnitFailed
+from bench.errors import UnitFailed, UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions.point import PointMass
 from bench.methods.scorers.distribution_scorer import DistributionScorer
@@ -101,3 +101,9 @@ def test_only_a_method_without_a_base_has_the_code_of_the_fit_in_its_id(tmp_path
     assert roots.pop(METHOD) == "bench.engine.fitting"
     assert set(roots.values()) == {"bench.engine.training"}
     assert Registry("methods").method(METHOD).fitted
+
+
+def test_an_option_of_steps_is_refused_with_what_to_do(tmp_path):
+    asked = RunRequest(methods=(METHOD,), datasets=("ndigit_smoke",), pins=("optim.epochs=3",), hparams="default")
+    with pytest.raises(UserError, match=f"ask for a method that is, too: --method METHOD,{METHOD}$"):
+        build_plans(asked, Site(results=str(tmp_path)))
