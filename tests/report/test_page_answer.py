@@ -46,9 +46,9 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
 def test_the_place_where_it_is_worth_it_most_often_comes_first():
     best = {name: (0.95, 0.96, 0.97) for name in ("margin", "top1_score")}
     answer = _answer(replace(LEADING, auroc=best), POINT)  # the free ones of the ranking are better than its own
-    assert answer.lead == "In most cases before there is a gallery, on clean images; elsewhere less often."
+    assert answer.lead == "Most often before there is a gallery, on clean images (1 of 1 cases)."
     rarer = _answer(replace(LEADING, auroc=best), CLOSE, POINT)
-    assert rarer.lead == "In half of the cases or fewer, most often before there is a gallery, on clean images."
+    assert rarer.lead == "Most often before there is a gallery, on clean images (1 of 2 cases)."
     assert _answer(CLOSE, POINT).lead == "In no case that these records decide."
 
 

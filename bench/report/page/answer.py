@@ -111,9 +111,7 @@ def _lead(cases: Sequence[Cases]) -> str:
     best = [each for each, share in zip(cases, shares) if share == max(shares)]
     if len(best) == len(cases) > 1:
         return "Equally often wherever these records ask."
-    how = "In most cases" if max(shares) > 0.5 else "In half of the cases or fewer, most often"
-    rarer = "; elsewhere less often" if max(shares) > 0.5 and len(cases) > len(best) else ""
-    return f"{how} {' and '.join(each.place for each in best)}{rarer}."
+    return f"Most often {' and '.join(f'{each.place} ({each.worth} of {each.judged} cases)' for each in best)}."
 
 
 def _about_confidences(cases: Sequence[Cases]) -> str:
