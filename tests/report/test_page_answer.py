@@ -194,3 +194,12 @@ def test_forms_of_public_code_have_a_table_if_there_are_any(tmp_path):
     assert "leading [released]" in text
     assert "+10.00 [+10.00, +10.00]" in text
     assert 'id="forms-d"' not in page(*corrected)
+
+
+@pytest.mark.parametrize(("trials", "named"), [(1, False), (2, True)])
+def test_a_method_with_nothing_to_tune_differs_in_nothing(tmp_path, trials, named):
+    made = [replace(each, hparams="tuned", trials=50) for each in (LEADING, CLOSE)]
+    made.append(replace(POINT, hparams="tuned", trials=trials))
+    text = page_html(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records())), ())
+    assert "numbers of seeds differ" not in text
+    assert ("at another budget only" in text) == named

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ...protocols.statistics import Summary, paired_difference, rank_intervals
-from ..budgets import unequal_text
+from ..budgets import is_untuned, unequal_text
 from ..comparison import ComparisonRow
 from ..contender import Contender
 from ..pairing import pairs_needed
@@ -325,8 +325,11 @@ class Words:
 
     @property
     def unequal(self) -> str:
-        """Methods whose numbers of seeds are not those of most others, and how; empty if all are equal."""
-        rows = self.facts.rows
+        """Methods whose numbers of seeds are not those of most others, and how; empty if all are equal.
+
+        A method with nothing to tune, which has one trial, is not named for that.
+        """
+        rows = [row for row in self.facts.rows if not is_untuned(row.contender)]
         return unequal_text([self.facts.labels[row.contender] for row in rows], [row.unequal for row in rows])
 
     @property
