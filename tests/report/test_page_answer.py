@@ -14,7 +14,7 @@ from bench.report.page.page import page_html
 from bench.report.page.words import named, words_of
 from bench.store.folder import Store
 
-from .page_records import CHALLENGERS, CLOSE, FREE, LEADING, POINT, UNSURE, Made
+from .page_records import ALONE, CHALLENGERS, CLOSE, FREE, LEADING, POINT, UNSURE, Made
 from .test_page import TWO_BUDGETS, Tree
 
 FAR = replace(POINT, map_at_r=(0.1, 0.11, 0.12))
@@ -39,7 +39,9 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
     assert len(counts) == 3
     assert answer.lead == "Equally often wherever these records ask."
     before, query = "before there is a gallery in 2 of 4 cases on clean images", "at query time by itself in 2"
-    assert f"beats the best free one {before}; {query}; at query time combined" in answer.sentences[0]
+    assert (
+        f"beats the best free one of the same network {before}; {query}; at query time combined" in answer.sentences[0]
+    )
     assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
 
 
@@ -101,13 +103,16 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        ((LEADING, FAR), "retrieves better than every deterministic one beyond chance on d (leading) (by MAP@R"),
+        (
+            (LEADING, FAR),
+            "retrieves better than every deterministic one beyond chance on d (leading) (by more than 0.5 points of MAP@R",
+        ),
         (
             (UNSURE, POINT),
             "No probabilistic method retrieves better than the best deterministic one beyond chance on d;",
         ),
         ((UNSURE, POINT), "; on d the best deterministic one is better than all probabilistic ones"),
-        ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "beyond chance on d (by MAP@R"),
+        ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "beyond chance on d (by more than 0.5 points of MAP@R"),
         ((LEADING, FAR, *_elsewhere(UNSURE, POINT)), "beyond chance on d (leading); on e the best deterministic"),
         ((UNSURE, POINT, *_elsewhere(UNSURE, POINT)), "beyond chance on any of 2 data sets; on d and e the best"),
         ((POINT,), "was not tested"),
@@ -115,7 +120,7 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     ],
 )
 def test_retrieval_is_answered_by_the_ranks_of_all_methods_at_once(made, text):
-    assert text in _answer(*made).sentences[1]
+    assert text in _answer(*made).sentences[-1]
 
 
 def test_tie_groups_that_are_numbers_are_compared_as_numbers():
@@ -203,3 +208,29 @@ def test_a_method_with_nothing_to_tune_differs_in_nothing(tmp_path, trials, name
     text = page_html(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records())), ())
     assert "numbers of seeds differ" not in text
     assert ("at another budget only" in text) == named
+
+
+def test_methods_that_differ_by_too_little_to_matter_are_not_called_better():
+    near = replace(UNSURE, map_at_r=tuple(value - 0.004 for value in POINT.map_at_r))
+    far = replace(UNSURE, map_at_r=tuple(value - 0.006 for value in POINT.map_at_r))
+    assert "the best deterministic one is better" not in _answer(near, POINT).sentences[-1]
+    assert "the best deterministic one is better" in _answer(far, POINT).sentences[-1]
+
+
+def test_a_confidence_that_is_worth_it_by_little_is_counted():
+    for gain, small in ((0.009, 1), (0.011, 0)):
+        own = tuple(0.7 + gain for _ in POINT.map_at_r)
+        cases = _answer(replace(LEADING, own=own), POINT).cases
+        assert {(each.worth, each.small) for each in cases} == {(1, small)}
+
+
+def test_the_highest_confidence_over_all_methods_is_told():
+    free = {name: (0.95, 0.96, 0.97) for name in ("margin", "top1_score")}
+    text = "the highest AUROC is that of a learned confidence {} of 1 times before there is a gallery and {} of 1 times"
+    assert text.format(1, 1) in _answer(LEADING, POINT).sentences[1]
+    assert text.format(1, 0) in _answer(replace(LEADING, auroc=free), POINT).sentences[1]
+
+
+def test_an_ensemble_without_a_rank_that_is_higher_is_told():
+    higher = replace(ALONE, ensemble="seeds", models=3)
+    assert _answer(LEADING, POINT, higher).sentences[-1].endswith("Higher, but without a rank: alone on d.")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ..comparison import ComparisonRow
 from ..verdicts import IMAGES, Question, Verdict
-from .words import Words
+from .facts import RETRIEVAL, statistics_of
+from .words import CONFIDENCE, Words, points_text
 
 USES: tuple[tuple[str, Question, tuple[str, ...]], ...] = (
     ("before there is a gallery", "before_gallery", (OWN,)),
@@ -18,8 +19,14 @@ USES: tuple[tuple[str, Question, tuple[str, ...]], ...] = (
 )
 """Uses of a learned confidence: words for it, the question, and the confidences of which one suffices."""
 
+WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_query_time": "at query time"}
+"""Words for the two questions."""
+
 ORDER = ("worth it", "alike", "undecided", "not worth it")
 """States of a case, the first of which counts if its forms are in several."""
+
+COUNTED = ("worth it", "alike", "not worth it", "undecided")
+"""States in the order of the numbers of :class:`Cases`."""
 
 CASE = "a case is a method on a data set; 95 % confidence"
 
@@ -36,6 +43,7 @@ class Cases:
         alike: Number of cases in which it is worth it, but such a free combination may be as good.
         not_worth: Number of cases in which it is not.
         undecided: Number of cases that the seeds do not decide.
+        small: Number of cases that are worth it by a mean difference too small to matter.
     """
 
     use: str
@@ -44,6 +52,7 @@ class Cases:
     alike: int
     not_worth: int
     undecided: int
+    small: int = 0
 
     @property
     def judged(self) -> int:
@@ -62,7 +71,8 @@ class Answer:
 
     Attributes:
         lead: The shortest answer, one sentence.
-        sentences: One about confidences and one about retrieval; without records to answer them, what is missing.
+        sentences: About confidences of the same network, about those of all methods, and about retrieval; without
+            records to answer them, what is missing.
         missing: Sentences about what the records lack.
         cases: Numbers of cases, by use and images.
     """
@@ -83,7 +93,7 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     cases = tuple(each for each in found if each.judged)
     return Answer(
         _lead(cases),
-        (_about_confidences(cases), _about_retrieval(data_sets)),
+        tuple(filter(None, (_about_confidences(cases), _about_highest(data_sets, cases), _about_retrieval(data_sets)))),
         tuple(_missing(data_sets, cases)),
         cases,
     )
@@ -91,15 +101,19 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
 
 def _cases(data_sets: Sequence[Words], images: str, use: str, question: Question, names: tuple[str, ...]) -> Cases:
     by_method: dict[object, set[str]] = {}
+    matters: set[object] = set()
     for words in data_sets:
         for each in words.facts.verdicts:
             asked = (each.question, IMAGES.get(each.split)) == (question, images) and each.challenger in names
             if asked and each.verdict:
                 state = "alike" if each.verdict == "worth it" and not each.beats_all_free else each.verdict
                 by_method.setdefault(each.contender, set()).add(state)
+                if each.difference is not None and each.difference.mean >= CONFIDENCE.declared.equivalence:
+                    matters |= {each.contender} if state == "worth it" else set()
     # Of several forms, one that is worth it suffices.
     states = [next((state for state in ORDER if state in found), "") for found in by_method.values()]
-    return Cases(use, images, *(states.count(state) for state in ("worth it", "alike", "not worth it", "undecided")))
+    worth, alike, not_worth, undecided = (states.count(state) for state in COUNTED)
+    return Cases(use, images, worth, alike, not_worth, undecided, worth - len(matters))
 
 
 def _lead(cases: Sequence[Cases]) -> str:
@@ -124,11 +138,24 @@ def _about_confidences(cases: Sequence[Cases]) -> str:
         # Numbers alone, if images and cases are those of the first use.
         alike = [(each.images, each.judged) for each in own] == [(each.images, each.judged) for each in first]
         parts.append(f"{own[0].use} in {' and '.join(str(each.worth) for each in own) if alike else _shares(own)}")
-    return f"A learned confidence beats the best free one {'; '.join(parts)} ({CASE})."
+    return f"A learned confidence beats the best free one of the same network {'; '.join(parts)} ({CASE})."
 
 
 def _shares(cases: Sequence[Cases]) -> str:
     return " and ".join(f"{each.worth} of {each.judged} cases on {each.images}" for each in cases)
+
+
+def _about_highest(data_sets: Sequence[Words], cases: Sequence[Cases]) -> str:
+    """Sentence about the confidence with the highest AUROC over all methods of a data set; empty without any case."""
+    parts = []
+    for question, when in WHEN.items() if cases else ():
+        highest = [tally.highest for words in data_sets for tally in words.tallies[question] if tally.highest]
+        if highest:
+            parts.append(f"{sum(each.advice.is_own for each in highest)} of {len(highest)} times {when}")
+    if not parts:
+        return ""
+    where = f"{' and '.join(parts)}, each a data set and kind of images"
+    return f"Over all methods of a data set, the highest AUROC is that of a learned confidence {where}."
 
 
 def _about_retrieval(data_sets: Sequence[Words]) -> str:
@@ -154,7 +181,18 @@ def _about_retrieval(data_sets: Sequence[Words]) -> str:
     end = (
         f"; on {' and '.join(worse)} the best deterministic one is better than all probabilistic ones" if worse else ""
     )
-    return f"{start}{end} (by MAP@R, all methods of a data set compared at once, 95 % confidence)."
+    how = f"by more than {points_text(RETRIEVAL)} of MAP@R, all ranked methods of a data set compared at once"
+    return f"{start}{end} ({how}, 95 % confidence).{_above(data_sets)}"
+
+
+def _above(data_sets: Sequence[Words]) -> str:
+    """Sentence, after a space, about methods without a rank that have a higher mean than all others; may be empty."""
+    on: dict[str, list[str]] = {}
+    for words in data_sets:
+        for row in words.above:
+            on.setdefault(words.facts.labels[row.contender], []).append(words.facts.name)
+    named = [f"{name} on {' and '.join(places)}" for name, places in on.items()]
+    return f" Higher, but without a rank: {', '.join(named)}." if named else ""
 
 
 def _leagues(words: Words) -> list[list[ComparisonRow]]:
@@ -175,14 +213,20 @@ def _point(words: Words, league: Sequence[ComparisonRow]) -> int:
 def _beyond_chance(words: Words, league: Sequence[ComparisonRow]) -> list[str]:
     """Names of the probabilistic methods that are told apart from the best deterministic one, and better."""
     place = _point(words, league)
-    return [words.facts.labels[row.contender] for row in league[:place] if _told_apart(row, league[place])]
+    return [words.facts.labels[row.contender] for row in league[:place] if _differ(row, league[place])]
 
 
 def _all_behind(words: Words, league: Sequence[ComparisonRow]) -> bool:
     """True if the best deterministic method is told apart from every probabilistic one, and better."""
     place = _point(words, league)
     behind = [row for row in league[place:] if words.facts.is_probabilistic(row)]
-    return place == 0 and all(_told_apart(row, league[0]) for row in behind)
+    return place == 0 and all(_differ(row, league[0]) for row in behind)
+
+
+def _differ(row: ComparisonRow, other: ComparisonRow) -> bool:
+    """True if two ranked methods are told apart and their means differ by enough to matter."""
+    means = [statistics_of(each, RETRIEVAL).mean for each in (row, other)]
+    return _told_apart(row, other) and abs(means[0] - means[1]) > RETRIEVAL.declared.equivalence
 
 
 def _told_apart(row: ComparisonRow, other: ComparisonRow) -> bool:

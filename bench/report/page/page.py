@@ -30,6 +30,7 @@ from .facts import RETRIEVAL, Anchors, DatasetFacts, dataset_facts
 from .failures import Failure, failures, failures_table
 from .sources import (
     Tested,
+    about_names,
     about_protocols,
     machines_table,
     manifests_table,
@@ -158,6 +159,7 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
             answer=answer_of([part.words for part in parts]) if parts else None,
             matters=(points_text(RETRIEVAL), points_text(CONFIDENCE)),
             protocols=about_protocols(results.tests),
+            names=about_names(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
             records=records_table(facts, sources, origins, anchors.of("tests"), anchors),

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from ...protocols import PROTOCOLS, get_protocol
+from ...registry import Registry
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from .facts import Anchors, DatasetFacts, contender_of
@@ -46,6 +47,21 @@ def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     """
     found = sorted({(test.spec.protocol, test.spec.version, test.spec.preset) for test in tests})
     return [(f"{name} version {version}, preset {preset}", _summary(name)) for name, version, preset in found]
+
+
+def about_names(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
+    """Names of the data sets and methods of tests, each with its summary; those of plug-ins are left out.
+
+    Args:
+        tests: Records of the tests.
+    """
+    columns = [test.columns for test in tests]
+    named = {
+        "datasets": {each.dataset for each in columns},
+        "methods": {name for each in columns for name in (each.method, each.base)},
+    }
+    known = [(entry.name, entry.summary) for kind in named for entry in Registry(kind) if entry.name in named[kind]]
+    return [(name, summary) for name, summary in known if summary]
 
 
 def _summary(name: str) -> str:

@@ -338,7 +338,10 @@ def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
         values = (float(row[name]) for name in ("corrected_mean", "released_mean", "difference_mean", "seeds"))
         numbers = map(number_cell, values, texts)
         shown.append(Row("", (*map(text_cell, (contender.label, settings, metric)), *numbers, text_cell(verdict))))
-    caption = f"{dataset}: methods as their papers say (corrected) and as public code computes them"
+    caption = (
+        f"{dataset}: methods as their papers say (corrected) and as public code computes them; the verdict is on the"
+        " corrected form, with p-values adjusted over these methods (the intervals are not)"
+    )
     return Table(anchor, caption, columns, tuple(shown), (), csv_uri(rows))
 
 
