@@ -86,6 +86,23 @@ def test_a_combination_that_a_free_one_equals_is_counted_by_itself(tmp_path, lev
     assert ("it is not shown to be better than norm + margin (ranks)" in page.by_id("verdict-d")) != bool(worth)
 
 
+def test_the_best_of_several_forms_is_advised_even_if_a_free_one_may_be_as_good(tmp_path):
+    combined = {"norm": (0.71,) * 3, "norm+margin": (0.92, 0.93, 0.94)}
+    made = Made("m", (0.5, 0.5, 0.6), (0.80, 0.81, 0.82), auroc=combined, free=(*FREE, "norm+margin"))
+    records = []
+    for record in made.records():
+        higher = {"method+margin": 0.12}
+        rows = [{**row, "value": row["value"] + higher.get(row.get("confidence"), 0)} for row in record.rows]
+        records.append(record.model_copy(update={"rows": tuple(rows)}))
+    results = Results.of(tuple(records))
+    (facts,) = dataset_facts(results, Anchors())
+    (tally,) = words_of(facts).tallies["at_query_time"]
+    (each,) = tally.by_method.values()
+    assert (each.use, each.state, each.alike) == ("method+margin", "own", "norm + margin (ranks)")
+    text = "AUROC 93.0 % (worth it, but norm + margin (ranks), which is free, may be as good)"
+    assert text in Tree(page_html(Store(tmp_path), results, ())).by_id("verdict")
+
+
 def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     made = Made("m", (0.5, 0.5, 0.6), (0.90, 0.91, 0.92))
     records = []
@@ -105,7 +122,7 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     [
         (
             (LEADING, FAR),
-            "retrieves better than every deterministic one beyond chance on d (leading) (by more than 0.5 points of MAP@R",
+            "better than every deterministic one beyond chance on d (leading) (by more than 0.5 points of MAP@R",
         ),
         (
             (UNSURE, POINT),

@@ -259,9 +259,9 @@ def use_table(budgets: Sequence[Words], anchor: str) -> Table:
 def _advice_cell(each: Advice) -> Cell:
     if each.state == "open":
         return Cell(GAP, mark="gap", note=each.reason)
+    alike = f"; {each.alike}, free, may be as good" if each.alike else ""
     ends = {
-        "own": f" ({each.own} over {each.over})",
-        "alike": f" ({each.own} over {each.over}; {each.alike}, free, may be as good)",
+        **dict.fromkeys(("own", "alike"), f" ({each.own} over {each.over}{alike})"),
         "free": f" ({each.best} {each.own}, not worth it)",
         "undecided": f" ({each.best} {each.own}, undecided)",
         "none": "",

@@ -132,14 +132,14 @@ class Advice:
 
     Attributes:
         use: Name of the confidence; empty if there is no answer.
-        state: ``own`` (worth it), ``alike`` (worth it, but a free image confidence that is combined alike may be as
-            good), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence) or ``open`` (no
+        state: ``own`` (worth it), ``alike`` (worth it only in combinations that a free image confidence may do as well
+            in), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence) or ``open`` (no
             answer).
         auroc: Its mean AUROC in percent.
         own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
             ``waiting`` names, or of the best one; empty if the method has none.
         best: Words for the own confidence that the difference is of; empty if the method has none.
-        alike: Words for the free combination that may be as good; empty if there is none.
+        alike: Words for the free combination that may be as good as the own one to use; empty if there is none.
         reason: Why there is no answer, or no own confidence.
         over: Name of the free confidence that an own one is better than; empty if there is none.
         waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
@@ -170,8 +170,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     """Derive from the verdicts on one method, split and question which confidence to use.
 
     An own confidence (alone or combined with the margin) is used if it is worth it, else the free one that validation
-    chose: it costs nothing. Of several that are worth it, those come first that also beat a free image confidence
-    combined alike; then validation chooses.
+    chose: it costs nothing. Among several that are worth it, validation chooses.
 
     Args:
         answers: The verdicts: one before the gallery, one per challenger at query time.
@@ -186,10 +185,10 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
     worth = [each for each in judged if each.verdict == "worth it"]
     if worth:
-        chosen = max(worth, key=lambda each: (each.beats_all_free, _first_if_nan(each.validation_mean)))
+        chosen = max(worth, key=lambda each: _first_if_nan(each.validation_mean))
         return Advice(
             chosen.challenger,
-            "own" if chosen.beats_all_free else "alike",
+            "own" if any(each.beats_all_free for each in worth) else "alike",
             chosen.texts.own,
             chosen.texts.difference,
             over=rivals.chosen,
