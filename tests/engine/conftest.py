@@ -7,12 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from bench.cli import main
 from bench.datasets.corruptions import registry as corruptions
 from bench.errors import PLUGINS
+from bench.methods.backbones import build_backbone
 from bench.methods.distributions import arrays as distributions
 from bench.methods.scorers import registry as scorers
 from bench.protocols import declare
+from safetensors.torch import save_file
 
 BENCH = Path(sys.executable).with_name("bench")
 PATIENCE = 900
@@ -116,6 +119,15 @@ def tiny_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     Cli(folder)("run", "--method", "arcface,cosface,pfe,dul_cls", *TINY, "--workers", "2")
     return folder / "results" / "runs"
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """Starting weights of the small network, in a file."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("start") / "convnet.safetensors"
+    save_file(build_backbone("convnet", 1).state_dict(), path)
+    return path
 
 
 @pytest.fixture

@@ -21,15 +21,6 @@ from safetensors.torch import save_file
 METHOD = "untrained"
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    """Starting weights of the small network, in a file."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("start") / "convnet.safetensors"
-    save_file(build_backbone("convnet", 1).state_dict(), path)
-    return path
-
-
 def _fitted(folder, weights=None, seeds=(0,), **request):
     """Records of some seeds, as a worker writes them, and the lines that are said about random weights."""
     site = Site(results=str(folder), weights=None if weights is None else str(weights))

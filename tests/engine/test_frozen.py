@@ -21,15 +21,6 @@ from safetensors.torch import load_file, save_file
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    """Starting weights of the small network, in a file."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("start") / "convnet.safetensors"
-    save_file(build_backbone("convnet", 1).state_dict(), path)
-    return path
-
-
 def _plans(site, *methods, frozen=True, **changes):
     asked = {"hparams": "default", "seeds": 1, "pins": SHORT, **changes}
     return build_plans(RunRequest(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
