@@ -373,12 +373,16 @@ def carry_out(
                 f" trainings, {launched.text}; results in {results}",
                 highlight=False,
                 markup=False,
+                soft_wrap=True,
             )
+            outcome: Outcome | None = None
             try:
                 outcome = _execute(batches, launched, console, rerun)
             except (KeyboardInterrupt, asyncio.CancelledError):
-                console.print("\n[bold]Interrupted.[/] Nothing finished is lost: type the same command again to go on.")
-                return None
+                console.print("\n[bold]Interrupted.[/] Ending the workers.")
+        if outcome is None:
+            console.print("Nothing finished is lost: type the same command again to go on.", soft_wrap=True)
+            return None
         with claims.on_tables():
             write_tables(outcome)
     return outcome

@@ -111,18 +111,21 @@ def _attributes(tree):
 
 def test_the_verdict_comes_first_and_answers_every_question(tree):
     text = tree.by_id("verdict-d")
-    assert "leading (probabilistic) has the highest MAP@R of 4 methods that are ranked, 81.00 ± 1.00 %" in text
+    assert "leading (probabilistic) has the highest MAP@R of 4 ranked methods, 81.00 ± 1.00 %" in text
     assert "(rank 1-2 of 4, seeds 0-2)" in text
     assert "The best deterministic one is point, 71.00 ± 1.00 %" in text
-    assert "1 of the other 3 ranked methods may be the best, too: when all 4 are compared at once" in text
-    assert "The last column says what one would find if two methods alone were compared" in text
-    assert "2 methods are not the best, with 95 % confidence" in text
-    assert "Without a rank: alone, MAP@R 90.00 % (one seed)" in text
     assert (
-        "With leading use its own confidence, AUROC 91.0 %: it is worth it (+21.0 [+18.5, +23.5] points over norm"
+        "1 of the other 3 ranked methods may also be the best: a joint comparison of all 4 does not rule it out at 95 %"
         in text
     )
-    assert "it is worth it for 1 (leading), not worth it for 1, not decided for 1" in text
+    assert "The last column compares each method with leading alone" in text
+    assert "2 methods are ruled out as the best." in text
+    assert "Not ranked: alone, MAP@R 90.00 % (one seed)" in text
+    assert (
+        "With leading, use its own confidence, AUROC 91.0 %: it is worth it (+21.0 [+18.5, +23.5] points over norm"
+        in text
+    )
+    assert "it is worth it for 1 (leading), not worth it for 1 and undecided for 1" in text
     ahead = r"close, MAP@R: leading minus this method: \+0.7 \[-3.1, \+4.5\] points, not decided: needs about \d+ seeds"
     assert re.search(ahead, text)
     order = [each["id"] for each, _ in tree.all("section") if "id" in each]
@@ -132,10 +135,8 @@ def test_the_verdict_comes_first_and_answers_every_question(tree):
 def test_in_short_it_names_the_method_and_both_confidences(page):
     short = Tree(page[page.index('<div class="cards">') : page.index('<section class="dataset"')].rstrip())
     text = re.sub(r"\s+", " ", "".join(short.all("div")[0][1]))
-    assert (
-        "leading (probabilistic); 1 of the other 3 ranked methods may be the best, too: none of the 4, compared at"
-        " once, is surely better than it; best deterministic one: point, +10.0 [+10.0, +10.0]" in text
-    )
+    others = "1 of the other 3 ranked methods may also be the best"
+    assert f"leading (probabilistic); {others}; best deterministic one: point, +10.0 [+10.0, +10.0]" in text
     assert "Confidence before a gallery clean images: its own confidence, AUROC 91.0 % (worth it)" in text
     assert "Not decided" in text
 
@@ -164,11 +165,11 @@ def test_words_compare_rows_of_one_budget_and_begin_with_the_largest(two_budgets
     leading = text.replace(other, "")
     used = "The verdict uses the leading budget tuned, 50 trials, which 2 of 4 methods of this data set have;"
     assert f"{used} close, unsure have results at another budget only." in leading
-    assert "point (deterministic) has the highest MAP@R of 2 methods that are ranked, 51.00 ± 1.00 %" in leading
+    assert "point (deterministic) has the highest MAP@R of 2 ranked methods, 51.00 ± 1.00 %" in leading
     assert "81.00" not in leading
     assert leading.count("close") == leading.count("unsure") == 1
     assert "d at another budget: default settings (4 of 4 methods)" in other
-    assert "Method for retrieval leading (probabilistic); 1 of the other 3 ranked methods may be the best, too" in other
+    assert "Method for retrieval leading (probabilistic); 1 of the other 3 ranked methods may also be the best" in other
     assert "51.0" not in other
 
 
@@ -207,7 +208,7 @@ def test_ranks_are_among_the_rows_of_one_budget():
 def test_a_larger_budget_of_one_method_does_not_lead(tmp_path):
     tree = Tree(_page(tmp_path, LEADING, POINT, replace(POINT, map_at_r=(0.9, 0.9, 0.9), **TUNED)))
     text = tree.by_id("verdict-d")
-    assert "leading (probabilistic) has the highest MAP@R of 2 methods" in text
+    assert "leading (probabilistic) has the highest MAP@R of 2 ranked methods" in text
     assert "At budgets that one method has, with nothing to compare: point (tuned, 50 trials)." in text
 
 
@@ -234,10 +235,10 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     best = replace(POINT, name="best", map_at_r=(0.90, 0.91, 0.92))
     tree = Tree(_page(tmp_path, best, LEADING, UNSURE))
     text = tree.by_id("verdict-d")
-    highest = "the highest AUROC is that of the own confidence of leading, 91.0 %: +21.0 [+18.5, +23.5] points"
-    rest = "told apart, this pair alone; none of the other 2 methods may have the highest, too"
-    assert f"{highest} over the one advised for best, {rest}" in text
-    short = "over all methods the own confidence of leading, 91.0 % "
+    highest = "the highest AUROC is that of leading's own confidence, 91.0 %: +21.0 [+18.5, +23.5] points"
+    rest = "different as a pair. A joint comparison of all 3 rules out the others."
+    assert f"{highest} over the one recommended for best, {rest}" in text
+    short = "highest of all methods: leading's own confidence, 91.0 % "
     assert short in tree.by_id("verdict")
     assert f"{short}(not decided)" not in tree.by_id("verdict")
     (facts,) = dataset_facts(_results(best, LEADING, UNSURE, ALONE), Anchors())
@@ -246,8 +247,8 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
 
 
 def test_the_free_confidence_is_said_to_be_chosen_on_validation(tree):
-    assert "points over norm, the free one that validation chose" in tree.by_id("verdict-d")
-    assert "its validation classes choose by the mean AUROC over seeds, never test classes" in tree.by_id("verdict")
+    assert "points over norm, the free one chosen on validation data)" in tree.by_id("verdict-d")
+    assert "chosen by its mean AUROC over seeds on validation classes, never on test classes" in tree.by_id("verdict")
 
 
 def test_an_ensemble_says_how_many_trainings_and_embeddings_it_takes(tmp_path):
@@ -314,7 +315,7 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
     ("values", "decision"),
     [
         ([0.001, 0.0, -0.001], "equal within 0.5 points"),
-        ([0.10, 0.11, 0.12], "told apart, this pair alone"),
+        ([0.10, 0.11, 0.12], "different as a pair"),
         ([0.10, -0.05, 0.04], "not decided: needs about {} seeds in all"),
         ([0.10], "not decided: one seed"),
     ],

@@ -37,11 +37,12 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
     counts = {each.use: (each.worth, each.not_worth, each.undecided) for each in answer.cases}
     assert set(counts.values()) == {(2, 1, 1)}
     assert len(counts) == 3
-    assert answer.lead == "Equally often wherever these records ask."
-    before, query = "before there is a gallery in 2 of 4 cases on clean images", "at query time by itself in 2"
-    assert (
-        f"beats the best free one of the same network {before}; {query}; at query time combined" in answer.sentences[0]
-    )
+    assert answer.lead == "Equally often in every use that these records test."
+    before, query, _ = answer.points
+    start = "A learned confidence beats the best free one of the same network "
+    assert before.text.startswith(f"{start}in 2 of 4 cases on clean images. ")
+    both = "by itself in 2 of 4 cases on clean images, and combined with the margin in 2 of 4 cases on clean images. "
+    assert query.text.startswith(f"{start}{both}")
     assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
 
 
@@ -51,7 +52,7 @@ def test_the_place_where_it_is_worth_it_most_often_comes_first():
     assert answer.lead == "Most often before there is a gallery, on clean images (1 of 1 cases)."
     rarer = _answer(replace(LEADING, auroc=best), CLOSE, POINT)
     assert rarer.lead == "Most often before there is a gallery, on clean images (1 of 2 cases)."
-    assert _answer(CLOSE, POINT).lead == "In no case that these records decide."
+    assert _answer(CLOSE, POINT).lead == "In none of the cases that these records decide."
 
 
 def _worth_it_with_margin(free=(), **auroc):
@@ -122,22 +123,24 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     [
         (
             (LEADING, FAR),
-            "better than every deterministic one beyond chance on d (leading) (by more than 0.5 points of MAP@R",
+            "A probabilistic method is better than every deterministic one on d (leading).",
         ),
         (
             (UNSURE, POINT),
-            "No probabilistic method retrieves better than the best deterministic one beyond chance on d;",
+            "No probabilistic method is better than the best deterministic one on d;",
         ),
         ((UNSURE, POINT), "; on d the best deterministic one is better than all probabilistic ones"),
-        ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "beyond chance on d (by more than 0.5 points of MAP@R"),
-        ((LEADING, FAR, *_elsewhere(UNSURE, POINT)), "beyond chance on d (leading); on e the best deterministic"),
-        ((UNSURE, POINT, *_elsewhere(UNSURE, POINT)), "beyond chance on any of 2 data sets; on d and e the best"),
+        ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "better than the best deterministic one on d."),
+        ((LEADING, FAR, *_elsewhere(UNSURE, POINT)), "deterministic one on d (leading); on e the best deterministic"),
+        ((UNSURE, POINT, *_elsewhere(UNSURE, POINT)), "one on any of the 2 data sets; on d and e the best"),
         ((POINT,), "was not tested"),
         ((replace(LEADING, map_at_r=(0.8,)), replace(POINT, map_at_r=(0.7,))), "was not tested"),
     ],
 )
 def test_retrieval_is_answered_by_the_ranks_of_all_methods_at_once(made, text):
-    assert text in _answer(*made).sentences[-1]
+    answer = _answer(*made)
+    assert text in answer.points[-1].text
+    assert ("by more than 0.5 points of MAP@R" in " ".join(answer.notes)) == ("not tested" not in text)
 
 
 def test_tie_groups_that_are_numbers_are_compared_as_numbers():
@@ -163,15 +166,15 @@ def test_what_the_records_lack_is_said(made, missing):
     answer = _answer(*made)
     assert any(text.startswith(missing) for text in answer.missing)
     if made == (POINT,):
-        assert answer.lead == "These records do not tell."
-        assert answer.sentences[0] == "No record here has a verdict on a learned confidence."
+        assert answer.lead == "These records cannot tell."
+        assert answer.points[0].text == "No record here has a verdict on a learned confidence."
 
 
 def test_the_answer_is_the_first_text_of_the_page_and_of_the_leading_budgets(tmp_path):
     results = Results.of(tuple(record for each in TWO_BUDGETS for record in each.records()))
     text = page_html(Store(tmp_path), results, ())
     tree = Tree(text)
-    assert "before there is a gallery in 1 of 1 cases on clean images" in tree.by_id("answer")
+    assert "in 1 of 1 cases on clean images" in tree.by_id("answer")
     assert text.index('id="answer"') < text.index("<nav") < text.index('id="verdict"')
     assert "1 of 1" in tree.by_id("cases")
 
@@ -184,7 +187,7 @@ def test_each_own_confidence_has_one_name_on_the_page(tmp_path):
         assert name in tree.by_id("reading")
     words = tree.by_id("verdict")
     assert "own + margin" not in words
-    assert "0.5 points of MAP@R and ±1 point of AUROC" in words
+    assert "0.5 points of MAP@R or ±1 point of AUROC are too small to matter" in words
 
 
 def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
@@ -230,8 +233,8 @@ def test_a_method_with_nothing_to_tune_differs_in_nothing(tmp_path, trials, name
 def test_methods_that_differ_by_too_little_to_matter_are_not_called_better():
     near = replace(UNSURE, map_at_r=tuple(value - 0.004 for value in POINT.map_at_r))
     far = replace(UNSURE, map_at_r=tuple(value - 0.006 for value in POINT.map_at_r))
-    assert "the best deterministic one is better" not in _answer(near, POINT).sentences[-1]
-    assert "the best deterministic one is better" in _answer(far, POINT).sentences[-1]
+    assert "the best deterministic one is better" not in _answer(near, POINT).points[-1].text
+    assert "the best deterministic one is better" in _answer(far, POINT).points[-1].text
 
 
 def test_a_confidence_that_is_worth_it_by_little_is_counted():
@@ -243,11 +246,13 @@ def test_a_confidence_that_is_worth_it_by_little_is_counted():
 
 def test_the_highest_confidence_over_all_methods_is_told():
     free = {name: (0.95, 0.96, 0.97) for name in ("margin", "top1_score")}
-    text = "the highest AUROC is that of a learned confidence {} of 1 times before there is a gallery and {} of 1 times"
-    assert text.format(1, 1) in _answer(LEADING, POINT).sentences[1]
-    assert text.format(1, 0) in _answer(replace(LEADING, auroc=free), POINT).sentences[1]
+    text = "the highest AUROC is that of a learned confidence in {} of 1 comparison"
+    for made, counts in ((LEADING, (1, 1)), (replace(LEADING, auroc=free), (1, 0))):
+        before, query, _ = _answer(made, POINT).points
+        assert text.format(counts[0]) in before.text
+        assert text.format(counts[1]) in query.text
 
 
 def test_an_ensemble_without_a_rank_that_is_higher_is_told():
     higher = replace(ALONE, ensemble="seeds", models=3)
-    assert _answer(LEADING, POINT, higher).sentences[-1].endswith("Higher, but without a rank: alone on d.")
+    assert _answer(LEADING, POINT, higher).points[-1].text.endswith("Higher, but not ranked: alone on d.")

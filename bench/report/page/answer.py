@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
@@ -12,12 +12,12 @@ from ..verdicts import IMAGES, Question, Verdict
 from .facts import RETRIEVAL, statistics_of
 from .words import CONFIDENCE, Words, points_text
 
-USES: tuple[tuple[str, Question, tuple[str, ...]], ...] = (
-    ("before there is a gallery", "before_gallery", (OWN,)),
-    ("at query time by itself", "at_query_time", (OWN,)),
-    ("at query time combined with the margin", "at_query_time", (f"{OWN}{COMBINED}", f"{OWN}{FITTED}")),
+USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
+    ("before_gallery", "", (OWN,)),
+    ("at_query_time", "by itself", (OWN,)),
+    ("at_query_time", "combined with the margin", (f"{OWN}{COMBINED}", f"{OWN}{FITTED}")),
 )
-"""Uses of a learned confidence: words for it, the question, and the confidences of which one suffices."""
+"""Uses of a learned confidence: the question, in which form, and the confidences of which one suffices."""
 
 WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_query_time": "at query time"}
 """Words for the two questions."""
@@ -28,7 +28,7 @@ ORDER = ("worth it", "alike", "undecided", "not worth it")
 COUNTED = ("worth it", "alike", "not worth it", "undecided")
 """States in the order of the numbers of :class:`Cases`."""
 
-CASE = "a case is a method on a data set; 95 % confidence"
+SAME_NETWORK = "A learned confidence beats the best free one of the same network"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Cases:
     """Cases, each a method on a data set, by their verdict on one use of a learned confidence.
 
     Attributes:
-        use: Words for the use.
+        question: Question that the confidence answers.
+        form: Words for the form in which it is used; empty if there is only one.
         images: Words for the images.
         worth: Number of cases in which the confidence is worth it and, if it is combined with the margin, better than
             a free image confidence combined alike.
@@ -46,13 +47,19 @@ class Cases:
         small: Number of cases that are worth it by a mean difference too small to matter.
     """
 
-    use: str
+    question: Question
+    form: str
     images: str
     worth: int
     alike: int
     not_worth: int
     undecided: int
     small: int = 0
+
+    @property
+    def use(self) -> str:
+        """Words for the question and the form."""
+        return ", ".join(filter(None, (WHEN[self.question], self.form)))
 
     @property
     def judged(self) -> int:
@@ -66,19 +73,29 @@ class Cases:
 
 
 @dataclass(frozen=True)
+class Point:
+    """Part of an answer: its topic, and sentences about it."""
+
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """Answer to the title of the page.
 
     Attributes:
         lead: The shortest answer, one sentence.
-        sentences: About confidences of the same network, about those of all methods, and about retrieval; without
+        points: About confidences before there is a gallery, about those at query time, and about retrieval; without
             records to answer them, what is missing.
+        notes: Sentences that say what is counted.
         missing: Sentences about what the records lack.
         cases: Numbers of cases, by use and images.
     """
 
     lead: str
-    sentences: tuple[str, ...]
+    points: tuple[Point, ...]
+    notes: tuple[str, ...]
     missing: tuple[str, ...]
     cases: tuple[Cases, ...]
 
@@ -91,15 +108,14 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     """
     found = [_cases(data_sets, images, *use) for use in USES for images in IMAGES.values()]
     cases = tuple(each for each in found if each.judged)
-    return Answer(
-        _lead(cases),
-        tuple(filter(None, (_about_confidences(cases), _about_highest(data_sets, cases), _about_retrieval(data_sets)))),
-        tuple(_missing(data_sets, cases)),
-        cases,
-    )
+    retrieval, how = _about_retrieval(data_sets)
+    points = [*_about_confidences(data_sets, cases), Point("Retrieval", retrieval)]
+    notes = ["A case is one method on one data set, tested at 95 % confidence."] if cases else []
+    notes += [how] if how else []
+    return Answer(_lead(cases), tuple(points), tuple(notes), tuple(_missing(data_sets, cases)), cases)
 
 
-def _cases(data_sets: Sequence[Words], images: str, use: str, question: Question, names: tuple[str, ...]) -> Cases:
+def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
     by_method: dict[object, set[str]] = {}
     matters: set[object] = set()
     for words in data_sets:
@@ -113,52 +129,56 @@ def _cases(data_sets: Sequence[Words], images: str, use: str, question: Question
     # Of several forms, one that is worth it suffices.
     states = [next((state for state in ORDER if state in found), "") for found in by_method.values()]
     worth, alike, not_worth, undecided = (states.count(state) for state in COUNTED)
-    return Cases(use, images, worth, alike, not_worth, undecided, worth - len(matters))
+    return Cases(question, form, images, worth, alike, not_worth, undecided, worth - len(matters))
 
 
 def _lead(cases: Sequence[Cases]) -> str:
     if not cases:
-        return "These records do not tell."
+        return "These records cannot tell."
     if not any(each.worth for each in cases):
-        return "In no case that these records decide."
+        return "In none of the cases that these records decide."
     shares = [each.worth / each.judged for each in cases]
     best = [each for each, share in zip(cases, shares) if share == max(shares)]
     if len(best) == len(cases) > 1:
-        return "Equally often wherever these records ask."
+        return "Equally often in every use that these records test."
     return f"Most often {' and '.join(f'{each.place} ({each.worth} of {each.judged} cases)' for each in best)}."
 
 
-def _about_confidences(cases: Sequence[Cases]) -> str:
+def _about_confidences(data_sets: Sequence[Words], cases: Sequence[Cases]) -> Iterator[Point]:
     if not cases:
-        return "No record here has a verdict on a learned confidence."
-    by_use = {use: [each for each in cases if each.use == use] for use in dict.fromkeys(each.use for each in cases)}
-    first, *others = by_use.values()
-    parts = [f"{first[0].use} in {_shares(first)}"]
-    for own in others:
-        # Numbers alone, if images and cases are those of the first use.
-        alike = [(each.images, each.judged) for each in own] == [(each.images, each.judged) for each in first]
-        parts.append(f"{own[0].use} in {' and '.join(str(each.worth) for each in own) if alike else _shares(own)}")
-    return f"A learned confidence beats the best free one of the same network {'; '.join(parts)} ({CASE})."
+        yield Point("Confidence", "No record here has a verdict on a learned confidence.")
+    for question in dict.fromkeys(each.question for each in cases):
+        asked = [each for each in cases if each.question == question]
+        parts = [
+            " ".join(filter(None, (form, "in", _shares([each for each in asked if each.form == form]))))
+            for form in dict.fromkeys(each.form for each in asked)
+        ]
+        text = f"{SAME_NETWORK} {', and '.join(parts)}.{_about_highest(data_sets, question)}"
+        yield Point(WHEN[question].capitalize(), text)
 
 
 def _shares(cases: Sequence[Cases]) -> str:
-    return " and ".join(f"{each.worth} of {each.judged} cases on {each.images}" for each in cases)
+    first, *others = cases
+    parts = [f"{first.worth} of {first.judged} cases on {first.images}"]
+    parts += [f"{each.worth} of {each.judged} on {each.images}" for each in others]
+    return " and ".join(parts)
 
 
-def _about_highest(data_sets: Sequence[Words], cases: Sequence[Cases]) -> str:
-    """Sentence about the confidence with the highest AUROC over all methods of a data set; empty without any case."""
-    parts = []
-    for question, when in WHEN.items() if cases else ():
-        highest = [tally.highest for words in data_sets for tally in words.tallies[question] if tally.highest]
-        if highest:
-            parts.append(f"{sum(each.advice.is_own for each in highest)} of {len(highest)} times {when}")
-    if not parts:
+def _about_highest(data_sets: Sequence[Words], question: Question) -> str:
+    """Sentence, after a space, about the highest AUROC over all methods of a data set; empty without any."""
+    highest = [tally.highest for words in data_sets for tally in words.tallies[question] if tally.highest]
+    if not highest:
         return ""
-    where = f"{' and '.join(parts)}, each a data set and kind of images"
-    return f"Over all methods of a data set, the highest AUROC is that of a learned confidence {where}."
+    own = sum(each.advice.is_own for each in highest)
+    noun = "comparison" if len(highest) == 1 else "comparisons"
+    return (
+        f" Across all methods, the highest AUROC is that of a learned confidence in {own} of {len(highest)} {noun},"
+        " one for each data set and kind of images."
+    )
 
 
-def _about_retrieval(data_sets: Sequence[Words]) -> str:
+def _about_retrieval(data_sets: Sequence[Words]) -> tuple[str, str]:
+    """Sentences about retrieval, and one that says what is counted, which is empty if nothing was tested."""
     better, worse, tested = [], [], []
     for words in data_sets:
         leagues = _leagues(words)
@@ -171,18 +191,19 @@ def _about_retrieval(data_sets: Sequence[Words]) -> str:
         elif all(_all_behind(words, league) for league in leagues):
             worse.append(words.facts.name)
     if not tested:
-        return "Whether a probabilistic method retrieves better than a deterministic one was not tested."
-    start = (
-        f"A probabilistic method retrieves better than every deterministic one beyond chance on {' and '.join(better)}"
-    )
+        return "Whether a probabilistic method is better than a deterministic one was not tested.", ""
+    start = f"A probabilistic method is better than every deterministic one on {' and '.join(better)}"
     if not better:
-        on = tested[0] if len(tested) == 1 else f"any of {len(tested)} data sets"
-        start = f"No probabilistic method retrieves better than the best deterministic one beyond chance on {on}"
+        on = tested[0] if len(tested) == 1 else f"any of the {len(tested)} data sets"
+        start = f"No probabilistic method is better than the best deterministic one on {on}"
     end = (
         f"; on {' and '.join(worse)} the best deterministic one is better than all probabilistic ones" if worse else ""
     )
-    how = f"by more than {points_text(RETRIEVAL)} of MAP@R, all ranked methods of a data set compared at once"
-    return f"{start}{end} ({how}, 95 % confidence).{_above(data_sets)}"
+    how = (
+        f"For retrieval, better means by more than {points_text(RETRIEVAL)} of MAP@R and at 95 % confidence,"
+        " with all ranked methods of a data set compared jointly."
+    )
+    return f"{start}{end}.{_above(data_sets)}", how
 
 
 def _above(data_sets: Sequence[Words]) -> str:
@@ -192,7 +213,7 @@ def _above(data_sets: Sequence[Words]) -> str:
         for row in words.above:
             on.setdefault(words.facts.labels[row.contender], []).append(words.facts.name)
     named = [f"{name} on {' and '.join(places)}" for name, places in on.items()]
-    return f" Higher, but without a rank: {', '.join(named)}." if named else ""
+    return f" Higher, but not ranked: {', '.join(named)}." if named else ""
 
 
 def _leagues(words: Words) -> list[list[ComparisonRow]]:

@@ -357,7 +357,7 @@ def open_table(budgets: Sequence[Words], anchor: str) -> Table:
         BUDGET,
         Column("what"),
         Column("difference", "points, mean over paired seeds [95 % t-interval]", True),
-        Column("decision", "if nothing else were compared: paired seeds that it needs in all", True),
+        Column("decision", "of this pair alone; paired seeds that it needs in all", True),
     )
     lines = [(words.facts, each) for words in budgets for each in words.open]
     rows = tuple(Row("", tuple(_open_cells(facts, each))) for facts, each in lines)

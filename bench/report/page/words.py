@@ -27,7 +27,7 @@ With normal confidences of equal spread, leaving out the less confident half of 
 the share of errors, so that there is little to gain, whatever the interval says.
 """
 
-TOLD_APART = "told apart, this pair alone"
+TOLD_APART = "different as a pair"
 """Decision about a difference whose interval does not contain 0."""
 
 Place = tuple[str, Question]
@@ -45,7 +45,7 @@ class Difference:
 
     Attributes:
         text: Mean with its 95 % t-interval, in points.
-        decision: Words for what it decides, if nothing else is compared: ``told apart, this pair alone``, ``equal
+        decision: Words for what it decides, if nothing else is compared: ``different as a pair``, ``equal
             within 0.5 points``, or ``not decided`` with the seeds that it needs.
         needed: Paired seeds that it needs in all; nan if none are.
         mean: The mean, for sorting.
@@ -108,7 +108,7 @@ class Retrieval:
     Attributes:
         place: Combination of models, if there are several; else empty.
         leader: The ranked method with the highest mean.
-        candidates: Other methods that no method is certainly better than: their rank intervals begin at 1.
+        candidates: Other methods that no method is better than at 95 % confidence: their rank intervals begin at 1.
         other_kind: The highest mean of the other kind: of a deterministic method if the leader is probabilistic, and
             the other way round; None if there is none.
         ranked: Number of ranked methods.
@@ -122,7 +122,7 @@ class Retrieval:
 
     @property
     def beaten(self) -> int:
-        """Number of methods that another one is certainly better than."""
+        """Number of methods that another one is better than, at 95 % confidence."""
         return self.ranked - 1 - len(self.candidates)
 
 
@@ -221,13 +221,13 @@ def _first_if_nan(value: float) -> float:
 
 @dataclass(frozen=True)
 class Highest:
-    """The method whose advised confidence has the highest mean AUROC of all methods.
+    """The method whose recommended confidence has the highest mean AUROC of all methods.
 
     Attributes:
         contender: The method.
         advice: Its advice.
-        ahead: How far it is ahead of the leading method for retrieval, with the confidence advised for that one; None
-            if it is this method, or without a common seed.
+        ahead: How far it is ahead of the leading method for retrieval, with the confidence recommended for that one;
+            None if it is this method, or without a common seed.
         others: Number of other methods that may be the highest as well, when all are compared at once.
         compared: Number of methods that are compared: those with a value at all of its seeds, itself included.
         seeds: Number of these seeds; one decides nothing.
@@ -248,7 +248,7 @@ class Tally:
     Attributes:
         images: Words for the images.
         by_method: Advice by contender (method at one setting), in the order of the comparison.
-        highest: The method with the highest AUROC by its advised confidence; None without any answer.
+        highest: The method with the highest AUROC by its recommended confidence; None without any answer.
     """
 
     images: str
