@@ -3,7 +3,8 @@
 There are two questions. Before there is a gallery, a method's own confidence competes with the free image confidences
 of the same network. At query time it competes, alone and combined with the margin, with the free retrieval confidences.
 The rival is the best free confidence on validation classes; values on test classes never choose it. Of a combination
-with the margin it is also said if a free image confidence, combined alike, does as well.
+with the margin it is also said if a free image confidence does as well in the same combination, or if the own
+confidence orders the images as a free one does.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ CHALLENGERS: Mapping[Question, tuple[str, ...]] = {
     "at_query_time": (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED}"),
 }
 """Names of the confidences that each question is about."""
+
+SAME_ORDER = 5e-4
+"""Largest difference of the AUROCs of two confidences, at every seed, that are said to order the images alike.
+
+A norm that is the concentration of a distribution is one: its AUROC differs from that of the norm by rounding only.
+"""
 
 NONE_OWN = "no own confidence"
 CONCATENATED = "no validation classes"
@@ -127,8 +134,10 @@ class Verdict:
         verdict: ``worth it`` if the 95 % t-interval of the difference lies above 0, ``not worth it`` if below, else
             ``undecided``; empty if the question cannot be answered.
         reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is worth it, but
-            was not shown to be better than the free one that is combined alike; mostly empty.
+            was not shown to be better than the free one that is combined alike, ``orders images as norm`` if it is
+            worth it, but the own confidence in it orders the images as a free one does; mostly empty.
         alike: That free combination; None if the challenger is no combination, or there is none.
+        same_order_as: Name of a free image confidence that orders the images as the own one does; empty if none does.
         validation_mean: Mean AUROC over seeds of the challenger on validation images; nan if it has none there.
     """
 
@@ -143,12 +152,17 @@ class Verdict:
     verdict: str
     reason: str
     alike: Alike | None = None
+    same_order_as: str = ""
     validation_mean: float = float("nan")
 
     @property
     def beats_all_free(self) -> bool:
-        """True if it is worth it and, if combined with the margin, better than what is free and combined alike."""
-        return self.verdict == "worth it" and not (self.alike and self.alike.suffices)
+        """True if it is worth it and nothing free does as well.
+
+        A combination with the margin has to be better than the same one of a free image confidence, and made of an own
+        confidence that does not order the images as a free one does.
+        """
+        return self.verdict == "worth it" and not (self.alike and self.alike.suffices) and not self.same_order_as
 
     @property
     def on_test(self) -> bool:
@@ -210,9 +224,11 @@ def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
         "at_query_time": RETRIEVAL_CONFIDENCES,
     }
     known = {question: _rivals(group, split, rivals) for question, rivals in free.items()}
+    same = _same_order_as(group, split, free["before_gallery"]) if OWN in names else ""
     for question, rivals in known.items():
         for name in CHALLENGERS[question] if OWN in names else ("",):
-            yield _with_alike(_verdict(group, split, question, name, rivals), group, known["before_gallery"].chosen)
+            answer = replace(_verdict(group, split, question, name, rivals), same_order_as=same)
+            yield _with_remark(_with_alike(answer, group, known["before_gallery"].chosen))
 
 
 def _free_images(names: set[str]) -> tuple[str, ...]:
@@ -229,6 +245,16 @@ def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
     if not chosen:
         reason = NO_CHOICE if any(by_seed.values()) else _why_no_validation(group)
     return Rivals(chosen, mean, best, best_mean, reason)
+
+
+def _same_order_as(group: SeedGroup, split: str, free: Sequence[str]) -> str:
+    """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
+    own = defined_values(group.per_seed(METRIC, split, confidence=OWN))
+    for name in free:
+        other = defined_values(group.per_seed(METRIC, split, confidence=name))
+        if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
+            return name
+    return ""
 
 
 def _held_out(split: str) -> str:
@@ -304,11 +330,19 @@ def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
     )
     if not set(own) & set(other):
         return answer
-    alike = Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
-    # In words, which a narrow column can break.
-    words = f"{free}{ending.replace('_', ', ').replace('+', ' + ')}"
-    remark = f"not over {words}" if answer.verdict == "worth it" and alike.suffices else ""
-    return replace(answer, alike=alike, reason=answer.reason or remark)
+    return replace(
+        answer, alike=Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
+    )
+
+
+def _with_remark(answer: Verdict) -> Verdict:
+    """Add in words why an answer that is worth it does not beat all that is free."""
+    if answer.reason or answer.verdict != "worth it" or answer.beats_all_free:
+        return answer
+    if answer.alike and answer.alike.suffices:
+        # In words, which a narrow column can break.
+        return replace(answer, reason=f"not over {answer.alike.name.replace('_', ', ').replace('+', ' + ')}")
+    return replace(answer, reason=f"orders images as {answer.same_order_as}")
 
 
 def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
@@ -324,7 +358,8 @@ def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
         ``difference_mean``, ``difference_sd``, ``ci95_low``, ``ci95_high`` and ``seeds`` (challenger minus rival over
         paired seeds); ``verdict`` and ``reason``; of combinations, ``alike`` and ``alike_mean`` (the free image
         confidence that validation chose, combined alike) and ``alike_difference_mean``, ``alike_ci95_low`` and
-        ``alike_ci95_high`` (challenger minus it).
+        ``alike_ci95_high`` (challenger minus it); ``same_order_as`` (a free image confidence that orders the images as
+        the own one does).
     """
     return pd.DataFrame([_numbers(each) for each in found])
 
@@ -356,4 +391,5 @@ def _numbers(each: Verdict) -> dict[str, object]:
         "alike_difference_mean": alike.difference.mean,
         "alike_ci95_low": alike.difference.ci_low,
         "alike_ci95_high": alike.difference.ci_high,
+        "same_order_as": each.same_order_as,
     }

@@ -246,7 +246,7 @@ def test_markdown_has_a_line_for_each_verdict():
 def test_a_combination_that_a_free_one_equals_says_so():
     """If the own confidence is the norm, it adds no more to the margin than the norm, which is free."""
     combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
-    values = _levels(own=0.6) | {("test", name): level for name, level in combined.items()}
+    values = _levels(own=0.62) | {("test", name): level for name, level in combined.items()}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
     assert (row["verdict"], row["reason"]) == ("worth it", "not over norm + margin")
     assert (row["alike"], row["alike_difference_mean"]) == ("norm+margin", 0.0)
@@ -258,13 +258,27 @@ def test_a_combination_that_a_free_one_equals_says_so():
     assert _table(*_results(values)).loc["test", "at_query_time", OWN]["alike"] == ""
 
 
+@pytest.mark.parametrize(("apart", "name"), [(0.0, "norm"), (4e-4, "norm"), (6e-4, "")])
+def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(apart, name):
+    """A norm that is the concentration is free in any scale: a better fit of it is nothing that was learned."""
+    values = _levels(own=0.6)
+    norm = values["test", "norm"]
+    values["test", OWN] = [norm[0] + apart, *norm[1:]]
+    values["test", "method+margin_fitted"] = [0.95] * 3
+    values["test", "norm+margin_fitted"] = [0.9] * 3
+    (found,) = [each for each in verdicts(*_results(values)) if each.challenger == "method+margin_fitted"]
+    assert (found.verdict, found.same_order_as, found.beats_all_free) == ("worth it", name, not name)
+    assert found.reason == ("orders images as norm" if name else "")
+    assert verdict_frame([found])["same_order_as"].tolist() == [name]
+
+
 def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
     combined = {"method+margin": 0.93, "norm+margin": 0.93, "method+margin_fitted": 0.9, "norm+margin_fitted": 0.85}
     for kept, answer in (
         (combined, "worth it"),
         (dict(list(combined.items())[:2]), "worth it: not over norm + margin"),
     ):
-        values = _levels(own=0.6) | {("test", name): [level] * 3 for name, level in kept.items()}
+        values = _levels(own=0.62) | {("test", name): [level] * 3 for name, level in kept.items()}
         found = verdicts(*_results(values))
         assert _answers(found[0].contender, found)[1] == answer
 
