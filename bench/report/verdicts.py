@@ -330,9 +330,7 @@ def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
     )
     if not set(own) & set(other):
         return answer
-    return replace(
-        answer, alike=Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
-    )
+    return replace(answer, alike=Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other)))
 
 
 def _with_remark(answer: Verdict) -> Verdict:

@@ -10,7 +10,7 @@ from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ..comparison import ComparisonRow
 from ..verdicts import IMAGES, Question, Verdict
 from .facts import RETRIEVAL, statistics_of
-from .words import CONFIDENCE, Words, points_text
+from .words import CONFIDENCE, NEAR_CHANCE, Words, difference_of, points_text
 
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
     ("before_gallery", "", (OWN,)),
@@ -22,13 +22,19 @@ USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
 WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_query_time": "at query time"}
 """Words for the two questions."""
 
-ORDER = ("worth it", "alike", "undecided", "not worth it")
+ORDER = ("worth it", "alike", "undecided", "equal", "not worth it")
 """States of a case, the first of which counts if its forms are in several."""
 
-COUNTED = ("worth it", "alike", "not worth it", "undecided")
+COUNTED = ("worth it", "alike", "equal", "not worth it", "undecided")
 """States in the order of the numbers of :class:`Cases`."""
 
-SAME_NETWORK = "A learned confidence beats the best free one of the same network"
+CASE = "A case is one method with a confidence of its own on one data set, tested at 95 % confidence over its seeds."
+
+RIVAL: dict[Question, str] = {
+    "before_gallery": "the best free one of the same network",
+    "at_query_time": "the best free one of the ranking",
+}
+"""Words for what a learned confidence has to beat."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,13 @@ class Cases:
         images: Words for the images.
         worth: Number of cases in which the confidence is worth it and, if it is combined with the margin, better than
             a free image confidence combined alike.
-        alike: Number of cases in which it is worth it, but such a free combination may be as good.
-        not_worth: Number of cases in which it is not.
+        alike: Number of cases in which it is worth it, but such a free combination may be as good, or it orders images
+            as a free confidence does.
+        equal: Number of cases in which it differs from the free one by too little to matter, with its whole interval.
+        not_worth: Number of cases in which it is not worth it.
         undecided: Number of cases that the seeds do not decide.
         small: Number of cases that are worth it by a mean difference too small to matter.
+        near_chance: Number of cases that are worth it with an AUROC near chance.
     """
 
     question: Question
@@ -52,9 +61,11 @@ class Cases:
     images: str
     worth: int
     alike: int
+    equal: int
     not_worth: int
     undecided: int
     small: int = 0
+    near_chance: int = 0
 
     @property
     def use(self) -> str:
@@ -64,7 +75,13 @@ class Cases:
     @property
     def judged(self) -> int:
         """Number of cases."""
-        return self.worth + self.alike + self.not_worth + self.undecided
+        return self.worth + self.alike + self.equal + self.not_worth + self.undecided
+
+    @property
+    def remark(self) -> str:
+        """What is said of the cases that are worth it: how many are so by little, or near chance; may be empty."""
+        small = f"{self.small} by less than {points_text(CONFIDENCE)}" if self.small else ""
+        return ", ".join(filter(None, (small, f"{self.near_chance} near chance" if self.near_chance else "")))
 
     @property
     def place(self) -> str:
@@ -110,26 +127,44 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     cases = tuple(each for each in found if each.judged)
     retrieval, how = _about_retrieval(data_sets)
     points = [*_about_confidences(data_sets, cases), Point("Retrieval", retrieval)]
-    notes = ["A case is one method on one data set, tested at 95 % confidence."] if cases else []
+    notes = [CASE] if cases else []
     notes += [how] if how else []
-    return Answer(_lead(cases), tuple(points), tuple(notes), tuple(_missing(data_sets, cases)), cases)
+    return Answer(
+        _lead(cases), tuple(points), (*notes, *_about_settings(data_sets)), tuple(_missing(data_sets, cases)), cases
+    )
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
-    by_method: dict[object, set[str]] = {}
-    matters: set[object] = set()
+    by_method: dict[object, dict[str, list[Verdict]]] = {}
     for words in data_sets:
         for each in words.facts.verdicts:
             asked = (each.question, IMAGES.get(each.split)) == (question, images) and each.challenger in names
-            if asked and each.verdict:
-                state = "alike" if each.verdict == "worth it" and not each.beats_all_free else each.verdict
-                by_method.setdefault(each.contender, set()).add(state)
-                if each.difference is not None and each.difference.mean >= CONFIDENCE.declared.equivalence:
-                    matters |= {each.contender} if state == "worth it" else set()
+            # A single value, as of an ensemble of all seeds, cannot be tested.
+            if asked and each.verdict and each.difference is not None and each.difference.n > 1:
+                by_method.setdefault(each.contender, {}).setdefault(_state(each), []).append(each)
     # Of several forms, one that is worth it suffices.
-    states = [next((state for state in ORDER if state in found), "") for found in by_method.values()]
-    worth, alike, not_worth, undecided = (states.count(state) for state in COUNTED)
-    return Cases(question, form, images, worth, alike, not_worth, undecided, worth - len(matters))
+    states = [next(state for state in ORDER if state in found) for found in by_method.values()]
+    worth = [found["worth it"] for found in by_method.values() if "worth it" in found]
+    return Cases(
+        question,
+        form,
+        images,
+        *(states.count(state) for state in COUNTED),
+        small=sum(all(_is_small(each) for each in found) for found in worth),
+        near_chance=sum(all(100 * each.challenger_mean < NEAR_CHANCE for each in found) for found in worth),
+    )
+
+
+def _state(each: Verdict) -> str:
+    """State of a verdict, of which a case has one for each form of the confidence."""
+    if each.verdict == "worth it":
+        return "worth it" if each.beats_all_free else "alike"
+    equal = each.difference is not None and difference_of(each.difference, CONFIDENCE).is_equal
+    return "equal" if equal else each.verdict
+
+
+def _is_small(each: Verdict) -> bool:
+    return each.difference is not None and each.difference.mean < CONFIDENCE.declared.equivalence
 
 
 def _lead(cases: Sequence[Cases]) -> str:
@@ -141,7 +176,8 @@ def _lead(cases: Sequence[Cases]) -> str:
     best = [each for each, share in zip(cases, shares) if share == max(shares)]
     if len(best) == len(cases) > 1:
         return "Equally often in every use that these records test."
-    return f"Most often {' and '.join(f'{each.place} ({each.worth} of {each.judged} cases)' for each in best)}."
+    where = " and ".join(f"{each.place} ({each.worth} of {each.judged} cases)" for each in best)
+    return f"Most often {where}." if max(shares) > 0.5 else f"In a minority of cases, most often {where}."
 
 
 def _about_confidences(data_sets: Sequence[Words], cases: Sequence[Cases]) -> Iterator[Point]:
@@ -153,15 +189,16 @@ def _about_confidences(data_sets: Sequence[Words], cases: Sequence[Cases]) -> It
             " ".join(filter(None, (form, "in", _shares([each for each in asked if each.form == form]))))
             for form in dict.fromkeys(each.form for each in asked)
         ]
-        text = f"{SAME_NETWORK} {', and '.join(parts)}.{_about_highest(data_sets, question)}"
+        start = f"A learned confidence is shown to beat {RIVAL[question]}"
+        text = f"{start} {', and '.join(parts)}.{_about_highest(data_sets, question)}"
         yield Point(WHEN[question].capitalize(), text)
 
 
 def _shares(cases: Sequence[Cases]) -> str:
     first, *others = cases
-    parts = [f"{first.worth} of {first.judged} cases on {first.images}"]
-    parts += [f"{each.worth} of {each.judged} on {each.images}" for each in others]
-    return " and ".join(parts)
+    texts = [f"{first.worth} of {first.judged} cases on {first.images}"]
+    texts += [f"{each.worth} of {each.judged} on {each.images}" for each in others]
+    return " and ".join(f"{text} ({each.remark})" if each.remark else text for text, each in zip(texts, cases))
 
 
 def _about_highest(data_sets: Sequence[Words], question: Question) -> str:
@@ -169,12 +206,11 @@ def _about_highest(data_sets: Sequence[Words], question: Question) -> str:
     highest = [tally.highest for words in data_sets for tally in words.tallies[question] if tally.highest]
     if not highest:
         return ""
-    own = sum(each.advice.is_own for each in highest)
-    noun = "comparison" if len(highest) == 1 else "comparisons"
-    return (
-        f" Across all methods, the highest AUROC is that of a learned confidence in {own} of {len(highest)} {noun},"
-        " one for each data set and kind of images."
-    )
+    own = [each for each in highest if each.advice.is_own]
+    settled = sum(each.others == 0 and each.seeds > 1 for each in own)
+    of = f"{len(highest)} pair{'s' * (len(highest) > 1)} of data set and kind of images"
+    shown = f" ({settled} shown in a joint comparison)" if own else ""
+    return f" Over all methods, the highest AUROC is that of a learned confidence for {len(own)} of {of}{shown}."
 
 
 def _about_retrieval(data_sets: Sequence[Words]) -> tuple[str, str]:
@@ -192,10 +228,10 @@ def _about_retrieval(data_sets: Sequence[Words]) -> tuple[str, str]:
             worse.append(words.facts.name)
     if not tested:
         return "Whether a probabilistic method is better than a deterministic one was not tested.", ""
-    start = f"A probabilistic method is better than every deterministic one on {' and '.join(better)}"
+    start = f"A probabilistic method is shown to be better than every deterministic one on {' and '.join(better)}"
     if not better:
         on = tested[0] if len(tested) == 1 else f"any of the {len(tested)} data sets"
-        start = f"No probabilistic method is better than the best deterministic one on {on}"
+        start = f"No probabilistic method is shown to be better than the best deterministic one on {on}"
     end = (
         f"; on {' and '.join(worse)} the best deterministic one is better than all probabilistic ones" if worse else ""
     )
@@ -211,9 +247,27 @@ def _above(data_sets: Sequence[Words]) -> str:
     on: dict[str, list[str]] = {}
     for words in data_sets:
         for row in words.above:
-            on.setdefault(words.facts.labels[row.contender], []).append(words.facts.name)
-    named = [f"{name} on {' and '.join(places)}" for name, places in on.items()]
-    return f" Higher, but not ranked: {', '.join(named)}." if named else ""
+            models = words.facts.models[row.contender]
+            price = f" at {models} times the trainings" if models > 1 else ""
+            ahead = 100 * (statistics_of(row, RETRIEVAL).mean - words.top)
+            place = f"{ahead:.1f} points on {words.facts.name}{price}"
+            on.setdefault(words.facts.labels[row.contender], []).append(place)
+    named = [f"{name} by {' and '.join(places)}" for name, places in on.items()]
+    return f" Higher than all ranked methods, but not ranked itself: {'; '.join(named)}." if named else ""
+
+
+def _about_settings(data_sets: Sequence[Words]) -> Iterator[str]:
+    """Sentences about the budgets of the verdicts, and about data sets of which only a part was used."""
+    by_budget: dict[str, list[str]] = {}
+    for words in data_sets:
+        facts = words.facts
+        text = f"{facts.budget_text}{'' if facts.budget.trials else ', nothing tuned'}"
+        by_budget.setdefault(text, []).append(facts.name)
+    settings = [f"{text} ({', '.join(names)})" for text, names in by_budget.items()]
+    yield f"Settings: {'; '.join(settings)}."
+    partial = [words.facts.name for words in data_sets if words.facts.budget.partial]
+    if partial:
+        yield f"Only a part of the images: {', '.join(partial)}."
 
 
 def _leagues(words: Words) -> list[list[ComparisonRow]]:

@@ -259,9 +259,9 @@ def use_table(budgets: Sequence[Words], anchor: str) -> Table:
 def _advice_cell(each: Advice) -> Cell:
     if each.state == "open":
         return Cell(GAP, mark="gap", note=each.reason)
-    alike = f"; {each.alike}, free, may be as good" if each.alike else ""
+    caveat = f"; {each.caveat}" if each.caveat else ""
     ends = {
-        **dict.fromkeys(("own", "alike"), f" ({each.own} over {each.over}{alike})"),
+        **dict.fromkeys(("own", "alike"), f" ({each.own} over {each.over}{caveat})"),
         "free": f" ({each.best} {each.own}, not worth it)",
         "undecided": f" ({each.best} {each.own}, undecided)",
         "none": "",

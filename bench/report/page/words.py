@@ -57,6 +57,11 @@ class Difference:
     mean: float
 
     @property
+    def is_equal(self) -> bool:
+        """True if the whole interval is too small to matter."""
+        return self.decision.startswith("equal")
+
+    @property
     def is_told_apart(self) -> bool:
         """True if the interval does not contain 0, and is not of a size that does not matter."""
         return self.decision == TOLD_APART
@@ -78,7 +83,8 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
         return Difference(text, f"equal within {points_text(column)}", float("nan"), summary.mean)
     if summary.ci_low > 0 or summary.ci_high < 0:
         return Difference(text, TOLD_APART, float("nan"), summary.mean)
-    needed = pairs_needed(summary, region)
+    # An estimate: if it comes out at those that have decided nothing, one more is the least.
+    needed = max(pairs_needed(summary, region), summary.n + 1)
     return Difference(text, f"not decided: needs about {needed:,.0f} seeds in all", needed, summary.mean)
 
 
@@ -132,14 +138,14 @@ class Advice:
 
     Attributes:
         use: Name of the confidence; empty if there is no answer.
-        state: ``own`` (worth it), ``alike`` (worth it only in combinations that a free image confidence may do as well
+        state: ``own`` (worth it), ``alike`` (worth it only in combinations that something free may do as well
             in), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence) or ``open`` (no
             answer).
         auroc: Its mean AUROC in percent.
         own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
             ``waiting`` names, or of the best one; empty if the method has none.
         best: Words for the own confidence that the difference is of; empty if the method has none.
-        alike: Words for the free combination that may be as good as the own one to use; empty if there is none.
+        caveat: Clause about the free confidence that may be as good as the own one to use; empty if there is none.
         reason: Why there is no answer, or no own confidence.
         over: Name of the free confidence that an own one is better than; empty if there is none.
         waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
@@ -153,7 +159,7 @@ class Advice:
     over: str = ""
     waiting: str = ""
     best: str = ""
-    alike: str = ""
+    caveat: str = ""
 
     @property
     def is_own(self) -> bool:
@@ -193,7 +199,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
             chosen.texts.difference,
             over=rivals.chosen,
             best=named(chosen.challenger),
-            alike=named(chosen.alike.name) if chosen.alike and not chosen.beats_all_free else "",
+            caveat=_caveat(chosen),
         )
     undecided = [each for each in judged if each.verdict == "undecided"]
     if not undecided:
@@ -201,6 +207,15 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     waiting = max(undecided, key=lambda each: _first_if_nan(each.validation_mean))
     name = named(waiting.challenger)
     return Advice(rivals.chosen, "undecided", free, waiting.texts.difference, waiting=name, best=name)
+
+
+def _caveat(chosen: Verdict) -> str:
+    """Why a confidence that is worth it may be no better than what is free; empty if it is better."""
+    if chosen.beats_all_free:
+        return ""
+    if chosen.alike and chosen.alike.suffices:
+        return f"{named(chosen.alike.name)}, which is free, may be as good"
+    return f"its own confidence orders images as {chosen.same_order_as} does, which is free"
 
 
 def named(confidence: str) -> str:
@@ -334,8 +349,12 @@ class Words:
     @property
     def above(self) -> list[ComparisonRow]:
         """Methods without a rank that have a higher mean than every leading one."""
-        top = max(statistics_of(row, RETRIEVAL).mean for row in self.leaders)
-        return [row for row in self.unranked if statistics_of(row, RETRIEVAL).mean > top]
+        return [row for row in self.unranked if statistics_of(row, RETRIEVAL).mean > self.top]
+
+    @property
+    def top(self) -> float:
+        """Highest mean of the leading methods."""
+        return max(statistics_of(row, RETRIEVAL).mean for row in self.leaders)
 
     @property
     def foremost(self) -> list[Open]:
@@ -351,13 +370,16 @@ class Words:
             if row.contender not in tally.members("own", "alike")
         }
         return [
-            each for each in self.open if each.question is None or (each.contender, each.question, each.images) in asked
+            each
+            for each in self.open
+            if not each.difference.is_equal
+            and (each.question is None or (each.contender, each.question, each.images) in asked)
         ]
 
     @property
     def equal(self) -> int:
         """Number of undecided differences that are too small to matter, so that more seeds change nothing."""
-        return sum(each.difference.decision.startswith("equal") for each in self.open)
+        return sum(each.difference.is_equal for each in self.open)
 
     @property
     def needed(self) -> list[float]:
