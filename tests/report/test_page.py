@@ -235,10 +235,10 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     best = replace(POINT, name="best", map_at_r=(0.90, 0.91, 0.92))
     tree = Tree(_page(tmp_path, best, LEADING, UNSURE))
     text = tree.by_id("verdict-d")
-    highest = "the highest AUROC is that of leading's own confidence, 91.0 %: +21.0 [+18.5, +23.5] points"
+    highest = "the highest AUROC is that of leading with its own confidence, 91.0 %: +21.0 [+18.5, +23.5] points"
     rest = "different as a pair. A joint comparison of all 3 rules out the others."
     assert f"{highest} over the one recommended for best, {rest}" in text
-    short = "highest of all methods: leading's own confidence, 91.0 % "
+    short = "highest of all methods: leading with its own confidence, 91.0 % "
     assert short in tree.by_id("verdict")
     assert f"{short}(not decided)" not in tree.by_id("verdict")
     (facts,) = dataset_facts(_results(best, LEADING, UNSURE, ALONE), Anchors())

@@ -39,10 +39,10 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
     assert len(counts) == 3
     assert answer.lead == "Equally often in every use that these records test."
     before, query, _ = answer.points
-    start = "A learned confidence beats the best free one of the same network "
-    assert before.text.startswith(f"{start}in 2 of 4 cases on clean images. ")
+    start = "A learned confidence is shown to beat the best free one of the "
+    assert before.text.startswith(f"{start}same network in 2 of 4 cases on clean images. ")
     both = "by itself in 2 of 4 cases on clean images, and combined with the margin in 2 of 4 cases on clean images. "
-    assert query.text.startswith(f"{start}{both}")
+    assert query.text.startswith(f"{start}ranking {both}")
     assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
 
 
@@ -52,6 +52,10 @@ def test_the_place_where_it_is_worth_it_most_often_comes_first():
     assert answer.lead == "Most often before there is a gallery, on clean images (1 of 1 cases)."
     rarer = _answer(replace(LEADING, auroc=best), CLOSE, POINT)
     assert rarer.lead == "Most often before there is a gallery, on clean images (1 of 2 cases)."
+    rare = _answer(replace(LEADING, auroc=best), CLOSE, UNSURE, POINT)
+    assert rare.lead == (
+        "In a minority of cases, most often before there is a gallery, on clean images (1 of 3 cases)."
+    )
     assert _answer(CLOSE, POINT).lead == "In none of the cases that these records decide."
 
 
@@ -84,7 +88,7 @@ def test_a_combination_that_a_free_one_equals_is_counted_by_itself(tmp_path, lev
     (tally,) = words.tallies["at_query_time"]
     assert (tally.count("own"), tally.count("alike")) == (worth, 1 - worth)
     page = Tree(page_html(Store(tmp_path), results, ()))
-    assert ("it is not shown to be better than norm + margin (ranks)" in page.by_id("verdict-d")) != bool(worth)
+    assert ("but norm + margin (ranks), which is free, may be as good" in page.by_id("verdict-d")) != bool(worth)
 
 
 def test_the_best_of_several_forms_is_advised_even_if_a_free_one_may_be_as_good(tmp_path):
@@ -99,8 +103,9 @@ def test_the_best_of_several_forms_is_advised_even_if_a_free_one_may_be_as_good(
     (facts,) = dataset_facts(results, Anchors())
     (tally,) = words_of(facts).tallies["at_query_time"]
     (each,) = tally.by_method.values()
-    assert (each.use, each.state, each.alike) == ("method+margin", "own", "norm + margin (ranks)")
-    text = "AUROC 93.0 % (worth it, but norm + margin (ranks), which is free, may be as good)"
+    caveat = "norm + margin (ranks), which is free, may be as good"
+    assert (each.use, each.state, each.caveat) == ("method+margin", "own", caveat)
+    text = f"AUROC 93.0 % (worth it, but {caveat})"
     assert text in Tree(page_html(Store(tmp_path), results, ())).by_id("verdict")
 
 
@@ -123,11 +128,11 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     [
         (
             (LEADING, FAR),
-            "A probabilistic method is better than every deterministic one on d (leading).",
+            "A probabilistic method is shown to be better than every deterministic one on d (leading).",
         ),
         (
             (UNSURE, POINT),
-            "No probabilistic method is better than the best deterministic one on d;",
+            "No probabilistic method is shown to be better than the best deterministic one on d;",
         ),
         ((UNSURE, POINT), "; on d the best deterministic one is better than all probabilistic ones"),
         ((CLOSE, replace(POINT, map_at_r=(0.80, 0.80, 0.81))), "better than the best deterministic one on d."),
@@ -246,7 +251,7 @@ def test_a_confidence_that_is_worth_it_by_little_is_counted():
 
 def test_the_highest_confidence_over_all_methods_is_told():
     free = {name: (0.95, 0.96, 0.97) for name in ("margin", "top1_score")}
-    text = "the highest AUROC is that of a learned confidence in {} of 1 comparison"
+    text = "the highest AUROC is that of a learned confidence for {} of 1 pair of data set and kind of images"
     for made, counts in ((LEADING, (1, 1)), (replace(LEADING, auroc=free), (1, 0))):
         before, query, _ = _answer(made, POINT).points
         assert text.format(counts[0]) in before.text
@@ -255,4 +260,38 @@ def test_the_highest_confidence_over_all_methods_is_told():
 
 def test_an_ensemble_without_a_rank_that_is_higher_is_told():
     higher = replace(ALONE, ensemble="seeds", models=3)
-    assert _answer(LEADING, POINT, higher).points[-1].text.endswith("Higher, but not ranked: alone on d.")
+    end = "Higher than all ranked methods, but not ranked itself: alone (3 times the trainings) by 9.0 points on d."
+    assert _answer(LEADING, POINT, higher).points[-1].text.endswith(end)
+
+
+def test_an_own_confidence_that_orders_images_as_a_free_one_is_no_win_of_learning(tmp_path):
+    """Its combination beats the margin, but it is the norm in another scale."""
+    results = Results.of(tuple(_worth_it_with_margin(norm=(0.60, 0.61, 0.62))))
+    (facts,) = dataset_facts(results, Anchors())
+    words = words_of(facts)
+    before, _, combined = answer_of([words]).cases
+    assert (before.worth, combined.worth, combined.alike) == (0, 0, 1)
+    page = Tree(page_html(Store(tmp_path), results, ()))
+    assert "but its own confidence orders images as norm does, which is free" in page.by_id("verdict-d")
+
+
+def test_cases_tell_what_is_equal_apart_and_leave_out_single_values():
+    equal = replace(CLOSE, name="equal", own=(0.701, 0.699, 0.7))
+    alone = replace(LEADING, name="joint", map_at_r=(0.9,), ensemble="seeds", models=3)
+    for each in _answer(LEADING, equal, POINT, alone).cases:
+        assert (each.judged, each.worth, each.equal) == (2, 1, 1)
+
+
+def test_wins_near_chance_are_counted():
+    low = dict.fromkeys(Made("x", ()).free, (0.50, 0.50, 0.50))
+    for level, near in ((0.54, 1), (0.56, 0)):
+        cases = _answer(replace(LEADING, own=(level,) * 3, auroc=low), POINT).cases
+        assert {(each.worth, each.near_chance) for each in cases} == {(1, near)}
+        assert ("near chance" in cases[0].remark) == bool(near)
+
+
+def test_budgets_and_parts_of_the_data_are_named():
+    part = [replace(each, pinned="partial release: 5 of 9 images") for each in _elsewhere(LEADING, POINT)]
+    notes = " ".join(_answer(LEADING, POINT, *part).notes)
+    assert "Settings: default settings, nothing tuned (d, e)." in notes
+    assert "Only a part of the images: e." in notes

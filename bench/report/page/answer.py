@@ -80,8 +80,9 @@ class Cases:
     @property
     def remark(self) -> str:
         """What is said of the cases that are worth it: how many are so by little, or near chance; may be empty."""
-        small = f"{self.small} by less than {points_text(CONFIDENCE)}" if self.small else ""
-        return ", ".join(filter(None, (small, f"{self.near_chance} near chance" if self.near_chance else "")))
+        small = f"{self.small} of them by less than {points_text(CONFIDENCE)}" if self.small else ""
+        near = f"{self.near_chance} of them near chance" if self.near_chance else ""
+        return ", ".join(filter(None, (small, near)))
 
     @property
     def place(self) -> str:
@@ -177,7 +178,7 @@ def _lead(cases: Sequence[Cases]) -> str:
     if len(best) == len(cases) > 1:
         return "Equally often in every use that these records test."
     where = " and ".join(f"{each.place} ({each.worth} of {each.judged} cases)" for each in best)
-    return f"Most often {where}." if max(shares) > 0.5 else f"In a minority of cases, most often {where}."
+    return f"Most often {where}." if max(shares) >= 0.5 else f"In a minority of cases, most often {where}."
 
 
 def _about_confidences(data_sets: Sequence[Words], cases: Sequence[Cases]) -> Iterator[Point]:
@@ -247,11 +248,11 @@ def _above(data_sets: Sequence[Words]) -> str:
     on: dict[str, list[str]] = {}
     for words in data_sets:
         for row in words.above:
-            models = words.facts.models[row.contender]
-            price = f" at {models} times the trainings" if models > 1 else ""
             ahead = 100 * (statistics_of(row, RETRIEVAL).mean - words.top)
-            place = f"{ahead:.1f} points on {words.facts.name}{price}"
-            on.setdefault(words.facts.labels[row.contender], []).append(place)
+            models = words.facts.models[row.contender]
+            price = f" ({models} times the trainings)" if models > 1 else ""
+            place = f"{ahead:.1f} points on {words.facts.name}"
+            on.setdefault(f"{words.facts.labels[row.contender]}{price}", []).append(place)
     named = [f"{name} by {' and '.join(places)}" for name, places in on.items()]
     return f" Higher than all ranked methods, but not ranked itself: {'; '.join(named)}." if named else ""
 
