@@ -25,9 +25,6 @@ WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_
 ORDER = ("worth it", "alike", "undecided", "equal", "not worth it")
 """States of a case, the first of which counts if its forms are in several."""
 
-COUNTED = ("worth it", "alike", "equal", "not worth it", "undecided")
-"""States in the order of the numbers of :class:`Cases`."""
-
 CASE = "A case is one method with a confidence of its own on one data set, tested at 95 % confidence over its seeds."
 
 RIVAL: dict[Question, str] = {
@@ -146,11 +143,16 @@ def _cases(data_sets: Sequence[Words], images: str, question: Question, form: st
     # Of several forms, one that is worth it suffices.
     states = [next(state for state in ORDER if state in found) for found in by_method.values()]
     worth = [found["worth it"] for found in by_method.values() if "worth it" in found]
+    numbers = {state: states.count(state) for state in ORDER}
     return Cases(
         question,
         form,
         images,
-        *(states.count(state) for state in COUNTED),
+        worth=numbers["worth it"],
+        alike=numbers["alike"],
+        equal=numbers["equal"],
+        not_worth=numbers["not worth it"],
+        undecided=numbers["undecided"],
         small=sum(all(_is_small(each) for each in found) for found in worth),
         near_chance=sum(all(100 * each.challenger_mean < NEAR_CHANCE for each in found) for found in worth),
     )
