@@ -149,10 +149,17 @@ def killer():
 
 @pytest.fixture
 def alive_in_group():
-    def alive(group):
-        listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True).stdout
-        rows = [line.split(None, 2) for line in listed.splitlines()]
-        # Brackets: it has given up its memory already and is on its way out, which takes a busy machine a while.
-        return [row for row in rows if row[0] == str(group) and "Z" not in row[1] and not row[2].startswith("[")]
+    """Function that lists the processes of a group, those that are left after some seconds if it is told to wait."""
+
+    def alive(group, *, within=0.0):
+        end = time.monotonic() + within
+        while True:
+            listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True).stdout
+            rows = [line.split(None, 2) for line in listed.splitlines()]
+            # Brackets: it has given up its memory already and is on its way out, which takes a busy machine a while.
+            left = [row for row in rows if row[0] == str(group) and "Z" not in row[1] and not row[2].startswith("[")]
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(0.1)
 
     return alive

@@ -30,8 +30,7 @@ def test_ten_kills_at_random_moments(tiny_run, cli, tiny, tmp_path, alive_in_gro
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         kills += 1
-        time.sleep(0.5)
-        assert not alive_in_group(process.pid), "workers outlived their parent"
+        assert not alive_in_group(process.pid, within=10), "workers outlived their parent"
         for path, stamp in stamps.items():
             assert path.stat().st_mtime_ns == stamp, f"{path} was trained twice"
         stamps = {p: p.stat().st_mtime_ns for p in root.rglob("train-*/record.json")}
