@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .code_id import file_of, import_statements, plugin_name
+from .closure import file_of, import_statements, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
 from .names import check_name, why_not_a_name
 

@@ -50,6 +50,7 @@ class Dataset(ABC):
         partial: Description of the missing images and classes, if the user accepted incomplete files; else empty.
         soft_labels_sha256: SHA-256 (hexadecimal) of the file of label distributions given by people; empty if there is
             none.
+        version: Number to raise when images, labels or splits change; it is part of the ids of results.
     """
 
     name: ClassVar[str]
@@ -62,6 +63,7 @@ class Dataset(ABC):
     augmentation_type: ClassVar[type[TrainingAugmentation]] = Augmentation
     partial: str = ""
     soft_labels_sha256: str = ""
+    version: ClassVar[int] = 1
 
     def __init__(self, root: Path | None = None) -> None:
         """Open the data set.

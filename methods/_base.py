@@ -107,8 +107,9 @@ class Method:
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
         fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
-            its base; of one registered by :func:`._at_start.register`, which has no base, it stays as it starts.
+            its base, or stays as it starts if the method has none.
         ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
+        version: Number to raise when the method gives other values than before; it is part of the ids of results.
     """
 
     name: ClassVar[str]
@@ -127,6 +128,7 @@ class Method:
     fitted: ClassVar[bool] = False
     ensemble: ClassVar[bool] = False
     published: ClassVar[tuple[PublishedSource, ...]] = ()
+    version: ClassVar[int] = 1
 
     class Params(MethodParams):
         """Empty set of hyper-parameters; a method that has some defines its own class of this name."""
@@ -162,6 +164,11 @@ class Method:
             ``{name: default}``; empty if the form changes no default.
         """
         return dict(cls.fidelity_defaults.get(fidelity, {}))
+
+    @classmethod
+    def fitted_at_start(cls) -> bool:
+        """True if the method is fitted to a network at its starting weights, which are those of no trained base."""
+        return cls.fitted and not cls.on_base
 
     @property
     def released(self) -> bool:
@@ -298,8 +305,8 @@ def register(cls: M) -> M:
         raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
     if cls.ensemble and (cls.trains or not cls.on_base):
         raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
-    if cls.fitted and ("backbone" in cls.trains or not cls.on_base):
-        raise TypeError(f"{cls.__name__}: a fitted method needs on_base = True and trains without the backbone")
+    if cls.fitted and "backbone" in cls.trains:
+        raise TypeError(f"{cls.__name__}: a fitted method trains without the backbone; set trains")
     if "published" not in cls.__dict__:
         cls.published = ()
     return cls

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._at_start import register
-from ._base import Method, Paper
+from ._base import Method, Paper, register
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -88,6 +87,7 @@ class Untrained(Method):
         "one augmented view of each training image, the same for all seeds",
     )
     trains = ("mean",)
+    fitted = True
     default_confidence = "norm"
 
     @torch.no_grad()

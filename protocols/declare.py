@@ -75,6 +75,7 @@ class EmbeddingTest:
         needs: Names of attributes of the embeddings, such as ``confidences``, without which the test is left out.
         clean_only: Whether the test is left out on corrupted images.
         metrics: Metrics that the test itself declares; those of built-in tests are in :mod:`bench.protocols.metrics`.
+        version: Number to raise when the test gives other values than before.
     """
 
     group: str
@@ -83,6 +84,7 @@ class EmbeddingTest:
     needs: tuple[str, ...] = ()
     clean_only: bool = False
     metrics: tuple[DeclaredMetric, ...] = ()
+    version: int = 1
 
     @property
     def module(self) -> str:
@@ -102,6 +104,7 @@ def test(
     needs: Iterable[str] = (),
     clean_only: bool = False,
     metrics: Iterable[DeclaredMetric] = (),
+    version: int = 1,
 ) -> Callable[[F], F]:
     """Decorator that declares a function as a test of embeddings (:class:`EmbeddingTest`) and returns the function.
 
@@ -115,6 +118,7 @@ def test(
         needs: Names of attributes of the embeddings, such as ``"confidences"``, without which the test is left out.
         clean_only: Leave the test out on corrupted images.
         metrics: Metrics that the test computes, unless they are in the built-in table.
+        version: Number to raise when the test gives other values than before; it is part of the ids of results.
 
     Raises:
         ValueError: If a metric names another group than the test, or ``per`` or ``needs`` has an unknown value.
@@ -138,7 +142,7 @@ def test(
 
     def declare(function: F) -> F:
         key = (function.__module__, function.__qualname__)
-        _DECLARED[key] = EmbeddingTest(group, per, function, needed, clean_only, brought)
+        _DECLARED[key] = EmbeddingTest(group, per, function, needed, clean_only, brought, version)
         return function
 
     return declare

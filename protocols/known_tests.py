@@ -1,8 +1,4 @@
-"""The registry of tests of embeddings: the module of every group of tests.
-
-It is apart from the modules that compute, so that a new test does not change the code id of a training or test that
-does not use it.
-"""
+"""The registry of tests of embeddings: the module of every group of tests."""
 
 from __future__ import annotations
 
@@ -79,28 +75,6 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
         if test.group == group
     ]
     return (*built_in, *(test for test in _of_plugins() if test.group in wanted))
-
-
-def modules_of(groups: Iterable[str]) -> tuple[str, ...]:
-    """Dotted names of the modules that run and compute the tests of some groups, sorted.
-
-    Results of these tests depend on the code of these modules.
-
-    Args:
-        groups: Names of groups of tests, such as ``retrieval``.
-
-    Raises:
-        ValueError: If a group is unknown.
-
-    Example:
-        >>> [name.rpartition(".")[2] for name in modules_of(["structure", "risk"])]
-        ['battery', 'confidence', 'structure']
-    """
-    wanted = _checked(groups)
-    names = ["battery", *(module for group, module in BUILT_IN.items() if group in wanted)]
-    modules = [f"{__package__}.{name}" for name in names]
-    modules += [test.module for test in _of_plugins() if test.group in wanted]
-    return tuple(sorted(set(modules)))
 
 
 def _of_plugins() -> list[EmbeddingTest]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
 
-from ..code_id import file_of
+from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, described, load_plugins
 from . import completion

@@ -125,6 +125,7 @@ def rescore_results(
 
 def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> RescoredTest:
     from ..engine.rescoring import rescore as rescore_test
+    from ..store.specs import versions_text
 
     made: RescoreRecord | None = None
     failure = ""
@@ -136,7 +137,7 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
         "test": "/".join((*record.cell, record.unit)),
         "seed": record.columns.seed,
         "rescoring": "" if made is None else made.unit,
-        "code": "" if made is None else made.spec.code,
+        "code": "" if made is None else versions_text(made.spec.versions),
         "values": 0 if made is None else len(made.rows),
         "float16": made is not None and made.spec.float16,
         "compared": 0 if made is None else made.compared,

@@ -40,7 +40,7 @@ class StatusRow(TypedDict):
         tested: Number of finished tests.
         unfinished: Number of trainings that have a checkpoint and no result yet.
         running: Trainings and tests that a process is working on now.
-        codes: Number of finished tests by ``tested by code`` and its id, and of rescorings by ``rescored by code``.
+        codes: Number of finished tests and rescorings by the versions of their code.
         states: Number of packed results by state: ``claimed``, or ``verified`` by a second run.
     """
 
@@ -434,8 +434,10 @@ def status_rows(store: Store) -> list[StatusRow]:
 
 def _codes(tested: list[TestRecord], rescored: list[RescoreRecord]) -> dict[str, int]:
     """Number of tests by the code that made them, and of rescorings by theirs."""
-    codes = [f"tested by code {record.spec.code}" for record in tested]
-    codes += [f"rescored by code {record.spec.code}" for record in rescored]
+    from ..store.specs import versions_text
+
+    codes = [f"tested by code {versions_text(record.spec.versions)}" for record in tested]
+    codes += [f"rescored by code {versions_text(record.spec.versions)}" for record in rescored]
     return dict(Counter(codes))
 
 
@@ -449,10 +451,13 @@ def _states(store: Store, tested: list[TestRecord], marks: dict[str, Mark]) -> d
 
 def _say_what_was_rescored(collected: Collected) -> None:
     """Print which values are not those of the tests' own records, and which code made them."""
+    from ..store.specs import versions_text
+
     made = {record.unit: record.spec for record in collected.rescorings}
     units = collected.frame["unit"]
-    for code in sorted({spec.code for spec in made.values()}):
-        of_code = [unit for unit, spec in made.items() if spec.code == code]
+    codes = {unit: versions_text(spec.versions) for unit, spec in made.items()}
+    for code in sorted({*codes.values()}):
+        of_code = [unit for unit in made if codes[unit] == code]
         tests = len({made[unit].test for unit in of_code})
         count = int(units.isin(of_code).sum())
         typer.echo(

@@ -358,7 +358,7 @@ def carry_out(
 
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
-    protocol, version = plans[0].cell.protocol, plans[0].template.version
+    protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing is OnExisting.rerun
     with _entered(store, alone=rerun) as claims:

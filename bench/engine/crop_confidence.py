@@ -1,7 +1,4 @@
-"""The worth of a model's confidence on centre crops of the validation images, which a study may tune for.
-
-It is a module of its own, so that only the trainings of such studies depend on its code.
-"""
+"""The worth of a model's confidence on centre crops of the validation images, which a study may tune for."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 from ..errors import UserError
 from ..planning.checks import files_hash, weights_hash
-from ..planning.plan import Plan, testing_code, training_code
+from ..planning.plan import Plan, testing_versions, training_versions
 from ..protocols._base import Tests
 from ..site import Site
 from ..store.files import write_atomic
-from ..store.specs import TrainSpec
+from ..store.specs import TrainSpec, Versions
 
 PACKAGES = ("bench", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
 """Packages whose versions must agree: those that compute values."""
@@ -34,7 +34,7 @@ class PlanNeeds(BaseModel):
         template: Specification of a training, with the ids of its code, data and starting weights.
         tests: Settings of the tests.
         scorers: Scorers that the tests rank with, in addition to the cosine.
-        tests_code: Id of the code of the tests.
+        tests_versions: Versions of the code of the tests.
         soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
             none.
         folds: Indices of the blocks of classes that validate.
@@ -45,7 +45,7 @@ class PlanNeeds(BaseModel):
     template: TrainSpec
     tests: Tests
     scorers: tuple[str, ...]
-    tests_code: str
+    tests_versions: Versions
     soft_labels: str
     folds: tuple[int, ...]
 
@@ -96,7 +96,7 @@ def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
                 template=plan.template,
                 tests=plan.testing.tests,
                 scorers=(site.methods.method(plan.cell.method).scorer, *plan.testing.scorers),
-                tests_code=plan.testing.code,
+                tests_versions=plan.testing.versions,
                 soft_labels=plan.testing.soft_labels,
                 folds=plan.validate_folds,
             )
@@ -160,8 +160,8 @@ def visible(paths: Iterable[Path], seconds: float) -> bool:
 def _check_plan(plan: PlanNeeds, site: Site) -> None:
     spec = plan.template
     what = f"{spec.method} on {spec.dataset}"
-    tests_code = testing_code(plan.tests, plan.scorers, spec.method, site)
-    if training_code(spec, site) != spec.code or tests_code != plan.tests_code:
+    tests_versions = testing_versions(spec, plan.tests, plan.scorers, site)
+    if training_versions(spec, site) != spec.versions or tests_versions != plan.tests_versions:
         raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")

@@ -18,15 +18,15 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..code_id import code_id
+from .. import versions
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
 from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
-from ..methods.scorers.registry import get_scorer, scorer_module
+from ..methods.scorers.registry import get_scorer
 from ..protocols.battery import run_battery
 from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
-from ..protocols.known_tests import load_tests, modules_of
+from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
 from ..protocols.scorers import Scorer
 from ..seeds import seed_for
@@ -129,10 +129,12 @@ def rescore(
     found = find_arrays(record, site.store, arrays)
     options = _trained_options(record, found, site, arrays)
     scorers = scorers_of(record)
+    entries = {"engine": versions.engine("testing")}
+    entries |= {f"test.{name}": versions.test(name) for name in groups}
+    entries |= {f"scorer.{name}": versions.scorer(name) for name in scorers}
     spec = RescoreSpec(
         test=record.unit,
-        test_code=record.spec.code,
-        code=code_id("bench.engine.rescoring", *modules_of(groups), *map(scorer_module, sorted(scorers))),
+        versions={name: versions.version(entry) for name, entry in entries.items()},
         groups=tuple(sorted(groups)),
         arrays={name: digest for name, (_, digest) in found.files.items()},
         float16=found.float16,

@@ -17,12 +17,10 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ..code_id import code_id
-from ..datasets.corruptions.registry import corruption_module
+from .. import versions
 from ..datasets.image_set import ImageSet
 from ..methods._ensemble import EnsembleModel
 from ..methods._model import EmbeddingModel
-from ..methods.backbones.registry import backbone_module
 from ..protocols._base import Tests
 from ..seeds import content_id
 from ..site import Site
@@ -134,9 +132,13 @@ class TestedFeatures:
     def _key(self, images: Images) -> str:
         """Id of everything that the features of some images depend on."""
         spec, clean = self.spec, images.images if isinstance(images, CorruptedImages) else images
-        corruption = () if clean is images else (corruption_module(images.kind),)  # type: ignore[union-attr]
-        dataset = self.site.datasets.get(spec.dataset).code
-        code = code_id("bench.engine.tested_features", dataset, backbone_module(spec.backbone), *corruption)
+        entries = [
+            versions.engine("testing"),
+            versions.registered(self.site.datasets, spec.dataset),
+            versions.backbone(spec.backbone),
+            *([versions.corruption(images.kind)] if isinstance(images, CorruptedImages) else []),
+        ]
+        code = [*map(versions.version, entries)]
         software = [code, torch.__version__, torch.device(self.site.device).type]
         network = [self.digest, spec.backbone, spec.batches.pooling, spec.batches.freeze_norm]
         source = [spec.dataset, spec.view, spec.partial, spec.files]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,13 @@ from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_a
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
+from .crop_confidence import crop_auroc
 from .draws import generator
 from .environment import environment
 from .features import FrozenBackbone, of_base, set_scale
 from .inputs import AugmentedImages, CachedFeatures, Inputs, in_turn, loss_of_any_classes
 from .micro_batches import MicroBatches
-from .networks import build_model, check_finite, load_base
+from .networks import CHUNK, backbone_features, build_model, check_finite, load_base
 from .optim import Optimisation
 from .running import PatientScorer, Running
 
@@ -262,18 +262,43 @@ class Trainer:
         """Let the method fit its parts in one pass over the training images; returns the loss afterwards.
 
         Raises:
-            UnitFailed: If the loss is not finite.
+            UnitFailed: If a feature or the loss is not finite.
         """
         self.running.alive("fit")
-        labels = self.data.train.labels
         self.model.eval()
-        gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
-        features, labels = self.inputs.batch(torch.arange(len(labels)), gen), labels.to(self.site.device)
+        labels = self.data.train.labels.to(self.site.device)
+        features = self._first_view() if self.model.method.fitted_at_start() else self._one_view()
+        if not bool(torch.isfinite(features).all()):
+            raise UnitFailed("some pooled features of the training images are not finite")
         self.model.method.fit(self.model, features, labels)
         loss = float(loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))
         if not math.isfinite(loss):
             raise UnitFailed(f"loss became {loss} after the fit")
         return loss
+
+    def _one_view(self) -> Tensor:
+        """Features ``[N, F]`` of the training images on a trained base, whose augmentation is drawn by seed."""
+        gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
+        return self.inputs.batch(torch.arange(len(self.data.train)), gen)
+
+    def _first_view(self) -> Tensor:
+        """Pooled features ``[N, F]`` of the training images of a network at its starting weights.
+
+        The augmentation is drawn by data set: all seeds of the network have the features that ``--frozen`` caches as
+        its first view.
+        """
+        if isinstance(self.inputs, CachedFeatures):
+            return self.inputs.features.train[0]
+        gen, device = generator("features", self.spec.dataset, "train", 0), self.site.device
+        parts = []
+        # The draws of an augmentation depend on how many images are drawn for, so that their number never changes.
+        for rows in torch.arange(len(self.data.train)).split(CHUNK):
+            images = self.inputs.batch(rows, gen)
+            load = images.__getitem__
+            parts.append(
+                backbone_features(self.model.backbone, load, len(rows), device, running=self.running, step="fit")
+            )
+        return torch.cat(parts).to(device)
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:
         """Raise a failure of the unit if an error comes from numbers that are not finite.
@@ -416,10 +441,8 @@ class Trainer:
         if asked is None:
             return None
         self.model.load_state_dict(self.progress.best_state)
-        # By name: only the specifications that ask for it have its code in their ids.
-        measure: Callable[..., float] = import_module(f"{__package__}.crop_confidence").crop_auroc
         dataset, scorer = self.spec.dataset, self.spec.selection.scorer
-        return measure(self.model, self.data.val, dataset, asked.severity, scorer, self.site.device, self.running)
+        return crop_auroc(self.model, self.data.val, dataset, asked, scorer, self.site.device, self.running)
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:

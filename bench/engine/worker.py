@@ -91,12 +91,9 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         return Done()
     visible(job.inputs, site.hidden_for)
     if isinstance(job, TrainJob):
-        from ..methods._at_start import is_fitted_at_start
-        from .fitting import run_fitting
         from .training import run_training
 
-        run = run_fitting if is_fitted_at_start(site.methods.method(job.spec.method)) else run_training
-        run(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
+        run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
     elif isinstance(job, TestedFeaturesJob):
         from .tested_features import make_features
 

@@ -6,13 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ..code_id import code_id
+from .. import versions
 from ..datasets.corruptions._base import CROP
-from ..datasets.corruptions.registry import corruption_module
-from ..methods.backbones.registry import backbone_module
-from ..methods.scorers.registry import scorer_module
 from ..protocols._base import Preset, Tests
-from ..protocols.known_tests import modules_of
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
 from ..store.specs import (
@@ -20,7 +16,6 @@ from ..store.specs import (
     BaseReference,
     Batches,
     Cell,
-    CropConfidence,
     Ensemble,
     Point,
     StageSelection,
@@ -28,6 +23,7 @@ from ..store.specs import (
     TestSpec,
     TrainSpec,
     TuneFor,
+    Versions,
 )
 from .cell import CellSetting
 from .frozen import Frozen
@@ -50,7 +46,7 @@ class TestPlan:
     """Tests that every trained model of a plan gets.
 
     Attributes:
-        code: Hash of the code that computes the tests.
+        versions: Versions of the code that computes the tests.
         tests: Settings of the tests.
         scorers: Scorers to rank with, in addition to the method's own and the cosine.
         soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
@@ -59,7 +55,7 @@ class TestPlan:
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
-    code: str
+    versions: Versions
     tests: Tests
     scorers: tuple[str, ...]
     soft_labels: str
@@ -253,9 +249,8 @@ class Plan:
         ensembles: tuple[Ensemble, ...] = OF_FOLDS if self.models > 1 else ("",)
         return [
             TestSpec(
-                code=self.testing.code,
+                versions=self.testing.versions,
                 protocol=self.cell.protocol,
-                version=self.template.version,
                 preset=self.preset,
                 train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
@@ -299,12 +294,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
-            code=testing_code(
-                preset.tests,
-                (cell.method.scorer, *cell.checked.scorers),
-                cell.request.cell.method,
-                site,
-            ),
+            versions=testing_versions(template, preset.tests, (cell.method.scorer, *cell.checked.scorers), site),
             tests=preset.tests,
             scorers=cell.checked.scorers,
             soft_labels=cell.checked.soft_labels,
@@ -323,9 +313,8 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
     setting, preset = cell.setting, experiment.preset
     method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
     spec = TrainSpec(
-        code="",
+        versions={"protocol": experiment.protocol.version},
         protocol=cell.request.cell.protocol,
-        version=experiment.protocol.version,
         dataset=cell.request.cell.dataset,
         folds=preset.folds,
         fold=preset.validate[0],
@@ -345,22 +334,15 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
         files=cell.checked.files,
         base=None,
         crop_confidence=None if cell.tune_for == "retrieval" else _crop_confidence(experiment),
-        frozen=_features_code(experiment, cell, site) if experiment.frozen else "",
+        frozen=experiment.frozen,
     )
-    return spec.replaced(code=training_code(spec, site))
+    return spec.replaced(versions=training_versions(spec, site))
 
 
-def _features_code(experiment: Experiment, cell: CellSetting, site: Site) -> str:
-    """Id of the code that makes the cached features of a backbone that stays at its starting weights."""
-    dataset = site.datasets.get(cell.request.cell.dataset).code
-    return code_id("bench.engine.features", dataset, backbone_module(cell.setting.network["backbone"]))
-
-
-def _crop_confidence(experiment: Experiment) -> CropConfidence:
-    """Measurement of confidence by trials: on the crops of the preset, whatever corruptions tests are asked for."""
+def _crop_confidence(experiment: Experiment) -> tuple[float, float]:
+    """Severity of the crops that trials see: that of the preset, whatever corruptions tests are asked for."""
     usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
-    code = code_id("bench.engine.crop_confidence", corruption_module(CROP))
-    return CropConfidence(severity=usual.get(CROP, Tests().corruptions[CROP]), code=code)
+    return usual.get(CROP, Tests().corruptions[CROP])
 
 
 def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
@@ -376,42 +358,40 @@ def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelect
     )
 
 
-def training_code(spec: TrainSpec, site: Site) -> str:
-    """Id of the code that a training runs: the engine's loop and the entries of the registries that it uses.
+def training_versions(spec: TrainSpec, site: Site) -> Versions:
+    """Versions here of what a training runs; that of the protocol is the specification's."""
+    entries = {
+        "engine": versions.engine("training"),
+        "method": versions.registered(site.methods, spec.method),
+        "dataset": versions.registered(site.datasets, spec.dataset),
+        "backbone": versions.backbone(spec.backbone),
+        "scorer": versions.scorer(spec.selection.scorer),
+    }
+    return {"protocol": spec.versions["protocol"], **_versions(entries)}
+
+
+def testing_versions(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Site) -> Versions:
+    """Versions here of what a test runs; the ids of the trained models cover the rest.
 
     Args:
-        spec: Specification of the training; its own ``code`` does not count.
-        site: Its plug-ins are searched, too.
-    """
-    from ..methods._at_start import is_fitted_at_start
-
-    fitted = is_fitted_at_start(site.methods.method(spec.method))
-    return code_id(
-        "bench.engine.fitting" if fitted else "bench.engine.training",
-        site.methods.get(spec.method).code,
-        site.datasets.get(spec.dataset).code,
-        backbone_module(spec.backbone),
-        scorer_module(spec.selection.scorer),
-    )
-
-
-def testing_code(tests: Tests, scorers: Iterable[str], method: str, site: Site) -> str:
-    """Id of the code that a test runs; the ids of the trained models cover the rest.
-
-    Args:
+        spec: Specification of a training; the code of an ensemble, its method, is not that of its trained models.
         tests: Settings of the tests.
         scorers: Scorers to rank with, in addition to the cosine.
-        method: Name of the method; the code of an ensemble is not that of its trained models.
         site: Its plug-ins are searched, too.
     """
-    entry = site.methods.get(method)
-    return code_id(
-        "bench.engine.testing",
-        *((entry.code,) if site.methods.method(method).ensemble else ()),
-        *modules_of(tests.groups),
-        *map(scorer_module, sorted({"cosine", *scorers})),
-        *map(corruption_module, sorted(tests.corruptions)),
-    )
+    ensemble = site.methods.method(spec.method).ensemble
+    entries = {
+        "engine": versions.engine("testing"),
+        **({"method": versions.registered(site.methods, spec.method)} if ensemble else {}),
+        **{f"test.{name}": versions.test(name) for name in tests.groups},
+        **{f"scorer.{name}": versions.scorer(name) for name in {"cosine", *scorers}},
+        **{f"corruption.{name}": versions.corruption(name) for name in tests.corruptions},
+    }
+    return {"protocol": spec.versions["protocol"], **_versions(entries)}
+
+
+def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
+    return {name: versions.version(entry) for name, entry in entries.items()}
 
 
 def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> str:

@@ -78,10 +78,8 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
 
 def _said_of_random_weights(plan: Plan, site: Site) -> str:
     """Line about a method that leaves a network as it starts, if that is at random weights; else empty."""
-    from ..methods._at_start import is_fitted_at_start
-
     spec = plan.template
-    if spec.weights is not None or not is_fitted_at_start(site.methods.method(spec.method)):
+    if spec.weights is not None or not site.methods.method(spec.method).fitted_at_start():
         return ""
     return (
         f"{spec.method} on {spec.dataset}: {spec.backbone} starts at random weights, so this is a random network: a"

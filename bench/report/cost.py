@@ -162,7 +162,7 @@ def _tuned_by(store: Store, spec: TrainSpec, trials: int, studies: Studies) -> d
     return found
 
 
-_FREE = ("code", "params", "optim", "replicate", "fold", "base", "crop_confidence")
+_FREE = ("versions", "params", "optim", "replicate", "fold", "base", "crop_confidence")
 """Fields in which the trainings at the chosen setting differ from the template of the study."""
 
 

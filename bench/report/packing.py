@@ -121,7 +121,7 @@ def pack(site: Site, out: Path, by: str, commit: str) -> list[Path]:
     if not results.tests:
         raise UserError(f"{site.store.root} has no finished test yet; `bench run` makes some")
     target = Store(out)
-    for protocol, version in {(record.cell.protocol, record.spec.version) for record in results.tests}:
+    for protocol, version in {(record.cell.protocol, record.spec.protocol_version) for record in results.tests}:
         target.open(protocol, version, create=True)
         target.mark(protocol, version)
     packing = _Packing(site, by, commit)

@@ -9,7 +9,7 @@ import pandas as pd
 from ..store.folder import Store
 from ..store.marks import read_marks, state_of
 from ..store.records import KEYS, Environment
-from ..store.specs import Cell, Kind
+from ..store.specs import Cell, Kind, versions_text
 from .frame import Results
 
 COLUMNS = (
@@ -37,8 +37,8 @@ def provenance_frame(store: Store, results: Results) -> pd.DataFrame:
     """Table with one row per test and per rescoring of it.
 
     The columns are those that identify the experiment, the id of the unit (``unit``) and, for a rescoring, that of its
-    test (``rescored``); ``state`` (``own``, ``claimed`` or ``verified``), ``by``, ``where`` and ``commit``; the id of
-    the code and the versions of the software; the time of the end (UTC); the SHA-256 of the test images (``data``) and
+    test (``rescored``); ``state`` (``own``, ``claimed`` or ``verified``), ``by``, ``where`` and ``commit``; the
+    versions of the code and of the software; the time of the end (UTC); the SHA-256 of the test images (``data``) and
     of the embeddings, or ``float16`` for a copy; and how far a rescoring is from the values of its test.
 
     Args:
@@ -54,7 +54,7 @@ def provenance_frame(store: Store, results: Results) -> pd.DataFrame:
             "rescored": "",
             "state": state_of(store, test, marks),
             **_origin(store, test.cell, "test", test.unit, test.environment),
-            "code": test.spec.code,
+            "code": versions_text(test.spec.versions),
             **_software(test.environment, test.finished),
             "data": test.manifests.get("test", ""),
             "embeddings": " ".join(digest for _, digest in sorted(test.files.items())),
@@ -66,7 +66,7 @@ def provenance_frame(store: Store, results: Results) -> pd.DataFrame:
             "unit": each.unit,
             "rescored": each.spec.test,
             **_origin(store, each.cell, "rescore", each.unit, each.environment),
-            "code": each.spec.code,
+            "code": versions_text(each.spec.versions),
             **_software(each.environment, each.finished),
             "embeddings": "float16" if each.spec.float16 else " ".join(each.spec.arrays.values()),
             "largest_difference": each.largest_difference,

@@ -85,8 +85,8 @@ def _faults(record: TestRecord, store: Store, studies: Studies) -> Iterator[str]
         yield f"unknown protocol {columns.protocol!r}"
         return
     protocol = get_protocol(columns.protocol)
-    if spec.version != protocol.version:
-        yield f"it is of {columns.protocol} version {spec.version}, this bench has version {protocol.version}"
+    if spec.protocol_version != protocol.version:
+        yield f"it is of {columns.protocol} version {spec.protocol_version}, this bench has version {protocol.version}"
     if spec.preset not in protocol.presets:
         yield f"{columns.protocol} has no preset {spec.preset!r}"
     if record.cell != Cell(columns.protocol, columns.dataset, columns.method):

@@ -195,7 +195,7 @@ class Store:
             train = path.parent.name.startswith("train-")
             record = self._read(path, TrainRecord) if train else self._read(path, TestRecord)
             if record is not None:
-                protocol, version = record.cell.protocol, record.spec.version
+                protocol, version = record.cell.protocol, record.spec.protocol_version
                 if versions.setdefault(protocol, version) != version:
                     raise UserError(
                         f"{self.root} has results of {protocol} versions {versions[protocol]} and {version}; "

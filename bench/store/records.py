@@ -19,7 +19,7 @@ from ..seeds import content_id
 from .specs import Cell, Ensemble, Kind, Parameters, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
 from .strict_json import read_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
 """Name of a file in the folder of a unit; no path, because records may come from anywhere."""

@@ -68,6 +68,20 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", revalidate_instances="always")
 
 
+Versions = dict[str, int | str]
+"""Versions by what they are of, such as ``engine`` or ``test.risk`` (:mod:`bench.versions`)."""
+
+
+def versions_text(versions: Versions) -> str:
+    """Versions that are not 1, for display.
+
+    Example:
+        >>> versions_text({"engine": 1, "method": "1+edited.0123"}), versions_text({"engine": 1})
+        ('method 1+edited.0123', 'version 1')
+    """
+    return ", ".join(f"{name} {of}" for name, of in sorted(versions.items()) if of != 1) or "version 1"
+
+
 class _Spec(_Value):
     @property  # not kept: what is kept in a value counts when values are compared
     def id(self) -> str:
@@ -79,6 +93,18 @@ class _Spec(_Value):
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
 
+class _Versioned(_Spec):
+    """A specification with the versions of its code."""
+
+    versions: Versions
+
+    @property
+    def protocol_version(self) -> int:
+        """Version of the protocol; 0 if a record from elsewhere has none."""
+        found = self.versions.get("protocol")
+        return found if isinstance(found, int) else 0
+
+
 class Batches(_Value):
     """Composition of the class-balanced training batches, and how the backbone turns them into features.
 
@@ -88,10 +114,9 @@ class Batches(_Value):
         feature_views: Number of augmented views per image whose features are cached if the backbone is frozen.
         freeze_norm: Part of the backbone's batch norms that stays fixed in training: ``no`` (none), ``statistics`` or
             ``all``.
-        pooling: Global pooling of the backbone's feature maps: ``avg_max`` or ``avg``. Records without the field mean
-            ``avg_max``.
+        pooling: Global pooling of the backbone's feature maps: ``avg_max`` or ``avg``.
         calibrate: Whether features of photographs are divided by a constant before the head, so that their root mean
-            square is 1. Records without the field mean true.
+            square is 1.
         epoch_repeats: Passes over the training images that count as one epoch.
     """
 
@@ -125,21 +150,6 @@ class StageSelection(_Value):
     min_improvement: float
 
 
-class CropConfidence(_Value):
-    """Measurement, at the end of a tuning trial's training, that the trial's confidence is judged by.
-
-    It is the AUROC of telling right from wrong answers by the method's default confidence, on centre crops of the
-    validation images (:mod:`bench.engine.crop_confidence`).
-
-    Attributes:
-        severity: Smallest and largest severity of the crops.
-        code: Id (hash) of the code that measures it.
-    """
-
-    severity: tuple[float, float]
-    code: str
-
-
 class BaseReference(_Value):
     """Reference to the base of a two-stage training: the trained model that the head is trained on.
 
@@ -156,13 +166,13 @@ class BaseReference(_Value):
     unit: str
 
 
-class TrainSpec(_Spec):
+class TrainSpec(_Versioned):
     """Specification of one training: everything that its result depends on; the hash of it is the id of the training.
 
     Attributes:
-        code: Id (hash) of the code that runs the training (:mod:`bench.code_id`).
+        versions: Versions of the engine, protocol, method, data set, backbone and selecting scorer
+            (:mod:`bench.versions`).
         protocol: Name of the protocol.
-        version: Version of the protocol.
         dataset: Name of the data set.
         folds: Number of blocks that the development classes (those not used for the test) are cut into.
         fold: Index of the block that validates; the other blocks train. With one block, all development classes train,
@@ -182,17 +192,14 @@ class TrainSpec(_Spec):
         partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
         files: Hash of the content of the image files; empty for data sets that come with the installation.
         base: The trained model that a two-stage method starts from; None for other methods.
-        crop_confidence: Measurement of the confidence on crops, if the training is a trial of a study that tunes for
-            it; else None. None counts for nothing in the id.
+        crop_confidence: Smallest and largest severity of the crops of the validation images on which the AUROC of the
+            default confidence is measured, if the training is a trial of a study that tunes for it; else None.
         draws: Names that seed single sources of randomness in place of ``replicate``, in runs that measure the variance
-            by source. Empty for all others, and then it counts for nothing in the id.
-        frozen: Id (hash) of the code that makes the cached features, if the backbone stays at its starting weights
-            whatever the method; else empty, which counts for nothing in the id.
+            by source; empty for all others.
+        frozen: Whether the backbone stays at its starting weights whatever the method.
     """
 
-    code: str
     protocol: str
-    version: int
     dataset: str
     folds: int
     fold: int
@@ -211,9 +218,9 @@ class TrainSpec(_Spec):
     partial: str
     files: str
     base: BaseReference | None
-    crop_confidence: CropConfidence | None = Field(None, exclude_if=lambda value: value is None)
-    draws: dict[Axis, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
-    frozen: str = Field("", exclude_if=lambda value: not value)
+    crop_confidence: tuple[float, float] | None = None
+    draws: dict[Axis, str] = Field(default_factory=dict)
+    frozen: bool = False
 
     @property
     def features(self) -> str:
@@ -223,7 +230,8 @@ class TrainSpec(_Spec):
         """
         of_backbone = (self.backbone, self.weights, self.batches.pooling, self.batches.calibrate)
         of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
-        return content_id([self.frozen, *of_backbone, *of_images])
+        versions = [self.versions.get(name) for name in ("engine", "dataset", "backbone")]
+        return content_id([*versions, *of_backbone, *of_images])
 
     @property
     def cell(self) -> Cell:
@@ -253,9 +261,9 @@ class StudySpec(_Spec):
         trial_batch: Number of trials proposed together, before the result of any of them is known.
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
         tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
-            or ``both`` (validation MAP@R and that AUROC). Records without the field mean ``retrieval``.
+            or ``both`` (validation MAP@R and that AUROC).
         draw: Number of a study that repeats another one with other random draws, to measure the variance that tuning
-            causes; 0 for the study itself, and then it counts for nothing in the id.
+            causes; 0 for the study itself.
     """
 
     template: TrainSpec
@@ -264,17 +272,17 @@ class StudySpec(_Spec):
     sampler: str
     trial_batch: int
     bases: tuple[str, ...]
-    tune_for: TuneFor = Field("retrieval", exclude_if=lambda value: value == "retrieval")
-    draw: int = Field(0, exclude_if=lambda value: value == 0)
+    tune_for: TuneFor = "retrieval"
+    draw: int = 0
 
 
-class TestSpec(_Spec):
+class TestSpec(_Versioned):
     """Specification of one test of the trained models of one seed; its hash is the id of the test.
 
     Attributes:
-        code: Id (hash) of the code that runs the test (:mod:`bench.code_id`).
+        versions: Versions of the engine, protocol, tests, scorers and corruptions, and of the method of an ensemble
+            (:mod:`bench.versions`).
         protocol: Name of the protocol.
-        version: Version of the protocol.
         preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
@@ -292,9 +300,7 @@ class TestSpec(_Spec):
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
-    code: str
     protocol: str
-    version: int
     preset: str
     train: tuple[str, ...]
     ensemble: Ensemble
@@ -312,8 +318,7 @@ class RescoreSpec(_Spec):
 
     Attributes:
         test: Id of the test.
-        test_code: Id of the code that ran the test.
-        code: Id of the code that computes the values of the rescoring (:mod:`bench.code_id`).
+        versions: Versions of the engine, tests and scorers that compute the values (:mod:`bench.versions`).
         groups: Groups of tests that are computed.
         arrays: SHA-256 of the array files that are read, by name.
         float16: Whether the embeddings are a copy in float16; else they are those that the test has kept.
@@ -321,8 +326,7 @@ class RescoreSpec(_Spec):
     """
 
     test: str
-    test_code: str
-    code: str
+    versions: Versions
     groups: tuple[str, ...]
     arrays: dict[str, str]
     float16: bool

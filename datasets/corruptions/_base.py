@@ -33,6 +33,7 @@ class Corruption:
         apply: Function of an image (uint8 ``[C, H, W]``), a severity in (0, 1] and the image's :data:`Draw`, a function
             of n that returns n random numbers in (0, 1); it returns the corrupted image. None for the centre crop,
             which every set of images computes itself (:meth:`ImageSet.cropped`).
+        version: Number to raise when the corrupted images change; it is part of the ids of results.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Corruption:
     low: float
     high: float
     apply: Callable[[Tensor, float, Draw], Tensor] | None
+    version: int = 1
 
 
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:

@@ -21,6 +21,9 @@ MODULES = {
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
 
+VERSIONS = {"convnet": 1, "bn_inception": 1, "pretrained": 1, "efficientnet_lite": 1}
+"""Versions of these modules: raise one if its backbones give other values than before."""
+
 PACKAGED = "tf_efficientnet_lite0"
 """Backbone whose ImageNet weights an extra of this package installs."""
 

@@ -47,6 +47,7 @@ class ScorerSpec:
             images to their prepared distributions. The bound, a :class:`.Bound`, writes the score as a function of one
             inner product and one number per image and gives upper bounds of it, so that a search skips most of a
             gallery; None if the score is no such function.
+        version: Number to raise when the scorer gives other values than before; it is part of the ids of results.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ScorerSpec:
     options: tuple[str, ...] = ()
     prepare_once: bool = False
     bound: Callable[[Rows, int], Bound | None] = no_bound
+    version: int = 1
 
     def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
         """Scores ``[Na, Nb]`` of all pairs of two batches of prepared distributions.

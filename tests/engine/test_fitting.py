@@ -14,7 +14,6 @@ from bench.methods.scorers.distribution_scorer import DistributionScorer
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.protocols.query_metrics import map_at_r
-from bench.registry import Registry
 from bench.site import Site
 from safetensors.torch import save_file
 
@@ -78,20 +77,6 @@ def test_features_that_are_not_finite_fail_the_unit(tmp_path, weights):
     save_file(network.state_dict(), broken)
     with pytest.raises(UnitFailed, match="features of the training images are not finite"):
         _fitted(tmp_path / "runs", broken)
-
-
-def test_only_a_method_without_a_base_has_the_code_of_the_fit_in_its_id(tmp_path, monkeypatch):
-    from bench.planning import plan
-
-    monkeypatch.setattr(plan, "code_id", lambda *names: "\n".join(map(str, names)))
-    request = RunRequest(methods=(METHOD, "laplace", "cosface"), datasets=("ndigit_smoke",), hparams="default")
-    roots = {
-        built.cell.method: built.template.code.split()[0]
-        for built in build_plans(request, Site(results=str(tmp_path))).plans
-    }
-    assert roots.pop(METHOD) == "bench.engine.fitting"
-    assert set(roots.values()) == {"bench.engine.training"}
-    assert Registry("methods").method(METHOD).fitted
 
 
 def test_an_option_of_steps_is_refused_with_what_to_do(tmp_path):

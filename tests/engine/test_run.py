@@ -310,7 +310,7 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(cli):
     assert (folder / "report" / "comparison.md").read_text().count("| cosface |") == 2
     old = next(folder.glob("*/*/cosface/test-*/record.json"))
     record = TestRecord.from_json(old.read_bytes())
-    spec = record.spec.replaced(code="edited")
+    spec = record.spec.replaced(versions={**record.spec.versions, "engine": 2})
     Store(folder).write(record.model_copy(update={"spec": spec, "unit": spec.id, "finished": record.finished + 1}))
     assert "1 older result" in cli("report").stderr
     again = pd.read_csv(folder / "metrics.csv", keep_default_na=False)

@@ -33,8 +33,8 @@ def scale():
 def template(tmp_path):
     """A results folder with one test."""
     spec = TestSpec(
-        code="", protocol="reality_check", version=1, preset="", train=("0" * 16,), ensemble="", hparams="default",
-        trials=0, tuning_trainings=0, pinned="", tests=_tests(), scorers=(), soft_labels="",
+        versions={"protocol": 1}, protocol="reality_check", preset="", train=("0" * 16,), ensemble="",
+        hparams="default", trials=0, tuning_trainings=0, pinned="", tests=_tests(), scorers=(), soft_labels="",
     )  # fmt: skip
     columns = Columns(
         protocol="reality_check", preset="", dataset="d", method="m", base="", fidelity="corrected", hparams="default",

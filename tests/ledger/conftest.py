@@ -48,8 +48,8 @@ def record(method, seed, values, **columns):
     } | columns | {"method": method, "seed": seed}  # fmt: skip
     names = ("protocol", "preset", "ensemble", "hparams", "trials", "pinned")
     spec = TestSpec(
-        code=" ".join(map(str, columns.values())), version=1, train=(), tuning_trainings=0, tests=Tests(), scorers=(),
-        soft_labels="", **{name: columns[name] for name in names},
+        versions={"engine": " ".join(map(str, columns.values()))}, train=(), tuning_trainings=0, tests=Tests(),
+        scorers=(), soft_labels="", **{name: columns[name] for name in names},
     )  # fmt: skip
     plain = {"split": "test", "scorer": "cosine", "confidence": "", "variant": "", "fraction": None}
     rows: tuple[SplitRow, ...] = tuple(

@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.conformance import build
-from bench.methods import _base, untrained
-from bench.methods._at_start import is_fitted_at_start, register
-from bench.methods._base import Method
+from bench.methods import untrained
+from bench.methods._base import Method, register
 from bench.methods.laplace import Laplace
 from bench.methods.untrained import Untrained, principal_directions
 from sklearn.decomposition import PCA, TruncatedSVD
@@ -100,13 +99,11 @@ def test_the_fit_sets_the_mean_head_and_makes_the_loss_smallest():
     assert list(model.confidences(embedding)) == ["norm"]  # no classifier of training classes
 
 
-@pytest.mark.parametrize("changed", [{"on_base": True, "trains": ("mean",)}, {}])
-def test_a_method_that_is_fitted_at_the_start_has_no_base_and_leaves_the_backbone_alone(changed):
-    fields = {"name": "mine", "summary": "mine", "__doc__": "Mine."}
-    with pytest.raises(TypeError, match="has no base, and trains without the backbone"):
-        register(type("Mine", (Method,), fields | changed))
-    fitted = register(type("Mine", (Method,), fields | {"trains": ("mean",)}))
-    assert fitted.fitted
-    assert is_fitted_at_start(fitted)
-    assert not is_fitted_at_start(Laplace)
-    assert not _base.Method.fitted
+def test_a_fitted_method_leaves_the_backbone_alone_and_needs_no_base():
+    fields = {"name": "mine", "summary": "mine", "__doc__": "Mine.", "fitted": True}
+    with pytest.raises(TypeError, match="a fitted method trains without the backbone"):
+        register(type("Mine", (Method,), fields))
+    assert register(type("Mine", (Method,), fields | {"trains": ("mean",)})).fitted_at_start()
+    assert Untrained.fitted_at_start()
+    assert not Laplace.fitted_at_start()
+    assert not Method.fitted

@@ -6,7 +6,7 @@ import pytest
 from bench.engine.jobs import TestJob
 from bench.engine.needs import needs_of
 from bench.errors import UserError
-from bench.planning.plan import testing_code as code_of_tests  # a name that pytest does not collect
+from bench.planning import plan as planned
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
 from bench.site import Site
@@ -33,9 +33,11 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
     units = [site.store.unit_dir(base.cell, "train", unit) for unit in spec.train]
     assert job.inputs == tuple(unit / name for unit in units for name in (RECORD, WEIGHTS))
     assert job.outputs == (site.store.unit_dir(plan.cell, "test", spec.id) / RECORD,)
-    assert base.test_specs(trained[0])[0].code != spec.code  # the code of the ensemble counts
+    assert base.test_specs(trained[0])[0].versions["engine"] == spec.versions["engine"]
+    assert spec.versions["method"] == 1  # the code of the ensemble counts
     needs = needs_of([plan], site, tmp_path / "token").plans[0]
-    assert needs.tests_code == spec.code == code_of_tests(needs.tests, needs.scorers, "deep_ensemble", site)
+    assert needs.tests_versions == spec.versions
+    assert spec.versions == planned.testing_versions(plan.template, needs.tests, needs.scorers, site)
 
 
 def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):

@@ -39,8 +39,8 @@ class Made:
         models = tuple("abcdefgh"[: self.models])
         cell = Cell("reality_check", "d", self.cell)
         spec = TestSpec(
-            code=f"{self.name} {seed}", protocol=cell.protocol, version=1, train=models, tuning_trainings=0,
-            tests=Tests(), scorers=(), soft_labels="", **shared,
+            versions={"protocol": 1, "engine": f"{self.name} {seed}"}, protocol=cell.protocol, train=models,
+            tuning_trainings=0, tests=Tests(), scorers=(), soft_labels="", **shared,
         )  # fmt: skip
         environment = Environment(
             bench=version, torch="2", python="3", machine="x", device="cpu", threads=1, seconds=1.0, peak_memory_mib=9

@@ -465,7 +465,7 @@ def test_records_of_other_versions_are_named(tmp_path):
     damaged = []
     store.on_damage = damaged.append
     tree = Tree(page_html(store, collect(store), damaged))
-    assert "a test record of schema 1, not a test record of 2" in tree.by_id("failures")
+    assert "a test record of schema 1, not a test record of 3" in tree.by_id("failures")
     assert "0.0.9" in tree.by_id("provenance")
     assert "0.1.0" in tree.by_id("provenance")
 

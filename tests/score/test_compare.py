@@ -194,8 +194,8 @@ def _test_record(columns, role, item):
     cell = Cell(columns.protocol, columns.dataset, columns.method)
     names = ("preset", "ensemble", "hparams", "trials", "pinned")
     shared = {name: getattr(columns, name) for name in names}
-    code = f"{columns.method} {columns.seed}"
-    spec = TestSpec(code=code, protocol=cell.protocol, version=1, train=(), tuning_trainings=0, tests=Tests(),
+    versions = {"engine": f"{columns.method} {columns.seed}"}
+    spec = TestSpec(versions=versions, protocol=cell.protocol, train=(), tuning_trainings=0, tests=Tests(),
                     scorers=(), soft_labels="", **shared)  # fmt: skip
     environment = Environment(
         bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0

@@ -55,9 +55,8 @@ def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=Non
     """A training unit with untrained weights."""
     site = Site(results=str(root / "runs"), weights="none")
     spec = TrainSpec(
-        code="",
+        versions={"protocol": 1},
         protocol="reality_check",
-        version=1,
         dataset=dataset,
         folds=4,
         fold=0,
@@ -191,7 +190,13 @@ def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
     _, folder = _unit(tmp_path, "cosface")
     unit = folder.name.removeprefix("train-")
     cell = Cell("reality_check", "ndigit_smoke", "cosface")
-    spec = {"code": "", "protocol": cell.protocol, "version": 1, "preset": "strict", "train": (unit,), "ensemble": ""}
+    spec = {
+        "versions": {"protocol": 1},
+        "protocol": cell.protocol,
+        "preset": "strict",
+        "train": (unit,),
+        "ensemble": "",
+    }
     spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": "", "soft_labels": ""}
     columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "dim": 8, "seed": 0}
     role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}

@@ -130,7 +130,7 @@ def test_every_bit_of_the_marker_counts(tmp_path):
                 assert read_marker(path) == marker
             except DamagedFile:
                 continue
-    for text in (b"", b"[]", b"{}", b"null", b'{"schema": 2, "protocols": []}', b"[" * 10_000):
+    for text in (b"", b"[]", b"{}", b"null", b'{"schema": 3, "protocols": []}', b"[" * 10_000):
         path.write_bytes(text)
         with pytest.raises(DamagedFile):
             read_marker(path)

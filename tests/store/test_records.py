@@ -38,7 +38,7 @@ def test_ids_of_specifications_are_of_their_type_and_of_every_value(plans):
     template = plans[0].template
     assert isinstance(template, TrainSpec)
     changed = {
-        "code": "other",
+        "versions": {"engine": 2},
         "replicate": 1,
         "fold": 1,
         "params": {**template.params, "scale": 17.0},
@@ -69,7 +69,7 @@ def test_a_record_reads_itself():
     record = _trial(val_map_at_r=0.25, best_epochs=(3,))
     assert TrialRecord.from_json(record.to_json()) == record
     stored = json.loads(record.to_json())
-    assert stored["schema"] == SCHEMA_VERSION == 2
+    assert stored["schema"] == SCHEMA_VERSION == 3
     assert stored["params"] == {"optim.lr": 1.0, "method.samples": 5}
 
 
@@ -82,7 +82,7 @@ def test_a_record_reads_itself():
         (lambda text: "{}", "not a trial record"),
         (lambda text: text.replace('"number": 3', '"number": 4'), "checksum"),
         (lambda text: text.replace("0.5", "0.6"), "checksum"),
-        (lambda text: text.replace('"schema": 2', '"schema": 1'), "schema 1"),
+        (lambda text: text.replace('"schema": 3', '"schema": 1'), "schema 1"),
         (lambda text: text.replace('"kind": "trial"', '"kind": "train"'), "a train record"),
     ],
 )
@@ -118,7 +118,7 @@ def test_the_order_of_keys_in_a_file_does_not_count():
 @pytest.mark.parametrize("place", ['{"a": 1, "a": 1}', '[{"a": 1, "a": 1}]', '{"b": [[{"a": 1, "a": 1}]]}'])
 def test_a_repeated_key_is_damage_wherever_it_is(place):
     with pytest.raises(DamagedRecord, match="'a' is there more than once"):
-        checked_content(f'{{"kind": "trial", "schema": 2, "deep": {place}}}', "trial")
+        checked_content(f'{{"kind": "trial", "schema": 3, "deep": {place}}}', "trial")
 
 
 def test_every_single_bit_of_a_record_counts():

@@ -14,6 +14,7 @@ from ...protocols import PROTOCOLS, get_protocol
 from ...registry import Registry
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
+from ...store.specs import versions_text
 from .facts import Anchors, DatasetFacts, contender_of
 from .tables import BUDGET, Cell, Column, Row, Table, number_cell, text_cell
 
@@ -45,7 +46,7 @@ def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     Args:
         tests: Records of the tests.
     """
-    found = sorted({(test.spec.protocol, test.spec.version, test.spec.preset) for test in tests})
+    found = sorted({(test.spec.protocol, test.spec.protocol_version, test.spec.preset) for test in tests})
     return [(f"{name} version {version}, preset {preset}", _summary(name)) for name, version, preset in found]
 
 
@@ -261,8 +262,8 @@ def records_table(
             number_cell(test.columns.seed, str(test.columns.seed)),
             text_cell(test.unit),
             text_cell(", ".join(test.spec.train)),
-            text_cell(test.spec.code),
-            text_cell(", ".join(sorted({train.spec.code for train in each.trainings}))),
+            text_cell(versions_text(test.spec.versions)),
+            text_cell(", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings}))),
             *(text_cell(str(origins.at[test.unit, name])) for name in ("commit", "by", "state")),
             text_cell(finished),
             number_cell(seconds if each.trainings else float("nan"), f"{seconds:.0f}"),
@@ -276,7 +277,7 @@ def records_table(
         Column("seed", "", True),
         Column("test", "id: the hash of everything that the result depends on"),
         Column("trainings", "ids of the trained models"),
-        Column("code of the test", "hash of the code that ran"),
+        Column("code of the test", "versions that are not 1"),
         Column("code of the trainings"),
         Column("commit", "of git, with + if files had changed; empty in records of earlier versions"),
         Column("by", "who ran it; empty for results of this folder"),

@@ -1,9 +1,7 @@
-"""Code ids: a hash of the code that a unit runs, so that edited code never reuses old results.
+"""Import closures: the modules that a module imports, directly or not, and a hash of their code.
 
-The id of some modules covers each of them and every module of the same package that it imports, directly or not, read
-from the syntax trees without importing anything. Comments, docstrings and layout do not count, and every Python
-version gives the same id. Registries and plumbing are left out (:data:`OUTSIDE`): whoever uses an entry of a registry
-names the entry's module as well.
+Modules are read as syntax trees and not imported. Comments, docstrings and layout do not count, and every version of
+Python gives the same hash.
 """
 
 from __future__ import annotations
@@ -20,33 +18,11 @@ from typing import NamedTuple
 from .errors import PLUGINS
 from .seeds import content_id
 
-OUTSIDE = frozenset(
-    f"bench.{name}"
-    for name in (
-        "_version",
-        "code_id",
-        "datasets.corruptions.registry",
-        "engine.environment",
-        "errors",
-        "methods.backbones.registry",
-        "methods.distributions.registry",
-        "methods.published",
-        "methods.scorers.registry",
-        "progress",
-        "protocols.known_tests",
-        "protocols.metrics",
-        "protocols.recipes",
-        "registry",
-        "resources",
-        "site",
-        "store.files",
-        "store.folder",
-        "store.records",
-        "store.specs",
-    )
-)
-"""Modules that compute no value of a unit: registries, of which it uses some entries, and what only moves values about
-or puts them into the specification, which is hashed itself."""
+COMPUTING = ("bench.engine.", "bench.methods.", "bench.datasets.", "bench.protocols.", "bench.seeds")
+"""Starts of the names of our modules that compute values; the others move values about or put them into ids."""
+
+REGISTRIES = (".registry", ".known_tests")
+"""Ends of the names of modules that only list entries; whoever uses an entry has its code in a closure of its own."""
 
 
 class Module(NamedTuple):
@@ -62,29 +38,16 @@ class Module(NamedTuple):
 
 
 def plugin_name(path: Path) -> str:
-    """Dotted name under which a plug-in file (Python code of the user) is imported: ``bench_plugins.folder_HASH.NAME``.
+    """Dotted name under which a plug-in file is imported, which shadows no package: ``bench_plugins.folder_HASH.NAME``.
 
-    ``HASH`` is made of the path of the folder, and ``NAME`` is the file's name without ``.py``. A plug-in thus never
-    shadows an installed package.
+    ``HASH`` is made of the path of the folder, and ``NAME`` is the file's name without ``.py``.
     """
     folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
     return f"{PLUGINS}.folder_{folder}.{path.stem}"
 
 
-def code_id(*roots: str | Path) -> str:
-    """Hash of the code of some modules and of the modules that they import, directly or not.
-
-    Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of
-    a plug-in; other packages do not. The hash goes into the ids of results, so that results of code that was edited
-    since are not reused. Comments, docstrings and layout do not count. Modules that cannot change a result, such as
-    registries, are left out.
-
-    Args:
-        roots: The modules, as dotted names or as files of plug-ins.
-
-    Returns:
-        16 hexadecimal digits.
-    """
+def closure_hash(*roots: str | Path) -> str:
+    """Hash, 16 hexadecimal digits, of the code of the modules of :func:`closure`."""
     return content_id(sorted(digest(module.path) for module in closure(*roots)))
 
 
@@ -92,7 +55,7 @@ def closure(*roots: str | Path) -> list[Module]:
     """The given modules and the modules that they import, directly or not, sorted by name.
 
     Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of
-    a plug-in; other packages do not. Modules that cannot change a result (:data:`OUTSIDE`) are left out.
+    a plug-in. Of ``bench``, only what computes values counts, and registries do not.
 
     Args:
         roots: The modules, as dotted names or as files of plug-ins.
@@ -109,10 +72,15 @@ def closure(*roots: str | Path) -> list[Module]:
     reached: dict[Path, Module] = {}
     while waiting:
         module = waiting.pop()
-        if module.path not in reached and module.name not in OUTSIDE:
+        if module.path not in reached:
             reached[module.path] = module
-            waiting += _imported(module, _edited(module.path))
+            waiting += filter(_computes, _imported(module, _edited(module.path)))
     return sorted(reached.values())
+
+
+def _computes(module: Module) -> bool:
+    ours = module.name.partition(".")[0] == "bench"
+    return not ours or (module.name.startswith(COMPUTING) and not module.name.endswith(REGISTRIES))
 
 
 @cache
@@ -134,12 +102,7 @@ _HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def import_statements(tree: ast.AST, type_checking: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Import statements of a syntax tree, in the order of the source.
-
-    Args:
-        tree: The tree; statements at any depth count.
-        type_checking: Whether to give those that are for type checkers only as well.
-    """
+    """Import statements of a syntax tree at any depth, in the order of the source; for type checkers on request."""
     for node in ast.iter_child_nodes(tree):
         if not type_checking and isinstance(node, ast.If) and _for_type_checkers(node.test):
             for other in node.orelse:
@@ -199,11 +162,7 @@ def _find(name: str, importer: Module | None) -> Module | None:
 
 
 def file_of(name: str) -> Path:
-    """File of a module by its dotted name, found without importing the module.
-
-    Raises:
-        ValueError: If there is no such module.
-    """
+    """File of a module by its dotted name, found without importing it; raises ValueError if there is none."""
     module = _file_of(name)
     if module is None:
         raise ValueError(f"no module {name}")
@@ -267,10 +226,7 @@ def _parsed(path: Path, edited: int) -> ast.Module:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 (hexadecimal) of the syntax tree of a Python file, equal for every Python version.
-
-    Comments, docstrings and layout do not count.
-    """
+    """SHA-256 (hexadecimal) of the syntax tree of a Python file without docstrings, equal for every Python version."""
     return _digest(path, _edited(path))
 
 
