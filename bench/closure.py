@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .errors import PLUGINS
 from .seeds import content_id
 
-COMPUTING = ("bench.engine.", "bench.methods.", "bench.datasets.", "bench.protocols.", "bench.seeds")
+COMPUTING = ("bench.engine.", "bench.methods.", "bench.datasets.", "bench.protocols.", "bench.seeds.")
 """Starts of the names of our modules that compute values; the others move values about or put them into ids."""
 
 REGISTRIES = (".registry", ".known_tests")
@@ -80,7 +80,7 @@ def closure(*roots: str | Path) -> list[Module]:
 
 def _computes(module: Module) -> bool:
     ours = module.name.partition(".")[0] == "bench"
-    return not ours or (module.name.startswith(COMPUTING) and not module.name.endswith(REGISTRIES))
+    return not ours or (f"{module.name}.".startswith(COMPUTING) and not module.name.endswith(REGISTRIES))
 
 
 @cache

@@ -54,7 +54,7 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
     for path in _our_files():
         if path.parts[:2] == REFERENCE:
             continue
-        if path.suffix in (".py", ".csv", ".tmpl", ".toml", ".css", ".js", ".txt") or path.name == "py.typed":
+        if path.suffix in (".py", ".csv", ".tmpl", ".toml", ".css", ".js", ".txt", ".lock") or path.name == "py.typed":
             wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
     assert held == wanted
 

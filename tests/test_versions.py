@@ -110,9 +110,9 @@ def changed():
     return sorted(name for name, found in ids().items() if found != before[name])
 
 
-edit("methods/dul_cls.py", ("0.0001", "0.0002"))
+edit("methods/dul_cls.py", ("self.kl_weight *", "2 * self.kl_weight *"))
 print(json.dumps(changed()))
-edit("methods/dul_cls.py", ("0.0002", "0.0001"))
+edit("methods/dul_cls.py", ("2 * self.kl_weight *", "self.kl_weight *"))
 print(json.dumps(changed()))
 edit("methods/losses.py", ("self._weight", "self._prototypes"))  # another name for the same value
 print(json.dumps(changed()))
