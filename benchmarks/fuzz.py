@@ -379,7 +379,7 @@ class Settings(Reader):
 
     def read(self, path: Path) -> None:
         """Read the file, and make the setting of a method."""
-        from bench.planning.pins import from_pins, parse_pins
+        from bench.planning.pins import Pin, from_pins
         from bench.planning.setting import Setting, checked_params, merge
         from bench.planning.settings_file import read_settings_file
         from bench.seeds import content_id
@@ -388,8 +388,8 @@ class Settings(Reader):
         defaults = Setting(optim=recipe.end_to_end.values())
         file = read_settings_file(str(path), ["cosface", "pfe"])
         merged = merge(defaults, file.layer(method, defaults))
-        texts = [f"{key}={value}" for key, value in file.shared.items()]
-        pinned = from_pins(parse_pins(tuple(texts)), method, recipe)
+        pins = tuple(Pin(key, str(value)) for key, value in file.shared.items())
+        pinned = from_pins(pins, method, recipe)
         content_id([checked_params(method, merge(merged, pinned.layer).params), merged.optim, pinned.layer.optim])
 
 
@@ -439,14 +439,14 @@ class Records(Reader):
 
 
 def _records(folder: Path) -> dict[str, bytes]:
+    from bench.planning.experiment import Experiment
     from bench.planning.planner import build_plans
-    from bench.planning.request import RunRequest
     from bench.protocols.rows import row
     from bench.site import Site
     from bench.store.marker import Marker
     from bench.store.records import Columns, Environment, Role, StudyRecord, TestRecord, TrainRecord, TrialRecord
 
-    request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",))
+    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
     plan = build_plans(request, Site(results=str(folder))).plans[0]
     trained = plan.train_specs(plan.defaults(), 0, None)
     train, test, study = next(iter(trained.values())), plan.test_specs(trained)[0], plan.study_spec(None)

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from bench.engine.training import Trainer, run_training
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.specs import TrainSpec
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class Cost(NamedTuple):
 
 def spec_of(site: Site, pins: list[str], replicate: int) -> TrainSpec:
     """Specification of a training of the main job at the default setting and some pinned values."""
-    request = RunRequest(methods=("dul_cls",), datasets=("ndigit",), hparams="default", pins=tuple(pins))
+    request = Experiment(methods=("dul_cls",), datasets=("ndigit",), hparams="default", set=pins)
     return build_plans(request, site).plans[-1].train_specs({}, replicate, None)[0]
 
 

@@ -36,8 +36,8 @@ from bench.engine.jobs import EVENTS, Done, EpochDone, Event, Job, ProposeJob, T
 from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
 from bench.engine.tuning import Told, propose
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.progress import Display
 from bench.protocols.recipes._base import Range
 from bench.seeds import seed_for
@@ -254,7 +254,7 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
     began = time.process_time()
     site = Site(results=str(root))
     names = {"methods": ("all",), "datasets": DATASETS, **asked}
-    plans = build_plans(RunRequest(**names, folds=FOLDS, trials=grid.trials, seeds=grid.seeds), site).plans
+    plans = build_plans(Experiment(**names, tuning={"folds": FOLDS}, trials=grid.trials, seeds=grid.seeds), site).plans
     planning = time.process_time() - began
     site.store.mark(plans[0].cell.protocol, plans[0].template.version)
     shop = Workshop(next(Store(template).tests()))

@@ -79,11 +79,11 @@ from pathlib import Path
 
 from bench import versions
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
+from bench.planning.experiment import Experiment
 from bench.site import Site
 
 place = Path(versions.__file__).parent
-request = RunRequest(methods=("all",), datasets=("ndigit_smoke",), hparams="default", preset="per")
+request = Experiment(methods=("all",), datasets=("ndigit_smoke",), hparams="default", preset="per")
 
 
 def ids():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -31,15 +31,15 @@ from .options import (
     Workers,
     site_of,
 )
-from .sections import SectionedCommand
+from .sections import HelpAll, SectionedCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.launch import Launch, Launched
     from ..engine.outcome import Outcome
+    from ..planning.experiment import Experiment
     from ..planning.plan import Plan
-    from ..planning.request import RunRequest
     from ..site import Site
     from ..store.claims import Claims
     from ..store.folder import Damage, Store
@@ -53,45 +53,53 @@ class OnExisting(StrEnum):
     error = "error"
 
 
-class Sampler(StrEnum):
-    """Optuna samplers for tuning: Gaussian process (``gp``) or tree-structured Parzen estimator (``tpe``)."""
+PLACES = {
+    "method": "methods",
+    "dataset": "datasets",
+    "plugin": "plugins",
+    "set_": "set",
+    **{name: f"tuning.{name}" for name in ("sampler", "folds", "select_by", "tune_for")},
+    **{name: f"run.{name}" for name in ("workers", "device", "gpus_per_worker", "stall", "launcher", "address")},
+}
+"""Names of options in the file of an experiment, where they differ from the name of the parameter."""
 
-    gp = "gp"
-    tpe = "tpe"
-
-
-class TuneFor(StrEnum):
-    """Aim of the choice of trials: ranking images (``retrieval``), knowing wrong answers (``confidence``) or both."""
-
-    retrieval = "retrieval"
-    confidence = "confidence"
-    both = "both"
+NOT_OF_THE_EXPERIMENT = ("file", "data_root", "results", "save", "on_existing", "dry_run", "help_all")
 
 
 class RunCommand(SectionedCommand):
     """Command ``bench run``, whose help lists its options in sections."""
 
     sections: ClassVar = {
-        "What to run": ("method", "dataset", "protocol", "preset", "fidelity"),
-        "Settings": ("hparams", "set_", "sweep", "base", "backbone", "weights", "dim", "frozen"),
-        "Budget": ("seeds", "vary", "trials", "sampler", "tune_for", "select_by", "folds"),
-        "Tests": ("scorers", "corruptions"),
-        "Data and machine": ("data_root", "allow_partial", "plugin", "workers", "device", "gpus_per_worker", "stall"),
-        "Several machines": ("launcher", "address"),
-        "Results": ("results", "on_existing", "dry_run"),
+        "What most runs need": ("method", "dataset", "hparams", "seeds", "trials", "dry_run"),
+        "What to compute": ("protocol", "fidelity", "scorers", "corruptions"),
+        "Settings": ("set_", "sweep", "backbone", "weights", "dim", "frozen"),
+        "Data and machine": ("data_root", "plugin", "workers", "device"),
+        "An experiment as a file": ("file", "save"),
+        "Results": ("results",),
+    }
+    rare: ClassVar = {
+        "What to compute, rarely needed": ("preset", "base", "vary", "allow_partial"),
+        "Tuning (also --set tuning.NAME=VALUE)": ("sampler", "folds", "select_by", "tune_for"),
+        "Machine (also --set run.NAME=VALUE)": ("gpus_per_worker", "stall", "launcher", "address"),
+        "Results that exist": ("on_existing",),
     }
 
 
 def run(
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File of an experiment, as --save writes it; options override it.", metavar="FILE.toml"),
+    ] = None,
     method: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--method",
             help="Methods, comma separated, or `all`.",
             metavar="M[,M..]",
             autocompletion=completion.METHODS,
         ),
-    ],
+    ] = None,
     dataset: Annotated[
         list[str] | None,
         typer.Option(
@@ -127,16 +135,16 @@ def run(
     trials: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Tuning budget per method; the preset's if not given.")
     ] = None,
-    sampler: Annotated[Sampler, typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = Sampler.gp,
+    sampler: Annotated[Literal["gp", "tpe"], typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = "gp",
     tune_for: Annotated[
-        TuneFor,
+        Literal["retrieval", "confidence", "both"],
         typer.Option(
             help="What trials are chosen by. retrieval: what selects epochs, validation MAP@R for most methods."
             " confidence: how well the method's default confidence tells right from wrong answers on centre crops of"
             " the validation images (AUROC). both: the highest such AUROC within one point of the best MAP@R. A base"
             " that only serves is tuned for retrieval.",
         ),
-    ] = TuneFor.retrieval,
+    ] = "retrieval",
     folds: Annotated[
         int | None,
         typer.Option(
@@ -220,7 +228,8 @@ def run(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Pin a setting, such as method.margin=0.3 or optim.epochs=10; repeatable.",
+            help="Fix a setting, such as method.margin=0.3 or optim.epochs=10; repeatable. Keys start with method.,"
+            " optim., data., augment., tuning. or run.",
             metavar="KEY=VALUE",
         ),
     ] = None,
@@ -237,6 +246,15 @@ def run(
         OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")
     ] = OnExisting.skip,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            help="Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.",
+            metavar="FILE.toml",
+        ),
+    ] = None,
+    help_all: HelpAll = False,
 ) -> None:
     """Tune, train and test methods on data sets; write tables and figures.
 
@@ -247,48 +265,57 @@ def run(
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.launch import Launch
-    from ..planning.request import RunRequest
+    from ..planning.experiment import Experiment, read_experiment
 
-    request = RunRequest(
-        methods=tuple(method),
-        datasets=tuple(dataset or ["ndigit"]),
-        protocol=protocol,
-        preset=preset,
-        fidelity=fidelity,
-        seeds=seeds,
-        trials=trials,
-        sampler=sampler.value,
-        tune_for=tune_for.value,
-        folds=folds,
-        hparams=hparams,
-        base=base,
-        backbone=backbone,
-        dim=dim,
-        frozen=frozen,
-        scorers=tuple(scorers or ()),
-        select_by=select_by,
-        corruptions=tuple(corruptions or ()),
-        pins=tuple(set_ or ()),
-        sweeps=tuple(sweep or ()),
-        vary=tuple(vary or ()),
+    table = {} if file is None else read_experiment(file)
+    experiment = Experiment.filled(table, _typed(ctx), str(file or ""))
+    site = site_of(
+        results,
+        plugin=[Path(name) for name in experiment.plugins],
+        data_root=data_root,
+        weights=experiment.weights,
+        allow_partial=experiment.allow_partial,
     )
-    site = site_of(results, plugin=plugin, data_root=data_root, weights=weights, allow_partial=allow_partial)
-    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall)
-    raise typer.Exit(run_request(request, site, results, launch, on_existing, dry_run))
+    launch = Launch(**experiment.run.model_dump())
+    raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
 
 
-def run_request(
-    request: RunRequest, site: Site, results: Path, launch: Launch, on_existing: OnExisting, dry_run: bool
+def _typed(ctx: typer.Context) -> dict[str, Any]:
+    """Options that were typed, by their names in the file of an experiment."""
+    typed: dict[str, Any] = {}
+    rare: list[str] = []
+    for name, value in ctx.params.items():
+        source = ctx.get_parameter_source(name)
+        if name in NOT_OF_THE_EXPERIMENT or source is None or source.name != "COMMANDLINE":
+            continue
+        place = PLACES.get(name, name)
+        if "." in place:
+            rare.append(f"{place}={value}")
+        else:
+            typed[place] = [str(item) for item in value] if isinstance(value, list | tuple) else value
+    return typed | {"set": [*typed.get("set", ()), *rare]}
+
+
+def run_experiment(
+    experiment: Experiment,
+    site: Site,
+    results: Path,
+    launch: Launch,
+    on_existing: OnExisting,
+    *,
+    dry_run: bool,
+    save: Path | None = None,
 ) -> int:
-    """Carry out a request of ``bench run``, or print its plan.
+    """Carry out an experiment, or print its plan.
 
     Args:
-        request: Everything that decides about results, such as methods, data sets and protocol.
+        experiment: Everything that decides about results, such as methods, data sets and protocol.
         site: Paths and plug-ins.
         results: Results folder as the user typed it, for messages.
         launch: Choice of the workers.
         on_existing: Treatment of results that exist.
         dry_run: Whether to print the plan and stop.
+        save: File that the experiment is written to once it is planned.
 
     Returns:
         Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
@@ -296,21 +323,24 @@ def run_request(
     from rich.console import Console
 
     from ..planning.planner import build_plans
+    from ..store.files import write_atomic
 
     console = Console(stderr=True)
     lacking = ""
     try:
-        built = build_plans(request, site)
+        built = build_plans(experiment, site)
     except MissingWeights as error:
         if not dry_run:
             raise
         # What would be done does not depend on weights, nor does its time.
         lacking, site = str(error), site.model_copy(update={"weights": "none"})
-        built = build_plans(request, site)
+        built = build_plans(experiment, site)
     for line in built.left_out:
         console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
     for line in (*built.differences, *built.adapted, *built.floors):
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+    if save is not None:
+        write_atomic(save, experiment.to_toml().encode())
     launch = launch.resolved()
     if dry_run:
         from .dry_run import print_dry_run
@@ -323,7 +353,7 @@ def run_request(
     def write_tables(outcome: Outcome) -> None:
         _summarise(outcome, site, results, console)
 
-    outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables)
+    outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -337,6 +367,7 @@ def carry_out(
     on_existing: OnExisting,
     console: Console,
     write_tables: Callable[[Outcome], None],
+    experiments: Iterable[Experiment] = (),
 ) -> Outcome | None:
     """Train and test everything that is planned, one batch after the other in the same worker processes.
 
@@ -348,6 +379,7 @@ def carry_out(
         on_existing: Treatment of results that exist.
         console: Where progress goes.
         write_tables: Called with the outcome while no other process writes tables of the folder.
+        experiments: What the plans were made of, for the folder to keep.
 
     Returns:
         Failures, and counts of trainings that were done or reused; None if the run was interrupted.
@@ -367,6 +399,8 @@ def carry_out(
         if launch.launcher == "local":  # on a cluster, every node does so
             _prepare_data(plans, site, console)
         _mark(store, protocol, version, console)
+        for experiment in experiments:
+            store.keep_experiment(experiment.to_toml(without=("run",)))
         with _launched(launch, site, plans, claims, console) as launched:
             console.print(
                 f"{len(plans)} x (method, data set), up to {sum(plan.trainings for plan in plans)}"

@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..methods.scorers.registry import SCORERS
-from ..planning.pins import Pin
+from ..planning.experiment import read_toml, settings_of
 from ..planning.request import FIDELITIES
-from ..planning.settings_file import read_toml
 from ..planning.sources import known_keys
 from ..protocols import PROTOCOLS
 from ..protocols.confidence_kinds import (
@@ -300,7 +299,7 @@ def _check_side(side: Side, claim: Claim, metric: Metric, site: Site) -> None:
     if side.set:
         recipes = [site.recipe(name) for name in claim.tested_on]
         classes = [site.methods.method(name) for name in _methods(side, claim, site)]
-        _known("setting", [Pin.parse(text).key for text in side.set], sorted(known_keys(classes, recipes)))
+        _known("setting", list(settings_of(side.set)), sorted(known_keys(classes, recipes)))
 
 
 def _methods(side: Side, claim: Claim, site: Site) -> Iterator[str]:

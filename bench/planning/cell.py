@@ -11,7 +11,7 @@ from ..store.specs import Parameters, TuneFor
 from .checks import Checked, check_setting
 from .pins import COMMAND_LINE, Pinned, from_pins
 from .published import NothingPublished, Published, Wanted, find_published, stage_one
-from .request import Experiment, Place, Request, resolve_fidelity
+from .request import Place, Request, Resolved, resolve_fidelity
 from .setting import Setting, checked_params, merge
 from .sources import from_fidelity, from_preset, from_recipe, search_ranges, usual_params
 
@@ -54,7 +54,7 @@ class CellSetting:
     stage: str = ""
 
 
-def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSetting:
+def cell_setting(experiment: Resolved, request: Request, site: Site) -> CellSetting:
     """Setting of a cell (protocol, data set, method), merged from all sources and checked.
 
     The sources are the recipe (default training settings of the data set), the preset (variant of the protocol), the
@@ -121,7 +121,7 @@ def cell_setting(experiment: Experiment, request: Request, site: Site) -> CellSe
 
 
 def _published(
-    experiment: Experiment, request: Request, setting: Setting, params: Parameters, site: Site
+    experiment: Resolved, request: Request, setting: Setting, params: Parameters, site: Site
 ) -> Published | None:
     """Published setting of a cell; of the first stage of a head, what the head's row has for it.
 
@@ -144,7 +144,7 @@ def _published(
 
 
 def _own_layer(
-    experiment: Experiment, request: Request, setting: Setting, params: Parameters, site: Site
+    experiment: Resolved, request: Request, setting: Setting, params: Parameters, site: Site
 ) -> Setting | None:
     """Layer of the setting that was published for a base itself, if there is one."""
     alone = replace(request, place=Place(request.cell))
@@ -155,7 +155,7 @@ def _own_layer(
     return None if found is None else found.layer
 
 
-def _differences(published: Published, experiment: Experiment, cell: CellSetting, unpinned: Setting) -> tuple[str, ...]:
+def _differences(published: Published, experiment: Resolved, cell: CellSetting, unpinned: Setting) -> tuple[str, ...]:
     """Differences of a replay from what its source ran."""
     request, run = cell.request, published.run
     said = run.differences(request.cell.protocol, experiment.preset_name, request.cell.dataset)

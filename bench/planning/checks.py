@@ -15,7 +15,7 @@ from ..protocols.recipes._base import Optimizer, Precision, Schedule
 from ..seeds import content_id
 from ..site import Site
 from .batches import Sizes, fitting_batches, said_of_batches
-from .request import Experiment, Request
+from .request import Request, Resolved
 from .setting import Setting, Values
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Checked:
     adapted: str
 
 
-def check_setting(experiment: Experiment, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
+def check_setting(experiment: Resolved, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
     """Check names, values, data and weights, so that errors show before any training starts.
 
     Args:

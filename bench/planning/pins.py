@@ -28,36 +28,10 @@ class Pin:
     key: str
     text: str
 
-    @classmethod
-    def parse(cls, text: str) -> Pin:
-        """Pin from a text ``KEY=VALUE``.
-
-        Raises:
-            UserError: If there is no equals sign.
-        """
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set {text}: expected KEY=VALUE, such as method.margin=0.3")
-        return cls(key.strip(), value.strip())
-
     @property
     def shared(self) -> bool:
         """True if the pin is about data or augmentation, which a method shares with its base (first stage)."""
         return self.key.split(".")[0] in ("data", "augment")
-
-
-def parse_pins(texts: tuple[str, ...]) -> tuple[Pin, ...]:
-    """Pins (settings fixed by the user) from texts ``KEY=VALUE``.
-
-    Raises:
-        UserError: If there is no equals sign, or a key is given twice.
-    """
-    pins = tuple(Pin.parse(text) for text in texts)
-    keys = [pin.key for pin in pins]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise UserError(f"--set {twice} is given {keys.count(twice)} times; give it once")
-    return pins
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ..store.specs import (
 )
 from .cell import CellSetting
 from .frozen import Frozen
-from .request import Experiment
+from .request import Resolved
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -266,7 +266,7 @@ class Plan:
         ]
 
 
-def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
+def make_plan(experiment: Resolved, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
     """Make the plan of a cell (protocol, data set, method): all its trials, trainings and tests.
 
     Args:
@@ -309,7 +309,7 @@ def make_plan(experiment: Experiment, cell: CellSetting, base: Plan | None, site
     )
 
 
-def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpec:
+def _template(experiment: Resolved, cell: CellSetting, site: Site) -> TrainSpec:
     setting, preset = cell.setting, experiment.preset
     method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
     spec = TrainSpec(
@@ -339,7 +339,7 @@ def _template(experiment: Experiment, cell: CellSetting, site: Site) -> TrainSpe
     return spec.replaced(versions=training_versions(spec, site))
 
 
-def _crop_confidence(experiment: Experiment) -> tuple[float, float]:
+def _crop_confidence(experiment: Resolved) -> tuple[float, float]:
     """Severity of the crops that trials see: that of the preset, whatever corruptions tests are asked for."""
     usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
     return usual.get(CROP, Tests().corruptions[CROP])
@@ -394,7 +394,7 @@ def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
     return {name: versions.version(entry) for name, entry in entries.items()}
 
 
-def _pinned(experiment: Experiment, cell: CellSetting, template: TrainSpec) -> str:
+def _pinned(experiment: Resolved, cell: CellSetting, template: TrainSpec) -> str:
     """Text that distinguishes this run from others of the same method, data set and budget."""
     parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
     parts += cell.pinned.texts()

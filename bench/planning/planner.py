@@ -12,11 +12,11 @@ from ..errors import UnknownName, UserError
 from ..site import Site
 from ..store.specs import AXES
 from .cell import CellSetting, cell_setting
+from .experiment import Experiment, expand, split_names
 from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished
-from .request import Experiment, Place, RunRequest, expand, resolve, split_names
+from .request import Place, Resolved, resolve
 from .sources import known_keys
-from .sweep import swept_pins
 from .variance import SOURCES, check_sources, with_frozen
 
 
@@ -40,7 +40,7 @@ class Plans:
     floors: tuple[str, ...] = ()
 
 
-def build_plans(request: RunRequest, site: Site) -> Plans:
+def build_plans(request: Experiment, site: Site) -> Plans:
     """Plan every requested cell (protocol, data set, method); with a sweep, at each of its values.
 
     Args:
@@ -53,8 +53,8 @@ def build_plans(request: RunRequest, site: Site) -> Plans:
     # What does not have a swept value is the same plan at all of them.
     plans: dict[PlanKey, Plan] = {}
     left_out: dict[str, None] = {}
-    for pins in swept_pins(request.sweeps, request.pins):
-        built = _build(request.model_copy(update={"pins": pins, "sweeps": ()}), site)
+    for run in request.runs():
+        built = _build(run, site)
         for plan in built.plans:
             # A base that was asked for by name may serve as well.
             if plan.key not in plans or plan.requested:
@@ -87,7 +87,7 @@ def _said_of_random_weights(plan: Plan, site: Site) -> str:
     )
 
 
-def _build(request: RunRequest, site: Site) -> Plans:
+def _build(request: Experiment, site: Site) -> Plans:
     experiment = resolve(request, site)
     settings, missing = _settings(experiment, site)
     if not settings:
@@ -103,7 +103,7 @@ def _build(request: RunRequest, site: Site) -> Plans:
     return Plans(tuple(plans.values()), tuple(dict.fromkeys([*experiment.left_out, *map(str, named)])))
 
 
-def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetting], dict[Place, NothingPublished]]:
+def _settings(experiment: Resolved, site: Site) -> tuple[dict[Place, CellSetting], dict[Place, NothingPublished]]:
     """Settings of all cells that are planned, and why others are not."""
     settings: dict[Place, CellSetting] = {}
     missing: dict[Place, NothingPublished] = {}
@@ -125,7 +125,7 @@ def _settings(experiment: Experiment, site: Site) -> tuple[dict[Place, CellSetti
     return settings, missing
 
 
-def _check_bases_are_named(experiment: Experiment, settings: dict[Place, CellSetting]) -> None:
+def _check_bases_are_named(experiment: Resolved, settings: dict[Place, CellSetting]) -> None:
     """Refuse options about trainings if all that was asked for are ensembles: a base that only serves ignores them."""
     named = [setting for place, setting in settings.items() if place.cell.method in experiment.methods]
     if not named or not all(setting.method.ensemble for setting in named):
@@ -140,7 +140,7 @@ def _check_bases_are_named(experiment: Experiment, settings: dict[Place, CellSet
         raise UserError(f"{ignored[0]}: an ensemble trains nothing; ask for its base, too: --method {methods}")
 
 
-def _check_all_used(experiment: Experiment, scorers: tuple[str, ...], site: Site, plans: dict[Place, Plan]) -> None:
+def _check_all_used(experiment: Resolved, scorers: tuple[str, ...], site: Site, plans: dict[Place, Plan]) -> None:
     """Refuse scorers and pinned values that were typed and that no plan has; ``all`` is those that are defined."""
     for name in scorers:
         if name != "all" and not any(name in plan.testing.scorers for plan in plans.values()):

@@ -1,12 +1,10 @@
-"""The request of ``bench run``, and the methods, data sets and presets that it names."""
+"""The methods, data sets and presets that an experiment names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError
@@ -17,73 +15,17 @@ from ..protocols.recipes._base import Recipe
 from ..site import Site
 from ..store.specs import Cell, TuneFor
 from .corruptions import corruption_ranges
-from .pins import Pin, parse_pins
+from .experiment import Experiment, expand, split_names
+from .pins import Pin
 from .settings_file import SettingsFile, read_settings_file
 
 if TYPE_CHECKING:
     from ..methods._base import Method
 
-MOST, MOST_DIMENSIONS = 1_000_000, 65_536
-"""Largest number of seeds or trials, and largest embedding size."""
-
 FIDELITIES = ("corrected", "released", "released_per", "released_el")
 
 _RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
 """The repository whose code a protocol stands for, where a method has a released form of each."""
-
-
-class RunRequest(BaseModel):
-    """The options of ``bench run`` that decide about results, as the user gave them.
-
-    If an option is None, the preset of the protocol or the recipe (default training settings) of the data set decides.
-
-    Attributes:
-        methods: Names of methods, each text a comma-separated list; or ``all``.
-        datasets: Names of data sets, likewise.
-        protocol: Name of the protocol.
-        preset: Name of a variant of the protocol.
-        fidelity: ``corrected``, or ``released`` (``released_per``, ``released_el``) for what public code computes.
-        seeds: Number of replicates (seeds) at the best setting.
-        trials: Number of tuning trials.
-        sampler: Optuna sampler.
-        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` (on crops of validation images) or ``both``.
-        folds: Number of blocks of development classes (all but the test classes) that validate, with one model each.
-        hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
-        base: Method whose trained model two-stage methods start from.
-        backbone: Name of the backbone.
-        dim: Embedding size.
-        frozen: Whether the backbone stays at its starting weights, so that every method trains on its cached features.
-        scorers: Scorers to test with in addition to a method's own and the cosine.
-        select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
-        corruptions: Corruptions of the test images, with their severities.
-        pins: Settings fixed by the user, each ``KEY=VALUE``.
-        sweeps: Settings that are run at several values, each ``KEY=A,B,C``.
-        vary: Sources of randomness whose share of the variance is measured.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    methods: tuple[str, ...]
-    datasets: tuple[str, ...]
-    protocol: str = "reality_check"
-    preset: str = "strict"
-    fidelity: str = "corrected"
-    seeds: int | None = Field(None, ge=1, le=MOST)
-    trials: int | None = Field(None, ge=1, le=MOST)
-    sampler: Literal["gp", "tpe"] = "gp"
-    tune_for: TuneFor = "retrieval"
-    folds: int | None = Field(None, ge=1)
-    hparams: str = "tuned"
-    base: str | None = None
-    backbone: str | None = None
-    dim: int | None = Field(None, ge=2, le=MOST_DIMENSIONS)
-    frozen: bool = False
-    scorers: tuple[str, ...] = ()
-    select_by: str | None = None
-    corruptions: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
-    sweeps: tuple[str, ...] = ()
-    vary: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -125,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Resolved:
     """A request of ``bench run`` after all names were looked up and all files read.
 
     Attributes:
@@ -179,7 +121,7 @@ class Experiment:
     unusual_corruptions: tuple[str, ...]
 
 
-def resolve(request: RunRequest, site: Site) -> Experiment:
+def resolve(request: Experiment, site: Site) -> Resolved:
     """Look up all that a request names, read its file of settings, and list its cells (protocol, data set, method).
 
     Args:
@@ -199,9 +141,10 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
             f"protocol {request.protocol!r} holds out no classes, so there is nothing to tune on: use --hparams default"
             " or a file"
         )
-    if request.select_by is not None and usual.selection.metric == "last":
+    if request.tuning.select_by is not None and usual.selection.metric == "last":
         raise UserError(
-            f"--select-by {request.select_by}: protocol {request.protocol!r} keeps the last epoch and selects nothing"
+            f"--select-by {request.tuning.select_by}: protocol {request.protocol!r} keeps the last epoch and selects"
+            " nothing"
         )
     if request.frozen and request.hparams == "published":
         raise UserError(
@@ -212,14 +155,14 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
     methods, left_out = _without_lone(request, expand(request.methods, site.methods.names), seeds, site)
     datasets = expand(request.datasets, site.datasets.names)
     _check_fidelity(request, methods, site)
-    pins = parse_pins(request.pins)
+    pins = tuple(Pin(key, text) for key, text in request.set.items())
     requests = [each for dataset in datasets for each in _cells(request, dataset, methods, pins, site)]
     ranges, unusual = corruption_ranges(request.corruptions, preset.tests.corruptions)
     groups = tuple(dict.fromkeys([*preset.tests.groups, *groups_of_plugins]))
     file = None
     if request.hparams not in ("tuned", "default", "published"):
         file = read_settings_file(request.hparams, site.methods.names)
-    return Experiment(
+    return Resolved(
         requests=tuple(requests),
         protocol=protocol,
         preset_name=request.preset,
@@ -230,23 +173,23 @@ def resolve(request: RunRequest, site: Site) -> Experiment:
         fidelity=request.fidelity,
         seeds=seeds,
         trials=(request.trials or preset.trials) if request.hparams == "tuned" else 0,
-        sampler=request.sampler,
-        tune_for=request.tune_for,
+        sampler=request.tuning.sampler,
+        tune_for=request.tuning.tune_for,
         hparams=request.hparams if file is None else file.label,
         file=file,
         backbone=request.backbone,
         dim=request.dim,
         frozen=request.frozen,
         scorers=expand(request.scorers, list(SCORERS)) if request.scorers else (),
-        select_by=request.select_by,
+        select_by=request.tuning.select_by,
         pins=pins,
-        unusual_folds=None if preset == usual else request.folds,
+        unusual_folds=None if preset == usual else request.tuning.folds,
         unusual_corruptions=tuple(unusual),
     )
 
 
 def _cells(
-    request: RunRequest, dataset: str, methods: tuple[str, ...], pins: tuple[Pin, ...], site: Site
+    request: Experiment, dataset: str, methods: tuple[str, ...], pins: tuple[Pin, ...], site: Site
 ) -> Iterator[Request]:
     """Cells of a data set, each once, every base right before the first method that needs it.
 
@@ -299,7 +242,7 @@ def _check_fit(method: type[Method], base: type[Method]) -> None:
         raise UserError(f"--base {base.name}: {error}") from None
 
 
-def _check_names(request: RunRequest) -> None:
+def _check_names(request: Experiment) -> None:
     """Refuse a name of a protocol, preset, fidelity, scorer or corruption that does not exist.
 
     Raises:
@@ -312,7 +255,7 @@ def _check_names(request: RunRequest) -> None:
         ("protocol", (request.protocol,), list(protocols)),
         ("preset", (request.preset,), list(presets)),
         ("scorer", split_names(request.scorers), [*SCORERS, "all"]),
-        ("scorer", () if request.select_by is None else (request.select_by,), list(SCORERS)),
+        ("scorer", () if request.tuning.select_by is None else (request.tuning.select_by,), list(SCORERS)),
         ("corruption", corruptions, [*CORRUPTIONS, "all"]),
         ("fidelity", (request.fidelity,), list(FIDELITIES)),
     ):
@@ -321,31 +264,8 @@ def _check_names(request: RunRequest) -> None:
                 raise UnknownName(what, name, [other for other in known if other != "all"])
 
 
-def split_names(asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Single names from comma-separated lists, without blanks and empty parts."""
-    return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
-
-
-def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    """Names from comma-separated lists, each once; ``all`` stands for every known name.
-
-    Names that are not known are kept.
-
-    Raises:
-        UserError: If the lists are empty.
-
-    Example:
-        >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
-        (('a', 'b'), ('a', 'b'))
-    """
-    names = split_names(asked)
-    if not names:
-        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
-    return tuple(known) if "all" in names else tuple(dict.fromkeys(names))
-
-
 def _without_lone(
-    request: RunRequest, methods: tuple[str, ...], seeds: int, site: Site
+    request: Experiment, methods: tuple[str, ...], seeds: int, site: Site
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Methods without those that a single seed cannot make, and a line about each of these.
 
@@ -359,14 +279,13 @@ def _without_lone(
     return tuple(name for name in methods if name not in lone), lines
 
 
-def _with_folds(preset: Preset, request: RunRequest) -> Preset:
-    if request.folds is None:
+def _with_folds(preset: Preset, request: Experiment) -> Preset:
+    folds = request.tuning.folds
+    if folds is None:
         return preset
-    if request.folds > preset.folds or preset.folds == 1:
-        raise UserError(
-            f"--folds {request.folds}: preset {request.preset!r} cuts the development classes into {preset.folds}"
-        )
-    return replace(preset, validate=tuple(range(request.folds)))
+    if folds > preset.folds or preset.folds == 1:
+        raise UserError(f"--folds {folds}: preset {request.preset!r} cuts the development classes into {preset.folds}")
+    return replace(preset, validate=tuple(range(folds)))
 
 
 def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
@@ -389,13 +308,13 @@ def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
     return asked if asked in method.fidelities else "corrected"
 
 
-def _check_tune_for(request: RunRequest, preset: Preset) -> None:
+def _check_tune_for(request: Experiment, preset: Preset) -> None:
     """Refuse to tune for a confidence if nothing is tuned, or by a protocol that selects by MAP@R alone.
 
     Raises:
         UserError: With the reason.
     """
-    if request.tune_for == "retrieval":
+    if request.tuning.tune_for == "retrieval":
         return
     reason = ""
     if preset.trials == 0:
@@ -406,10 +325,10 @@ def _check_tune_for(request: RunRequest, preset: Preset) -> None:
         # Its trials are chosen as in public code, by a re-ranked MAP@R: there is no such confidence.
         reason = f"preset {request.preset!r} selects everything by MAP@R, as the public code does; use another preset"
     if reason:
-        raise UserError(f"--tune-for {request.tune_for}: {reason}")
+        raise UserError(f"--tune-for {request.tuning.tune_for}: {reason}")
 
 
-def _check_fidelity(request: RunRequest, methods: tuple[str, ...], site: Site) -> None:
+def _check_fidelity(request: Experiment, methods: tuple[str, ...], site: Site) -> None:
     fidelity, classes = request.fidelity, [site.methods.method(name) for name in methods]
     forms = {resolve_fidelity(each, fidelity, request.protocol) for each in classes}
     if fidelity != "corrected" and forms == {"corrected"}:

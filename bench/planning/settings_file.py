@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..store.specs import Parameters
 from ..store.strict_json import read_json
+from .experiment import LARGEST, read_toml
 from .pins import convert
 from .setting import Setting, Values
 
 if TYPE_CHECKING:
     from ..methods._base import Method
-
-LARGEST = 64_000
-"""Largest file of settings, bytes."""
-
-MOST_DOTS = 100
-"""Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
 
 
 @dataclass(frozen=True)
@@ -99,23 +93,6 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     for values in (shared, *by_method.values()):
         _check_values(values, path)
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)
-
-
-def read_toml(text: bytes) -> dict[str, Any]:
-    """Value of a TOML text that a user gave.
-
-    Args:
-        text: Content of the file.
-
-    Raises:
-        ValueError: If it is not valid TOML, or nested too deeply.
-    """
-    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {MOST_DOTS} dots")
-    try:
-        return tomllib.loads(text.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _check_values(values: Values, path: Path) -> None:

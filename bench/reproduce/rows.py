@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnknownName, UserError
-from ..planning.pins import Pin
+from ..planning.experiment import Experiment, settings_of
 from ..planning.plan import Plan
 from ..planning.planner import build_plans
 from ..planning.published import NothingPublished
-from ..planning.request import RunRequest
 from ..planning.sources import known_keys
 from ..report.contender import Contender
 from ..site import Site
@@ -58,7 +57,7 @@ class PlannedRow:
     """
 
     row: Row
-    request: RunRequest
+    request: Experiment
     plans: tuple[Plan, ...]
     fallback: str
 
@@ -182,7 +181,7 @@ def _same(first: Plan, second: Plan) -> bool:
     return trained and tested
 
 
-def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
+def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> Experiment:
     """Request to ``bench run`` that is equivalent to a row of a paper's table on a data set.
 
     Args:
@@ -202,9 +201,9 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
         asked["backbone"], asked["dim"] = named.network(row)
     asked |= {key: value for key in ("backbone", "dim") if (value := getattr(options, key)) is not None}
     if row.select_by:
-        asked["select_by"] = row.select_by
+        asked["tuning"] = {"select_by": row.select_by}
     scorers = (row.reads["scorer"],) if "scorer" in row.reads else item.scorers
-    return RunRequest(
+    return Experiment(
         methods=(method,),
         datasets=(dataset,),
         protocol=paper.protocol,
@@ -214,12 +213,12 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
         trials=options.trials,
         hparams=options.hparams or ("published" if dataset in item.datasets else "default"),
         scorers=tuple(name for name in scorers if name != "cosine"),
-        pins=(*pins, *_fitting(options.pins, method, dataset, site)),
+        set=(*pins, *_fitting(options.pins, method, dataset, site)),
         **asked,
     )
 
 
-def _planned(row: Row, request: RunRequest, site: Site) -> PlannedRow:
+def _planned(row: Row, request: Experiment, site: Site) -> PlannedRow:
     try:
         return PlannedRow(row=row, request=request, plans=build_plans(request, site).plans, fallback="")
     except NothingPublished as error:
@@ -230,7 +229,7 @@ def _planned(row: Row, request: RunRequest, site: Site) -> PlannedRow:
 def _fitting(pins: tuple[str, ...], method: str, dataset: str, site: Site) -> Iterator[str]:
     """The pins that a method has on a data set."""
     known = known_keys([site.methods.method(method)], [site.recipe(dataset)])
-    return (text for text in pins if Pin.parse(text).key in known)
+    return (f"{key}={value}" for key, value in settings_of(pins).items() if key in known)
 
 
 def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> None:
@@ -242,6 +241,6 @@ def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> Non
     recipe = site.recipe(dataset)
     methods = {recipe.base if row.method == BASE else row.method for row in named.rows if row.method}
     known = known_keys([site.methods.method(name) for name in sorted(methods)], [recipe])
-    for text in options.pins:
-        if (key := Pin.parse(text).key) not in known:
+    for key in settings_of(options.pins):
+        if key not in known:
             raise UnknownName("--set key", key, known)

@@ -4,6 +4,7 @@
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
     <root>/<protocol>/<dataset>/<method>/<label>.records.xz     records of many units (:mod:`bench.store.pack`)
+    <root>/experiments/<hash>.toml                              what was asked for
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
     <root>/.features/<id>/                                      features of backbones at their starting weights
     <root>/.damaged/                                            what was set aside
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
 from ..names import part_of_path
-from .files import DamagedFile, file_sha256, read_sealed, write_atomic
+from .files import DamagedFile, file_sha256, read_sealed, sha256, write_atomic
 from .marker import MARKER, Marker, read_marker
 from .pack import FLOAT16, PACK, Packed, Provenance, read_pack
 from .records import (
@@ -49,6 +50,9 @@ FROZEN_FEATURES = ".features"
 """Subfolder with the features of backbones that stay at their starting weights, in a folder per id."""
 
 SET_ASIDE = ".damaged"
+EXPERIMENTS = "experiments"
+"""Subfolder with the experiments that made the records."""
+
 MADE_OF_RECORDS = {"metrics.csv", "report"}
 """Entries of a results folder that are made of its records."""
 
@@ -140,7 +144,7 @@ class Store:
 
     def _is_begun(self) -> bool:
         """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
-        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, *MADE_OF_RECORDS}]
+        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, EXPERIMENTS, *MADE_OF_RECORDS}]
         levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
         folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
         units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
@@ -165,6 +169,13 @@ class Store:
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
         if held is None or protocol not in held.protocols:
             write_atomic(path, found.with_protocol(protocol, version).to_json())
+
+    def keep_experiment(self, text: str) -> None:
+        """Keep the TOML text of an experiment, once, under a name of its content."""
+        data = text.encode()
+        path = self.root / EXPERIMENTS / f"{sha256(data)[:8]}.toml"
+        if not path.exists():
+            write_atomic(path, data)
 
     def begin(self) -> None:
         """Write the marker file (``store.json``) of a folder without records, which makes it a results folder."""

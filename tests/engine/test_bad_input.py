@@ -5,8 +5,8 @@ import json
 import pytest
 from bench.closure import digest
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 
 from tests.in_process import bring_workers_in, forget_determinism
@@ -166,7 +166,7 @@ def test_a_new_method_is_one_file_and_appears_in_the_tables(inside, tmp_path, mo
 
 
 def _plan(*, plugins=(), **asked):
-    request = RunRequest(datasets=("ndigit_smoke",), **asked)
+    request = Experiment(datasets=("ndigit_smoke",), **asked)
     return build_plans(request, Site(results="unused", plugins=plugins)).plans[0]
 
 
@@ -190,7 +190,7 @@ def test_edited_code_reuses_nothing_but_comments_do_not_count(tmp_path):
 
 
 def test_pinned_values_are_the_method_s_own_and_not_its_base_s():
-    request = RunRequest(methods=("pfe",), datasets=("ndigit_smoke",), pins=("optim.lr=0.002",))
+    request = Experiment(methods=("pfe",), datasets=("ndigit_smoke",), set=("optim.lr=0.002",))
     base, head = build_plans(request, Site(results="unused")).plans
     assert (base.cell.method, head.cell.method) == ("cosface", "pfe")
     assert "optim.lr" in base.space

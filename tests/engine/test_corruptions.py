@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from bench.cli import main
 from bench.datasets import CORRUPTIONS
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from PIL import Image
 from safetensors import safe_open
@@ -152,9 +152,9 @@ def test_tables_and_figures_name_what_there_is(results):
 def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path):
     def ids(corruptions=(), preset="strict"):
         site = Site(results=str(tmp_path / "results"), data_root=str(photos), weights="none")
-        request = RunRequest(
+        request = Experiment(
             methods=("cosface",), datasets=("folder",), hparams="default", backbone="convnet",
-            pins=("data.classes_per_batch=2",), corruptions=corruptions, preset=preset,
+            set=("data.classes_per_batch=2",), corruptions=corruptions, preset=preset,
         )  # fmt: skip
         (plan,) = build_plans(request, site).plans
         trained = plan.train_specs({}, 0, None)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from bench.datasets import PhotoImages
 from bench.engine.optim import build_optimizer, learning_rate_factor
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.records import COLUMNS
@@ -121,7 +121,7 @@ def test_the_full_reality_check_on_photographs(tmp_path):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    request = RunRequest(methods=("arcface",), datasets=("folder",), preset="mlrc", pins=("data.classes_per_batch=2",))
+    request = Experiment(methods=("arcface",), datasets=("folder",), preset="mlrc", set=("data.classes_per_batch=2",))
     (plan,) = build_plans(request, site).plans
     assert (plan.validate_folds, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
     optim, view = plan.template.optim, plan.template.view

@@ -7,8 +7,8 @@ from bench.engine.networks import embed, load_model
 from bench.engine.training import run_training
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import verification_rows
@@ -23,7 +23,7 @@ def site(tmp_path_factory):
 
 def _train(method, site, base=None):
     """A network after two epochs on the smoke data, through the engine."""
-    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), hparams="default", pins=("optim.epochs=2",))
+    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=("optim.epochs=2",))
     plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == method)
     if plan.base is not None:
         base = {0: _train(plan.base.cell.method, site)}

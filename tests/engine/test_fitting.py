@@ -11,8 +11,8 @@ from bench.errors import UnitFailed, UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions.point import PointMass
 from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.query_metrics import map_at_r
 from bench.site import Site
 from safetensors.torch import save_file
@@ -23,8 +23,8 @@ METHOD = "untrained"
 def _fitted(folder, weights=None, seeds=(0,), **request):
     """Records of some seeds, as a worker writes them, and the lines that are said about random weights."""
     site = Site(results=str(folder), weights=None if weights is None else str(weights))
-    asked = {"hparams": "default", "dim": 16, "pins": ("data.feature_views=1",), **request}
-    built = build_plans(RunRequest(methods=(METHOD,), datasets=("ndigit_smoke",), **asked), site)
+    asked = {"hparams": "default", "dim": 16, "set": ("data.feature_views=1",), **request}
+    built = build_plans(Experiment(methods=(METHOD,), datasets=("ndigit_smoke",), **asked), site)
     (plan,) = built.plans
     records = []
     for seed in seeds:
@@ -56,7 +56,7 @@ def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path
     assert first.val_map_at_r != second.val_map_at_r
     (line,) = floors
     assert "convnet starts at random weights" in line
-    others = RunRequest(methods=("cosface", "laplace"), datasets=("ndigit_smoke",), hparams="default")
+    others = Experiment(methods=("cosface", "laplace"), datasets=("ndigit_smoke",), hparams="default")
     assert build_plans(others, Site(results=str(tmp_path))).floors == ()
 
 
@@ -80,6 +80,6 @@ def test_features_that_are_not_finite_fail_the_unit(tmp_path, weights):
 
 
 def test_an_option_of_steps_is_refused_with_what_to_do(tmp_path):
-    asked = RunRequest(methods=(METHOD,), datasets=("ndigit_smoke",), pins=("optim.epochs=3",), hparams="default")
+    asked = Experiment(methods=(METHOD,), datasets=("ndigit_smoke",), set=("optim.epochs=3",), hparams="default")
     with pytest.raises(UserError, match=f"ask for a method that is, too: --method METHOD,{METHOD}$"):
         build_plans(asked, Site(results=str(tmp_path)))

@@ -11,8 +11,8 @@ from bench.engine.training import Trainer, run_training
 from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.check import damages
 from PIL import Image
@@ -22,8 +22,8 @@ SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
 
 def _plans(site, *methods, frozen=True, **changes):
-    asked = {"hparams": "default", "seeds": 1, "pins": SHORT, **changes}
-    return build_plans(RunRequest(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
+    asked = {"hparams": "default", "seeds": 1, "set": SHORT, **changes}
+    return build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_other_weights_or_augmentation_have_features_of_their_own(site, tmp_path
     ids = {_plans(site, "cosface")[0].template.features, _plans(site, "pfe")[1].template.features}
     assert len(ids) == 1
     ids |= {_plans(other, "cosface")[0].template.features}
-    ids |= {_plans(site, "cosface", pins=(*SHORT, "augment.rotation=9"))[0].template.features}
+    ids |= {_plans(site, "cosface", set=(*SHORT, "augment.rotation=9"))[0].template.features}
     assert len(ids) == 3
 
 
@@ -149,8 +149,8 @@ def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(t
     site = Site(results=str(tmp_path / "runs"), data_root=str(tmp_path / "data"), weights=str(tmp_path / "start.pth"))
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2", "data.feature_views=1",
             "data.cache=false", "optim.epochs=1")  # fmt: skip
-    request = RunRequest(methods=("multi_similarity",), datasets=("folder",), hparams="default", frozen=True,
-                         backbone="squeezenet1_0", seeds=1, pins=pins)  # fmt: skip
+    request = Experiment(methods=("multi_similarity",), datasets=("folder",), hparams="default", frozen=True,
+                         backbone="squeezenet1_0", seeds=1, set=pins)  # fmt: skip
     (plan,) = build_plans(request, site).plans
     record = run_training(_seed_0(plan)[0], site, lambda epoch: None)
     model, _ = load_model(record.cell, record.unit, site)

@@ -26,8 +26,8 @@ from bench.methods.dul_cls import DulCls
 from bench.methods.hib import HIB
 from bench.methods.multi_similarity import MultiSimilarity
 from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from PIL import Image
@@ -321,7 +321,7 @@ def _fails_above(monkeypatch, limit, training=True):
 def _smoke(tmp_path, method="cosface", epochs=1):
     site = Site(results=str(tmp_path / "results"))
     pins = (f"optim.epochs={epochs}",)
-    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), hparams="default", pins=pins)
+    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=pins)
     plan = build_plans(request, site).plans[-1]
     return plan, site
 
@@ -337,9 +337,9 @@ def photos(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
     pins = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
-    request = RunRequest(
+    request = Experiment(
         methods=("cosface",), datasets=("folder",), hparams="default", backbone="test_resnet", dim=8,
-        pins=("optim.epochs=2", *(f"data.{pin}" for pin in pins)),
+        set=("optim.epochs=2", *(f"data.{pin}" for pin in pins)),
     )  # fmt: skip
 
     def spec_and_site(results):

@@ -11,8 +11,8 @@ from bench.engine import worker
 from bench.engine.jobs import TestJob, TrainJob
 from bench.engine.needs import check, needs_of, software, visible
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING
@@ -55,8 +55,8 @@ def planned(tmp_path_factory):
         weights=str(root / "start.pth"),
     )
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2")
-    request = RunRequest(methods=("mine",), datasets=("folder",), hparams="default", backbone="convnet",
-                         seeds=1, pins=pins)  # fmt: skip
+    request = Experiment(methods=("mine",), datasets=("folder",), hparams="default", backbone="convnet",
+                         seeds=1, set=pins)  # fmt: skip
     return build_plans(request, site).plans, site, root
 
 
@@ -202,7 +202,7 @@ def test_files_that_are_there_or_never_hidden_take_no_time(tmp_path, monkeypatch
 @pytest.fixture(scope="module")
 def two_stages(tmp_path_factory):
     site = Site(results=str(tmp_path_factory.mktemp("runs")))
-    request = RunRequest(methods=("pfe",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
+    request = Experiment(methods=("pfe",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
     return build_plans(request, site).plans, site
 
 

@@ -10,8 +10,8 @@ import torch
 from bench.cli import main
 from bench.engine.networks import build_model
 from bench.engine.training import run_training
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from PIL import Image
 from safetensors.torch import load_file
@@ -164,10 +164,10 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
     asked = {
         "datasets": ("cub200",), "protocol": "standardized", "hparams": "published",
-        "fidelity": "released", "pins": ("data.classes_per_batch=2",),
+        "fidelity": "released", "set": ("data.classes_per_batch=2",),
     }  # fmt: skip
     methods = ("proxy_anchor_el_nivmf", "nir", "proxy_anchor")
-    built = build_plans(RunRequest(methods=methods, **asked), site).plans
+    built = build_plans(Experiment(methods=methods, **asked), site).plans
     plans = {plan.cell.method: plan.template for plan in built}
     guided = plans["proxy_anchor_el_nivmf"]
     wanted = {
@@ -203,8 +203,8 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
         "": (10.0, 1.0, 150.0, "class_means"),
     }
     for distance, values in wanted.items():
-        pins = (*asked["pins"], *([f"method.distance={distance}"] if distance else []))
-        (plan,) = build_plans(RunRequest(methods=("proxy_distance",), **{**asked, "pins": pins}), site).plans
+        pins = (*asked["set"], *([f"method.distance={distance}"] if distance else []))
+        (plan,) = build_plans(Experiment(methods=("proxy_distance",), **{**asked, "set": pins}), site).plans
         params = plan.template.params
         assert params["distance"] == (distance or "el_vmf")
         keys = ("concentration", "temperature", "norm_multiplier", "start")
@@ -229,7 +229,7 @@ def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
     kept = {}
     for frozen in (0, 1):
         pins = ("optim.epochs=1", *(["optim.head_epochs=1"] if frozen else []))
-        request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", pins=pins)
+        request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", set=pins)
         (plan,) = build_plans(request, site).plans
         spec = plan.train_specs({}, 0, None)[0]
         record = run_training(spec, site, lambda epoch: None)
@@ -258,8 +258,8 @@ def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
 
     _photos(tmp_path / "photos", {"": range(4)})
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    asked = {"methods": ("pfe", "hib"), "datasets": ("folder",), "pins": ("data.classes_per_batch=1",)}
-    plans = {name: build_plans(RunRequest(preset=name, **asked), site).plans for name in ("strict", "per")}
+    asked = {"methods": ("pfe", "hib"), "datasets": ("folder",), "set": ("data.classes_per_batch=1",)}
+    plans = {name: build_plans(Experiment(preset=name, **asked), site).plans for name in ("strict", "per")}
     for preset, metric, low, antialias, pairs in (
         ("strict", "stage_loss", 0.5, True, "all"),
         ("per", "map_at_r", 0.25, False, "balanced"),
@@ -290,9 +290,9 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
         if name == "b":
             for folder in sorted(root.iterdir()):
                 folder.rename(root / f"c{int(folder.name[1:]) - 4}")
-        request = RunRequest(
+        request = Experiment(
             methods=("cosface",), datasets=("folder",), hparams="default", backbone="squeezenet1_0",
-            pins=("data.classes_per_batch=1",),
+            set=("data.classes_per_batch=1",),
         )  # fmt: skip
         site = Site(results=str(tmp_path / "results"), data_root=str(root), weights="none")
         (plan,) = build_plans(request, site).plans

@@ -7,8 +7,8 @@ import pytest
 from bench.cli import main
 from bench.datasets.corruptions import registry
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.registry import Registry
 from bench.site import Site
 from PIL import Image
@@ -280,7 +280,7 @@ class Mine(Method):
 
 def _plans(plugin, folder, **options):
     site = Site(results=str(folder / "results"), plugins=(str(plugin),))
-    return build_plans(RunRequest(datasets=("ndigit_smoke",), hparams="default", **options), site).plans
+    return build_plans(Experiment(datasets=("ndigit_smoke",), hparams="default", **options), site).plans
 
 
 def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path):

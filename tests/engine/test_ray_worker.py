@@ -15,8 +15,8 @@ from bench.engine.failures import JobCrashed, SettingFailed, WorkerDied, WorkerS
 from bench.engine.jobs import Alive, CheckJob, Done, EpochDone, Failed, TrainJob
 from bench.engine.needs import Needs
 from bench.engine.ray_worker import Host, Node, RayWorker
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 
 EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
@@ -25,7 +25,7 @@ EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     site = Site(results=str(tmp_path_factory.mktemp("runs")), threads=7)
-    request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
+    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
     (plan,) = build_plans(request, site).plans
     return TrainJob(spec=plan.template, site=site)
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from bench.cli import main
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
@@ -59,12 +59,12 @@ def test_the_preset_of_the_public_code_reranks_selects_by_it_and_quotes_the_clas
 
 def _plan(tmp_path, *methods, **options):
     site = Site(results=str(tmp_path / "results"), weights="none")
-    request = RunRequest(methods=methods, datasets=("ndigit_smoke",), hparams="default", **options)
+    request = Experiment(methods=methods, datasets=("ndigit_smoke",), hparams="default", **options)
     return {plan.cell.method: plan for plan in build_plans(request, site).plans}
 
 
 def test_the_scorer_that_selects_is_part_of_the_training_and_of_the_row(tmp_path):
-    usual, asked = _plan(tmp_path, "pfe"), _plan(tmp_path, "pfe", select_by="expected_l2")
+    usual, asked = _plan(tmp_path, "pfe"), _plan(tmp_path, "pfe", tuning={"select_by": "expected_l2"})
     assert usual["pfe"].template.selection.metric == "stage_loss"  # which no scorer changes
     selection = asked["pfe"].template.selection
     assert (selection.metric, selection.scorer, asked["pfe"].pinned) == (
@@ -90,9 +90,9 @@ def test_the_preset_decides_about_reranking_and_the_fidelity_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select_by": "mls"}, "--select-by mls: not defined for the distributions of cosface"),
-        ({"select_by": "cosin"}, "did you mean 'cosine'"),
-        ({"select_by": "l2", "protocol": "standardized"}, "keeps the last epoch and selects nothing"),
+        ({"tuning": {"select_by": "mls"}}, "--select-by mls: not defined for the distributions of cosface"),
+        ({"tuning": {"select_by": "cosin"}}, "did you mean 'cosine'"),
+        ({"tuning": {"select_by": "l2"}, "protocol": "standardized"}, "keeps the last epoch and selects nothing"),
     ],
 )
 def test_a_scorer_that_cannot_select_is_refused(tmp_path, options, message):

@@ -7,8 +7,8 @@ from bench.engine.draws import generator
 from bench.engine.networks import build_model, load_model
 from bench.engine.optim import Optimisation
 from bench.engine.training import Trainer, run_training
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.folder import CHECKPOINT
@@ -38,8 +38,8 @@ def test_a_clip_of_0_leaves_gradients_as_they_are(clip, norm):
 
 def _smoke(tmp_path, *pins, method="cosface"):
     site = Site(results=str(tmp_path / "results"))
-    request = RunRequest(
-        methods=(method,), datasets=("ndigit_smoke",), hparams="default", pins=("optim.epochs=1", *pins)
+    request = Experiment(
+        methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=("optim.epochs=1", *pins)
     )
     plan = build_plans(request, site).plans[-1]
     return plan, plan.train_specs({}, 0, None)[0], site
@@ -76,9 +76,9 @@ def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_pa
             Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     pins = (f"data.calibrate={str(calibrate).lower()}", "data.image_size=32", "data.resize=36")
-    request = RunRequest(
+    request = Experiment(
         methods=("cosface",), datasets=("folder",), hparams="default", backbone="resnet18", dim=8,
-        pins=(*pins, "data.classes_per_batch=2", "data.images_per_class=2"),
+        set=(*pins, "data.classes_per_batch=2", "data.images_per_class=2"),
     )  # fmt: skip
     (plan,) = build_plans(request, site).plans
     spec = plan.train_specs({}, 0, None)[0]

@@ -20,8 +20,8 @@ from bench.engine.failures import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.rows import row
 from bench.report.frame import collect
 from bench.site import Site
@@ -131,7 +131,7 @@ def _tested(spec, cell, store, finished=1.0):
 def _plans(root, **asked):
     asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "seeds": 2, "trials": 6, **asked}
     site = Site(results=str(root))
-    return build_plans(RunRequest(**asked), site).plans, site
+    return build_plans(Experiment(**asked), site).plans, site
 
 
 def _drive(root, fakes, monkeypatch, **asked):
@@ -408,7 +408,8 @@ def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, fol
             return done
 
     monkeypatch.setattr("bench.engine.needs.LOOK", 0.02)
-    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None, folds=folds)
+    asked = {"methods": ("cosface",), "seeds": 1, "hparams": "default", "trials": None, "tuning": {"folds": folds}}
+    plans, site = _plans(tmp_path, **asked)
     site = site.model_copy(update={"hidden_for": hidden_for})
     outcome = asyncio.run(Scheduler(plans, site, Hiding(), Quiet()).execute())
     if hidden_for:

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from bench.cli import main
 from bench.datasets.ndigit import NDigitSmoke
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
@@ -54,9 +54,9 @@ def test_photographs_get_the_published_set_up(tmp_path):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    request = RunRequest(
+    request = Experiment(
         methods=("proxy_anchor",), datasets=("folder",), protocol="standardized", hparams="default",
-        pins=("data.classes_per_batch=2",),
+        set=("data.classes_per_batch=2",),
     )  # fmt: skip
     (plan,) = build_plans(request, site).plans
     assert plan.template.backbone == "resnet50"
@@ -73,7 +73,7 @@ def test_photographs_get_the_published_set_up(tmp_path):
     # Their network pools by average, and their code does not clip.
     assert plan.template.batches.pooling == "avg"
     assert optim.grad_clip == 0
-    held_out = {"protocol": "reality_check", "folds": 1, "pins": ("data.classes_per_batch=1",)}
+    held_out = {"protocol": "reality_check", "tuning": {"folds": 1}, "set": ("data.classes_per_batch=1",)}
     strict, mlrc = (
         build_plans(request.model_copy(update={**held_out, "preset": preset}), site).plans[0].template
         for preset in ("strict", "mlrc")

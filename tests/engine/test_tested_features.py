@@ -18,8 +18,8 @@ from bench.engine.worker import run_job
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import to_arrays
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols._base import Tests
 from bench.site import Site
 from bench.store.check import damages
@@ -30,8 +30,8 @@ SPLITS = ["test", "test_crop", "val", "val_crop"]
 
 
 def _plans(site, *methods, frozen=True):
-    asked = {"hparams": "default", "seeds": 2, "pins": SHORT}
-    return build_plans(RunRequest(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
+    asked = {"hparams": "default", "seeds": 2, "set": SHORT}
+    return build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
 
 
 def _train(site, *methods, frozen=True):

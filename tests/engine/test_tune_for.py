@@ -17,8 +17,8 @@ from bench.engine.study import tuning_note
 from bench.engine.training import run_training
 from bench.engine.tuning import Told, propose
 from bench.errors import UnitFailed, UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Range
 from bench.report.frame import collect
 from bench.seeds import content_id, seed_for
@@ -33,9 +33,10 @@ from .test_sharing import Fake, _drive
 SPACE = {"a": Range(0.0, 1.0), "b": Range(1e-3, 1e-1, log=True), "n": Range(1, 9, type="int")}
 
 
-def _plans(tmp_path, *methods, **options):
+def _plans(tmp_path, *methods, tune_for="retrieval", **options):
     site = Site(results=str(tmp_path / "results"), weights="none")
-    request = RunRequest(methods=methods, datasets=("ndigit_smoke",), **options)
+    options["tuning"] = {"tune_for": tune_for}
+    request = Experiment(methods=methods, datasets=("ndigit_smoke",), **options)
     return {plan.cell.method: plan for plan in build_plans(request, site).plans}
 
 
@@ -226,7 +227,7 @@ def _cosines(distribution):
 def trained(tmp_path_factory):
     """A training of a trial: its specification, its record and the results folder."""
     folder = tmp_path_factory.mktemp("trained")
-    plan = _plans(folder, "cosface", tune_for="both", pins=("optim.epochs=2", "optim.lr=3.0"))["cosface"]
+    plan = _plans(folder, "cosface", tune_for="both", set=("optim.epochs=2", "optim.lr=3.0"))["cosface"]
     site = Site(results=str(folder / "results"), device="cpu", weights="none")
     return plan.template, run_training(plan.template, site, lambda epoch: None), site
 
@@ -276,17 +277,18 @@ def _trials(root):
     return {(study.spec.tune_for, trial.number): trial for study, trials in Store(root).studies() for trial in trials}
 
 
-def _asked(**options):
-    return {"methods": ("cosface",), "trials": 14, "seeds": 1, "sampler": "tpe", **options}
+def _asked(tune_for="retrieval", **options):
+    tuning = {"sampler": "tpe", "tune_for": tune_for}
+    return {"methods": ("cosface",), "trials": 14, "seeds": 1, "tuning": tuning, **options}
 
 
 def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing_wrongly(tmp_path, monkeypatch):
-    _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked(tune_for="both"))
-    _drive(tmp_path / "parts", [Fake(), Fake()], monkeypatch, **_asked(tune_for="both", trials=6))
+    _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked("both"))
+    _drive(tmp_path / "parts", [Fake(), Fake()], monkeypatch, **_asked("both", trials=6))
     torn = sorted((tmp_path / "parts").rglob("trial-*.json"))[3]
     torn.unlink()
     again = Fake()
-    _drive(tmp_path / "parts", [again], monkeypatch, **_asked(tune_for="both"))
+    _drive(tmp_path / "parts", [again], monkeypatch, **_asked("both"))
     whole, parts = _trials(tmp_path / "whole"), _trials(tmp_path / "parts")
     assert whole == parts
     assert len(whole) == 14
@@ -301,7 +303,7 @@ def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing
 
 
 def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatch):
-    outcomes, _ = _drive(tmp_path, [Fake(fails=("cosface",))], monkeypatch, **_asked(tune_for="both", trials=5))
+    outcomes, _ = _drive(tmp_path, [Fake(fails=("cosface",))], monkeypatch, **_asked("both", trials=5))
     assert "all 5 trials failed; first reason: nan" in outcomes[0].failures[0].reason
     assert {trial.state for trial in _trials(tmp_path).values()} == {"failed"}
 

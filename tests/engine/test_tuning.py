@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from bench.conformance import build
 from bench.engine.tuning import Told, propose
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes._base import Range
 from bench.registry import Registry
 from bench.site import Site
@@ -58,7 +58,7 @@ def test_the_gp_finds_the_optimum_of_a_smooth_function():
 
 
 def test_defaults_outside_the_space_are_moved_to_its_edge():
-    request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",))
+    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
     plan = build_plans(request, Site(results="unused")).plans[0]
     template = plan.template.replaced(
         params={"scale": 5.0, "margin": -1.0}, optim=replace(plan.template.optim, epochs=4)
@@ -100,7 +100,7 @@ def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_i
     """By brute force: does any group of the optimiser change with it?"""
     site = Site(results="unused")
     pins = ("method.train=all",) if name == "dul_reg" else ()
-    request = RunRequest(methods=(name,), datasets=("ndigit_smoke",), pins=pins)
+    request = Experiment(methods=(name,), datasets=("ndigit_smoke",), set=pins)
     plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == name)
     cls = site.methods.method(name)
     if cls.fitted or cls.ensemble:  # no optimiser

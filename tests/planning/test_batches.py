@@ -5,8 +5,8 @@ import pytest
 from bench.datasets.sop import SOP
 from bench.errors import TooFewClasses, UserError
 from bench.planning.batches import Sizes, fitting_batches
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
 from PIL import Image
@@ -26,8 +26,8 @@ def _photos(root, classes, images, name="c{:02d}/{}.png"):
 
 def _built(tmp_path, root, *pins, dataset="folder", methods=("cosface",), allow_partial=False, **request):
     site = Site(results=str(tmp_path / "r"), data_root=str(root), weights="none", allow_partial=allow_partial)
-    asked = {"methods": methods, "datasets": (dataset,), "backbone": "convnet", "pins": pins, **request}
-    return build_plans(RunRequest(**asked), site)
+    asked = {"methods": methods, "datasets": (dataset,), "backbone": "convnet", "set": pins, **request}
+    return build_plans(Experiment(**asked), site)
 
 
 @pytest.mark.parametrize(

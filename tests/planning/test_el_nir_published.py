@@ -4,17 +4,17 @@ import pytest
 from bench.cli import main
 from bench.methods.nir import NIR
 from bench.methods.proxy_distance import ProxyDistance
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.planning.published import published_settings
-from bench.planning.request import RunRequest
 from bench.registry import Registry
 from bench.site import Site
 
 
 def _params(tmp_path, method, fidelity, *pins):
-    request = RunRequest(
+    request = Experiment(
         methods=(method,), datasets=("ndigit_smoke",), protocol="standardized", hparams="default", fidelity=fidelity,
-        pins=pins,
+        set=pins,
     )  # fmt: skip
     (plan,) = build_plans(request, Site(results=str(tmp_path))).plans
     return plan.template.params

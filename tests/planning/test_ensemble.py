@@ -7,15 +7,15 @@ from bench.engine.jobs import TestJob
 from bench.engine.needs import needs_of
 from bench.errors import UserError
 from bench.planning import plan as planned
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 
 
 def _plans(folder, method, **request):
     site = Site(results=str(folder))
-    asked = RunRequest(methods=(method,), datasets=("ndigit_smoke",), base="norm_softmax", **request)
+    asked = Experiment(methods=(method,), datasets=("ndigit_smoke",), base="norm_softmax", **request)
     plans = build_plans(asked, site).plans
     return {plan.cell.method: plan for plan in plans}, site
 
@@ -49,7 +49,7 @@ def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
     assert spec.trials == base.test_specs(trained[0])[0].trials == 7  # its members are tuned models
 
 
-OF_TRAININGS = {"pins": ("optim.epochs=3",), "tune_for": "both", "select_by": "cosine"}
+OF_TRAININGS = {"set": ("optim.epochs=3",), "tuning": {"tune_for": "both", "select_by": "cosine"}}
 
 
 def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path):
@@ -58,7 +58,7 @@ def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path)
         (("pfe", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
         (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
     ):
-        plans = build_plans(RunRequest(methods=methods, **request), Site(results=str(tmp_path))).plans
+        plans = build_plans(Experiment(methods=methods, **request), Site(results=str(tmp_path))).plans
         found = {plan.cell.method: plan.pinned for plan in plans}
         assert (found["norm_softmax"], found["deep_ensemble"]) == (label, label)
 
@@ -70,7 +70,7 @@ def test_options_that_reach_no_member_of_an_ensemble_are_refused(tmp_path, optio
 
 
 def test_the_members_of_an_ensemble_are_the_models_of_the_first_fold(tmp_path):
-    plans, _ = _plans(tmp_path, "deep_ensemble", hparams="default", seeds=2, folds=2)
+    plans, _ = _plans(tmp_path, "deep_ensemble", hparams="default", seeds=2, tuning={"folds": 2})
     base, plan = plans["norm_softmax"], plans["deep_ensemble"]
     trained = [base.train_specs({}, seed, None) for seed in range(2)]
     (spec,) = plan.test_specs(*trained)
@@ -88,11 +88,11 @@ def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
 
 def test_settings_of_an_optimiser_are_refused_if_nothing_is_trained_by_steps(tmp_path):
     with pytest.raises(UserError, match=r"--set optim\.lr: nothing here is trained by steps; .*--method BASE,laplace$"):
-        _plans(tmp_path, "laplace", pins=("optim.lr=0.1",))
+        _plans(tmp_path, "laplace", set=("optim.lr=0.1",))
 
 
 def test_a_base_without_class_weights_is_refused_before_anything_is_trained(tmp_path):
-    request = RunRequest(methods=("scf",), datasets=("ndigit_smoke",), base="hib")
+    request = Experiment(methods=("scf",), datasets=("ndigit_smoke",), base="hib")
     with pytest.raises(UserError, match=r"--base hib: scf needs a base with one weight per class"):
         build_plans(request, Site(results=str(tmp_path)))
 
@@ -111,19 +111,19 @@ def test_one_seed_is_no_ensemble(tmp_path):
     asked = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "hparams": "default"}
     for name in ("deep_ensemble", "mine"):
         with pytest.raises(UserError, match=f"^--seeds 1: {name}: an ensemble .* use --seeds 2 or more$"):
-            build_plans(RunRequest(methods=("norm_softmax", name), seeds=1, **asked), site)
-        assert build_plans(RunRequest(methods=("norm_softmax", name), seeds=2, **asked), site).plans
+            build_plans(Experiment(methods=("norm_softmax", name), seeds=1, **asked), site)
+        assert build_plans(Experiment(methods=("norm_softmax", name), seeds=2, **asked), site).plans
 
 
 def test_all_methods_with_one_seed_are_those_that_one_seed_can_make(tmp_path):
     asked = {"methods": ("all",), "datasets": ("ndigit_smoke",), "seeds": 1, "hparams": "default"}
-    built = build_plans(RunRequest(**asked), Site(results=str(tmp_path)))
+    built = build_plans(Experiment(**asked), Site(results=str(tmp_path)))
     assert built.left_out == ("deep_ensemble: an ensemble of the models of all seeds; use --seeds 2 or more",)
     assert "deep_ensemble" not in {plan.cell.method for plan in built.plans}
     assert len(built.plans) > 20
 
 
 def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path):
-    request = RunRequest(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
+    request = Experiment(methods=("deep_ensemble",), datasets=("ndigit_smoke",), base="hib")
     with pytest.raises(UserError, match=r"--base hib: .* leave --base out"):
         build_plans(request, Site(results=str(tmp_path)))

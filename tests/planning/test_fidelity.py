@@ -3,7 +3,8 @@
 import pytest
 from bench.engine.training import Trainer
 from bench.errors import UserError
-from bench.planning.request import RunRequest, resolve, resolve_fidelity
+from bench.planning.experiment import Experiment
+from bench.planning.request import resolve, resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site
 
@@ -45,7 +46,7 @@ def test_units_store_the_form(tmp_path):
 
 @pytest.mark.parametrize(("method", "fidelity"), [("cosface", "released"), ("hib", "released_el")])
 def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
-    request = RunRequest(methods=(method,), datasets=("ndigit_smoke",), fidelity=fidelity)
+    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), fidelity=fidelity)
     with pytest.raises(UserError, match="one form only"):
         resolve(request, Site(results=str(tmp_path)))
 
@@ -62,7 +63,7 @@ def test_a_method_with_one_released_form_says_whose(entry):
 def test_per_s_start_is_from_ten_batches(tmp_path, method, monkeypatch):
     seen = {}
     for fidelity in ("corrected", "released"):
-        plan = _plan(tmp_path, method, fidelity=fidelity, hparams="default", pins=("data.classes_per_batch=4",))
+        plan = _plan(tmp_path, method, fidelity=fidelity, hparams="default", set=("data.classes_per_batch=4",))
         trainer = Trainer(plan.template, Site(results=str(tmp_path / "results")))
         sizes = plan.template.batches
         monkeypatch.setattr(

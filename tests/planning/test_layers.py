@@ -4,15 +4,15 @@ import json
 
 import pytest
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.planning.setting import Setting, merge
 from bench.site import Site
 
 
 def _plan(tmp_path, method="cosface", **request):
     site = Site(results=str(tmp_path / "results"))
-    plans = build_plans(RunRequest(**{"methods": (method,), "datasets": ("ndigit_smoke",), **request}), site).plans
+    plans = build_plans(Experiment(**{"methods": (method,), "datasets": ("ndigit_smoke",), **request}), site).plans
     return next(plan for plan in plans if plan.cell.method == method)
 
 
@@ -28,7 +28,7 @@ def test_merging_keeps_groups_apart_and_changes_no_layer():
 def test_a_pinned_value_wins_over_a_file_and_a_file_over_the_recipe(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"method.scale": 20, "optim.lr": 0.5, "cosface": {"method.margin": 0.4}}))
-    plan = _plan(tmp_path, hparams=str(path), pins=("optim.lr=0.25",))
+    plan = _plan(tmp_path, hparams=str(path), set=("optim.lr=0.25",))
     assert plan.template.params == {"scale": 20.0, "margin": 0.4}
     assert plan.template.optim.lr == 0.25
     assert plan.template.optim.lr_objective == _plan(tmp_path).template.optim.lr_objective
@@ -41,7 +41,7 @@ def test_a_preset_has_its_own_parameters_of_a_method(tmp_path):
 
 
 def test_a_pinned_value_is_not_tuned_and_says_so(tmp_path):
-    plan = _plan(tmp_path, pins=("method.margin=0.30", "optim.lr=0.01", "data.images_per_class=3"))
+    plan = _plan(tmp_path, set=("method.margin=0.30", "optim.lr=0.01", "data.images_per_class=3"))
     assert set(plan.space) == {"method.scale", "optim.lr_objective"}
     assert plan.template.batches.images_per_class == 3
     assert plan.pinned == "method.margin=0.30; optim.lr=0.01; data.images_per_class=3"
@@ -49,10 +49,10 @@ def test_a_pinned_value_is_not_tuned_and_says_so(tmp_path):
 
 def test_what_is_pinned_for_a_method_is_not_pinned_for_a_base_that_only_serves_it(tmp_path):
     pins = ("optim.epochs=3", "data.images_per_class=3")
-    plan = _plan(tmp_path, "pfe", pins=pins)
+    plan = _plan(tmp_path, "pfe", set=pins)
     assert (plan.epochs, plan.base.epochs) == (3, _plan(tmp_path).epochs)
     assert plan.template.batches.images_per_class == plan.base.template.batches.images_per_class == 3
-    named = _plan(tmp_path, "pfe", methods=("pfe", "cosface"), pins=pins)
+    named = _plan(tmp_path, "pfe", methods=("pfe", "cosface"), set=pins)
     assert named.base.epochs == 3
 
 
@@ -72,5 +72,5 @@ def test_what_is_pinned_for_a_method_is_not_pinned_for_a_base_that_only_serves_i
 )
 def test_a_value_that_does_not_fit_is_one_clear_line(tmp_path, pin, message):
     with pytest.raises(UserError, match=message) as caught:
-        _plan(tmp_path, pins=(pin,))
+        _plan(tmp_path, set=(pin,))
     assert "\n" not in str(caught.value)

@@ -6,9 +6,9 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.planning.published import published_settings
-from bench.planning.request import RunRequest
 from bench.site import Site
 from PIL import Image
 
@@ -40,7 +40,7 @@ def site(tmp_path_factory):
 def _build(site, methods, dataset="cub200", pins=(), **request):
     request = {"protocol": "reality_check", "preset": "per", "hparams": "published", "fidelity": "released"} | request
     pins = ("data.classes_per_batch=2", *pins)
-    return build_plans(RunRequest(methods=tuple(methods), datasets=(dataset,), pins=pins, **request), site)
+    return build_plans(Experiment(methods=tuple(methods), datasets=(dataset,), set=pins, **request), site)
 
 
 def _plans(site, methods, dataset="cub200", pins=(), **request):
@@ -187,7 +187,7 @@ def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_a
         ({"pins": ["data.calibrate=true"]}, "data.calibrate"),
         ({"pins": ["optim.grad_clip=0"]}, "optim.grad_clip"),
         ({"pins": ["method.samples=2"]}, "method.samples"),
-        ({"folds": 2}, "2 folds"),
+        ({"tuning": {"folds": 2}}, "2 folds"),
         ({}, "random weights instead of ImageNet's"),
     ],
 )  # fmt: skip

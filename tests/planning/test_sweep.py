@@ -2,9 +2,8 @@
 
 import pytest
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
-from bench.planning.sweep import swept_pins
 from bench.site import Site
 
 SITE = Site(results="unused")
@@ -12,30 +11,30 @@ SITE = Site(results="unused")
 
 def _plans(methods=("cosface",), **request):
     asked = {"methods": methods, "datasets": ("ndigit_smoke",), "hparams": "default"} | request
-    return build_plans(RunRequest(**asked), SITE).plans
+    return build_plans(Experiment(**asked), SITE).plans
 
 
 def test_each_value_is_the_plan_that_setting_it_by_hand_makes():
-    swept = _plans(sweeps=("method.scale=8,16,32",), pins=("optim.epochs=2",))
-    by_hand = [_plans(pins=("optim.epochs=2", f"method.scale={value}"))[0] for value in (8, 16, 32)]
+    swept = _plans(sweep=("method.scale=8,16,32",), set=("optim.epochs=2",))
+    by_hand = [_plans(set=("optim.epochs=2", f"method.scale={value}"))[0] for value in (8, 16, 32)]
     assert [plan.key for plan in swept] == [plan.key for plan in by_hand]
     assert [plan.pinned for plan in swept] == [f"method.scale={value}; optim.epochs=2" for value in (8, 16, 32)]
 
 
 def test_two_sweeps_are_all_combinations():
-    plans = _plans(sweeps=("method.scale=8,16", "method.margin=0.1,0.2,0.3"))
+    plans = _plans(sweep=("method.scale=8,16", "method.margin=0.1,0.2,0.3"))
     found = {(plan.template.params["scale"], plan.template.params["margin"]) for plan in plans}
     assert found == {(s, m) for s in (8.0, 16.0) for m in (0.1, 0.2, 0.3)}
     assert len(plans) == 6
 
 
 def test_what_does_not_have_the_value_is_planned_once():
-    plans = _plans(("cosface", "pfe", "nir"), sweeps=("method.omega=0.1,1",))
+    plans = _plans(("cosface", "pfe", "nir"), sweep=("method.omega=0.1,1",))
     assert [plan.cell.method for plan in plans] == ["cosface", "pfe", "nir", "nir"]
 
 
 def test_a_base_is_swept_with_what_is_about_the_data():
-    plans = _plans(("pfe",), sweeps=("data.images_per_class=2,3",))
+    plans = _plans(("pfe",), sweep=("data.images_per_class=2,3",))
     assert [plan.cell.method for plan in plans] == ["cosface", "pfe", "cosface", "pfe"]
     for base, head in (plans[:2], plans[2:]):
         assert head.base.key == base.key
@@ -43,7 +42,7 @@ def test_a_base_is_swept_with_what_is_about_the_data():
 
 
 @pytest.mark.parametrize(
-    ("sweeps", "pins", "message"),
+    ("sweep", "fixed", "message"),
     [
         (("method.scale",), (), "expected KEY=A,B,C"),
         (("method.scale=",), (), "expected KEY=A,B,C"),
@@ -54,10 +53,11 @@ def test_a_base_is_swept_with_what_is_about_the_data():
         (("method.scael=8,16",), (), "did you mean 'method.scale'"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(sweeps, pins, message):
+def test_a_sweep_that_makes_no_sense_is_refused(sweep, fixed, message):
     with pytest.raises(UserError, match=message):
-        _plans(sweeps=sweeps, pins=pins)
+        _plans(sweep=sweep, set=fixed)
 
 
 def test_no_sweep_is_one_run():
-    assert swept_pins((), ("a=1",)) == [("a=1",)]
+    experiment = Experiment(methods=("cosface",), set=("a=1",))
+    assert experiment.runs() == [experiment]

@@ -9,8 +9,8 @@ import torch
 from bench.engine.networks import build_model
 from bench.engine.training import Trainer
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.report.frame import collect
 from bench.report.variance import shares_of_variance, variance_frame, variance_texts
 from bench.site import Site
@@ -22,7 +22,7 @@ from tests.engine.test_sharing import Fake, _drive
 
 def _plans(tmp_path, **asked):
     asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "hparams": "default", "seeds": 3, **asked}
-    return build_plans(RunRequest(**asked), Site(results=str(tmp_path))).plans
+    return build_plans(Experiment(**asked), Site(results=str(tmp_path))).plans
 
 
 def _specs(plan, replicate):
@@ -85,7 +85,7 @@ def test_what_cannot_be_varied_is_refused(asked, reason, tmp_path):
 
 
 def _frozen_specs(tmp_path, source):
-    plans = _plans(tmp_path, methods=("cosface",), vary=(source,), pins=("optim.epochs=1",))
+    plans = _plans(tmp_path, methods=("cosface",), vary=(source,), set=("optim.epochs=1",))
     return [_specs(plans[-1], replicate)[0] for replicate in (0, 1)]
 
 

@@ -13,8 +13,8 @@ from bench.commands.rescore import rescore_results
 from bench.commands.results import status_rows
 from bench.engine import rescoring
 from bench.errors import UserError
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.protocols.declare import _DECLARED
 from bench.report import packing
 from bench.report.frame import collect
@@ -70,7 +70,7 @@ def _arrays(seed):
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    request = RunRequest(methods=("arcface",), datasets=("ndigit_smoke",), hparams="default")
+    request = Experiment(methods=("arcface",), datasets=("ndigit_smoke",), hparams="default")
     return build_plans(request, Site(results=str(tmp_path_factory.mktemp("plan")))).plans[0]
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.report.figures.style import figure_style
 from bench.report.figures.tuning import draw as draw_history
 from bench.report.figures.tuning import tuning_figure
@@ -29,7 +29,7 @@ TRIALS = [_trial(0, 0.5, 0.6), _trial(1, 0.55, 0.5), _trial(2), _trial(3, 0.545,
 def studies():
     found = {}
     for tune_for in ("retrieval", "confidence", "both"):
-        request = RunRequest(methods=("cosface",), datasets=("ndigit_smoke",), tune_for=tune_for)
+        request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), tuning={"tune_for": tune_for})
         spec = build_plans(request, Site(results="unused")).plans[0].study_spec(None)
         found[tune_for] = StudyRecord(unit=spec.id, cell=spec.template.cell, spec=spec), TRIALS
     return found

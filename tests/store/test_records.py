@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.request import RunRequest
 from bench.site import Site
 from bench.store.folder import Store
 from bench.store.records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TrialRecord, checked_content
@@ -13,7 +13,7 @@ from bench.store.specs import Cell, StudySpec, TestSpec, TrainSpec
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
-    request = RunRequest(methods=("pfe", "dul_cls", "nir"), datasets=("ndigit_smoke",), corruptions=("all",))
+    request = Experiment(methods=("pfe", "dul_cls", "nir"), datasets=("ndigit_smoke",), corruptions=("all",))
     return build_plans(request, Site(results=str(tmp_path_factory.mktemp("results")))).plans
 
 

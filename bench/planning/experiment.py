@@ -1,0 +1,349 @@
+"""An experiment: everything about a run that decides about its results, as typed, in a file or from Python."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ..errors import UnknownName, UserError, first_line, shortened
+from ..store.specs import TuneFor
+
+MOST, MOST_DIMENSIONS = 1_000_000, 65_536
+"""Largest number of seeds or trials, and largest embedding size."""
+
+LARGEST = 64_000
+"""Largest file of an experiment or of settings, bytes."""
+
+MOST_DOTS = 100
+"""Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
+
+Value = str | bool | int | float | list[int]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> Any:
+    """A value as it is typed after ``--set KEY=``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _are_texts(asked: Any) -> bool:
+    return isinstance(asked, list | tuple) and all(isinstance(text, str) for text in asked)
+
+
+def settings_of(asked: Any) -> Any:
+    """Settings by key, from a table or from texts ``KEY=VALUE``.
+
+    Raises:
+        UserError: If a text has no equals sign, or a key is given twice.
+    """
+    if isinstance(asked, Mapping):
+        return {key: _text(value) for key, value in asked.items()}
+    if not _are_texts(asked):
+        return asked
+    found: dict[str, str] = {}
+    keys = []
+    for text in asked:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: expected KEY=VALUE, such as method.margin=0.3")
+        keys.append(key.strip())
+        found[key.strip()] = value.strip()
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise UserError(f"--set {twice} is given {keys.count(twice)} times; give it once")
+    return found
+
+
+def _swept(asked: Any) -> Any:
+    """Values by the key of a swept setting, from a table or from texts ``KEY=A,B,C``."""
+    if isinstance(asked, Mapping):
+        asked = [f"{key}={_text(values)}" for key, values in asked.items()]
+    if not _are_texts(asked):
+        return asked
+    found: dict[str, tuple[str, ...]] = {}
+    for text in asked:
+        key, equals, listed = (part.strip() for part in text.partition("="))
+        values = tuple(value.strip() for value in listed.split(",") if value.strip())
+        if not key or not equals or not values:
+            raise UserError(f"--sweep {text}: expected KEY=A,B,C, such as method.omega=0.1,0.3,1")
+        if len(set(values)) < len(values):
+            raise UserError(f"--sweep {text}: a value is there twice")
+        if key in found:
+            raise UserError(f"--sweep {text}: {key} is set or swept already")
+        found[key] = values
+    return found
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class Section(BaseModel):
+    """Part of an experiment, a table of its file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tuning(Section):
+    """How a setting is tuned, for those who need another way than the usual.
+
+    Attributes:
+        sampler: Optuna sampler: ``gp`` suits about 50 trials, ``tpe`` 100 and more.
+        folds: Number of blocks of development classes that validate, one model each; the preset's if None.
+        select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
+        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` (on crops of validation images) or ``both``.
+    """
+
+    sampler: Literal["gp", "tpe"] = "gp"
+    folds: int | None = Field(None, ge=1)
+    select_by: str | None = None
+    tune_for: TuneFor = "retrieval"
+
+
+class Run(Section):
+    """Where and how an experiment is run, which changes no result.
+
+    Attributes:
+        workers: Number of worker processes; one per core or GPU if None.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        gpus_per_worker: Share of a GPU for each worker; a whole one if None.
+        stall: Minutes without progress after which a training or test is ended; no limit if None.
+        launcher: ``local``, or ``ray`` for the nodes of a Ray cluster.
+        address: Head of the cluster, ``HOST:PORT`` or ``auto``.
+    """
+
+    workers: int | None = Field(None, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus_per_worker: float | None = Field(None, ge=0.01, le=1)
+    stall: float | None = Field(None, ge=0.01)
+    launcher: Literal["local", "ray"] = "local"
+    address: str | None = None
+
+
+class Experiment(Section):
+    """Everything that ``bench run`` is asked for; what is None is decided by the protocol or the data set's recipe.
+
+    Attributes:
+        methods: Names of methods, or ``all``.
+        datasets: Names of data sets, or ``all``.
+        protocol: Name of the protocol.
+        preset: Name of a variant of the protocol.
+        fidelity: ``corrected``, or ``released`` (``released_per``, ``released_el``) for what public code computes.
+        seeds: Number of replicates (seeds) at the best setting.
+        trials: Number of tuning trials.
+        hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
+        base: Method whose trained model two-stage methods start from.
+        backbone: Name of the backbone.
+        weights: Backbone weights to start from: a file, ``none``, ``download``, or None for those on this machine.
+        dim: Embedding size.
+        frozen: Whether the backbone stays at its starting weights, so that every method trains on its cached features.
+        scorers: Scorers to test with in addition to a method's own and the cosine.
+        corruptions: Corruptions of the test images, with their severities.
+        vary: Sources of randomness whose share of the variance is measured.
+        plugins: Plug-in files.
+        allow_partial: Whether incomplete releases of data sets are accepted.
+        set: Settings fixed by the user, by key such as ``method.margin``; also a list of texts ``KEY=VALUE``.
+        sweep: Settings that are run at several values, by key; also a list of texts ``KEY=A,B,C``.
+        tuning: How a setting is tuned.
+        run: Where and how the experiment is run.
+    """
+
+    methods: Names
+    datasets: Names = ("ndigit",)
+    protocol: str = "reality_check"
+    preset: str = "strict"
+    fidelity: str = "corrected"
+    seeds: int | None = Field(None, ge=1, le=MOST)
+    trials: int | None = Field(None, ge=1, le=MOST)
+    hparams: str = "tuned"
+    base: str | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    dim: int | None = Field(None, ge=2, le=MOST_DIMENSIONS)
+    frozen: bool = False
+    scorers: Names = ()
+    corruptions: Names = ()
+    vary: Names = ()
+    plugins: Names = ()
+    allow_partial: bool = False
+    set: Annotated[dict[str, str], BeforeValidator(settings_of, json_schema_input_type=dict[str, Value])] = {}
+    sweep: Annotated[
+        dict[str, tuple[str, ...]], BeforeValidator(_swept, json_schema_input_type=dict[str, list[Value]])
+    ] = {}
+    tuning: Tuning = Tuning()
+    run: Run = Run()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections(cls, asked: Any) -> Any:
+        """Move settings of a section, such as ``tuning.sampler``, from ``set`` to their section."""
+        settings = settings_of(asked.get("set", ())) if isinstance(asked, Mapping) else None
+        if not isinstance(settings, Mapping):
+            return asked
+        moved: dict[str, Any] = {**asked, "set": {}}
+        for key, value in settings.items():
+            section, _, name = key.partition(".")
+            if section not in SECTIONS:
+                moved["set"][key] = value
+            elif name not in SECTIONS[section].model_fields:
+                known = [f"{each}.{field}" for each, kind in SECTIONS.items() for field in kind.model_fields]
+                raise UnknownName("--set key", key, known)
+            else:
+                held = moved.get(section, {})
+                moved[section] = {**(held if isinstance(held, Mapping) else held.model_dump()), name: value}
+        return moved
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Experiment:
+        for key, values in self.sweep.items():
+            if key in self.set:
+                raise UserError(f"--sweep {key}={','.join(values)}: {key} is set or swept already")
+        return self
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any], where: str = "") -> Experiment:
+        """Experiment of untrusted values.
+
+        Raises:
+            UserError: If a name is unknown or a value does not fit; the message starts with ``where``.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            # An unknown name explains a missing one better than the other way round.
+            first = min(error.errors(), key=lambda item: item["type"] == "missing")
+            path = [str(part) for part in first["loc"] if part != "function-plain"]
+            if first["type"] == "extra_forbidden":
+                held = SECTIONS.get(path[0], cls)
+                prefix = "" if held is cls else f"{path[0]}."
+                known = [prefix + name for name in held.model_fields]
+                raise UnknownName(f"setting{f' in {where}' if where else ''}", ".".join(path), known) from None
+            if first["type"] == "missing":
+                raise UserError(f"{where or '--method'}: no method is named; `bench list methods` lists them") from None
+            reason = first["msg"].removeprefix("Value error, ").lower()
+            shown = shortened(repr(first["input"]), 60)
+            raise UserError(f"{f'{where}: ' if where else ''}{'.'.join(path)}={shown}: {reason}") from None
+
+    @classmethod
+    def filled(cls, file: Mapping[str, Any], typed: Mapping[str, Any], where: str = "") -> Experiment:
+        """Experiment of a file and of typed options, which override the file; settings are overridden key by key.
+
+        Raises:
+            UserError: If a name is unknown or a value does not fit; for values of the file, ``where`` is named.
+        """
+        options = dict(typed)
+        fixed, swept = settings_of(options.pop("set", ())), _swept(options.pop("sweep", ()))
+        held = cls.checked({**file, **options}, where)
+        values = held.model_dump(exclude_unset=True)
+        values["set"] = {key: value for key, value in held.set.items() if key not in swept} | fixed
+        values["sweep"] = {key: value for key, value in held.sweep.items() if key not in fixed} | swept
+        return cls.checked(values)
+
+    def runs(self) -> list[Experiment]:
+        """One experiment for each combination of swept values, as if each value were fixed by the user."""
+        return [
+            self.model_copy(update={"set": {**self.set, **dict(zip(self.sweep, chosen, strict=True))}, "sweep": {}})
+            for chosen in product(*self.sweep.values())
+        ]
+
+    def to_toml(self, *, without: Iterable[str] = ()) -> str:
+        """The experiment as a TOML text that :func:`read_experiment` reads; what has its default is left out."""
+        held = self.model_dump(mode="json", exclude_defaults=True, exclude={*without})
+        tables = {name: held.pop(name) for name in ("set", "sweep", *SECTIONS) if name in held}
+        lines = [f"{key} = {_toml(value)}" for key, value in held.items()]
+        for name, table in tables.items():
+            values = {key: _short(value) if name in ("set", "sweep") else value for key, value in table.items()}
+            lines += ["", f"[{name}]", *(f"{_key(key)} = {_toml(value)}" for key, value in values.items())]
+        return "\n".join(lines) + "\n"
+
+
+SECTIONS: dict[str, type[Section]] = {"tuning": Tuning, "run": Run}
+"""Sections of an experiment, whose values ``--set`` reaches as ``SECTION.NAME``."""
+
+
+def read_experiment(path: Path) -> dict[str, Any]:
+    """Values of the TOML file of an experiment, which :meth:`Experiment.checked` checks.
+
+    Raises:
+        UserError: If the file cannot be read or is not TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(
+            f"{path}: {error.strerror}; `bench run` takes options (--method M --dataset D) or a TOML file of them"
+        ) from error
+    if len(text) > LARGEST:
+        raise UserError(f"{path}: more than {LARGEST} bytes; an experiment is a few lines")
+    try:
+        return read_toml(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not valid TOML: {first_line(error)}") from None
+
+
+def read_toml(text: bytes) -> dict[str, Any]:
+    """Value of a TOML text that a user gave.
+
+    Raises:
+        ValueError: If it is not valid TOML, or nested too deeply.
+    """
+    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _toml(value: Any) -> str:
+    # A TOML string is a JSON string, but for surrogates (which ASCII escapes would need) and the delete character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if key.isidentifier() and key.isascii() else _toml(key)
+
+
+def _short(value: Any) -> Any:
+    """The number or truth value that a text stands for, if it is written like that."""
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    try:
+        short = json.loads(value)
+    except ValueError:
+        return value
+    return short if isinstance(short, bool | int | float) and _text(short) == value else value
+
+
+def split_names(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Single names from comma-separated lists, without blanks and empty parts."""
+    return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
+
+
+def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
+    """Names from comma-separated lists, each once; ``all`` stands for every known name, unknown names are kept.
+
+    Raises:
+        UserError: If the lists are empty.
+
+    Example:
+        >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
+        (('a', 'b'), ('a', 'b'))
+    """
+    names = split_names(asked)
+    if not names:
+        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
+    return tuple(known) if "all" in names else tuple(dict.fromkeys(names))
