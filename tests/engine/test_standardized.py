@@ -54,11 +54,9 @@ def test_photographs_get_the_published_set_up(tmp_path):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    request = Experiment(
-        methods=("proxy_anchor",), datasets=("folder",), protocol="standardized", hparams="default",
-        set=("data.classes_per_batch=2",),
-    )  # fmt: skip
-    (plan,) = build_plans(request, site).plans
+    asked = {"methods": ("proxy_anchor",), "datasets": ("folder",), "hparams": "default"}
+    standardized = Experiment(**asked, protocol="standardized", set=("data.classes_per_batch=2",))
+    (plan,) = build_plans(standardized, site).plans
     assert plan.template.backbone == "resnet50"
     assert plan.template.batches.freeze_norm == "statistics"
     assert plan.template.batches.images_per_class == 2
@@ -73,9 +71,8 @@ def test_photographs_get_the_published_set_up(tmp_path):
     # Their network pools by average, and their code does not clip.
     assert plan.template.batches.pooling == "avg"
     assert optim.grad_clip == 0
-    held_out = {"protocol": "reality_check", "tuning": {"folds": 1}, "set": ("data.classes_per_batch=1",)}
+    asked |= {"tuning": {"folds": 1}, "set": ("data.classes_per_batch=1",)}
     strict, mlrc = (
-        build_plans(request.model_copy(update={**held_out, "preset": preset}), site).plans[0].template
-        for preset in ("strict", "mlrc")
+        build_plans(Experiment(**asked, preset=preset), site).plans[0].template for preset in ("strict", "mlrc")
     )
     assert (strict.batches.pooling, strict.optim.grad_clip, mlrc.batches.pooling) == ("avg_max", 10, "avg")
