@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -57,13 +57,12 @@ PLACES = {
     "method": "methods",
     "dataset": "datasets",
     "plugin": "plugins",
-    "set_": "set",
     **{name: f"tuning.{name}" for name in ("sampler", "folds", "select_by", "tune_for")},
     **{name: f"run.{name}" for name in ("workers", "device", "gpus_per_worker", "stall", "launcher", "address")},
 }
 """Names of options in the file of an experiment, where they differ from the name of the parameter."""
 
-NOT_OF_THE_EXPERIMENT = ("file", "data_root", "results", "save", "on_existing", "dry_run", "help_all")
+NOT_OF_THE_EXPERIMENT = ("file", "set_", "data_root", "results", "save", "on_existing", "dry_run", "help_all")
 
 
 class RunCommand(SectionedCommand):
@@ -280,20 +279,20 @@ def run(
     raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
 
 
-def _typed(ctx: typer.Context) -> dict[str, Any]:
+def _typed(ctx: typer.Context) -> dict[str, object]:
     """Options that were typed, by their names in the file of an experiment."""
-    typed: dict[str, Any] = {}
-    rare: list[str] = []
+    typed: dict[str, object] = {}
+    settings: list[str] = list(ctx.params["set_"] or ())
     for name, value in ctx.params.items():
         source = ctx.get_parameter_source(name)
         if name in NOT_OF_THE_EXPERIMENT or source is None or source.name != "COMMANDLINE":
             continue
         place = PLACES.get(name, name)
         if "." in place:
-            rare.append(f"{place}={value}")
+            settings.append(f"{place}={value}")
         else:
             typed[place] = [str(item) for item in value] if isinstance(value, list | tuple) else value
-    return typed | {"set": [*typed.get("set", ()), *rare]}
+    return typed | {"set": settings}
 
 
 def run_experiment(
