@@ -48,13 +48,7 @@ class Cars196(PhotoDataset):
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read image paths and classes from the annotation files (``.mat``) of Cars196.
-
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, class number and class name of each image. No image is assigned to a split yet.
+        """Read image paths and classes from the annotation files (``.mat``); no image is assigned to a split.
 
         Raises:
             DataError: If a file is not such an annotation file, has no labels, or the files of train and test are

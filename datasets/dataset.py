@@ -64,11 +64,7 @@ class Dataset(ABC):
     soft_labels_sha256: str = ""
 
     def __init__(self, root: Path | None = None) -> None:
-        """Open the data set.
-
-        Args:
-            root: Folder of the raw files; embedded data sets need none.
-        """
+        """Open the data set in a folder of raw files; embedded data sets need none."""
         self.root = root
 
     @abstractmethod

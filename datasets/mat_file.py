@@ -34,15 +34,9 @@ _ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16"
 
 
 def read_structures(path: Path, name: str) -> list[dict[str, Value]]:
-    """Read a variable that is an array of structures, one per image.
+    """Read a variable that is an array of structures, one per image: text or number by name of the field.
 
-    Args:
-        path: File of MATLAB, version 5 to 7.2.
-        name: Name of the variable.
-
-    Returns:
-        The structures in the order of the array: text or number by name of the field. Fields of another kind, or of
-        several numbers, are left out.
+    Fields of another kind, or of several numbers, are left out.
 
     Raises:
         DataError: If the file is damaged, claims more than it holds, or has no such variable.
@@ -79,12 +73,7 @@ def _variables(content: bytes, order: Order) -> Iterator[_Array]:
 
 
 class _Array:
-    """Header of an array; its values are read when they are asked for.
-
-    Args:
-        data: Content of its element.
-        order: Order of the bytes of a number.
-    """
+    """Header of an array, from the content of its element; values are read when they are asked for."""
 
     def __init__(self, data: bytes, order: Order) -> None:
         self._data, self._order = data, order
