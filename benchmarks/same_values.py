@@ -102,9 +102,7 @@ class Checkout:
 
     def run(self, command: str) -> str:
         """Standard output of a command that is run in the clone."""
-        done = subprocess.run(
-            shlex.split(command), cwd=self.tree, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        done = subprocess.run(shlex.split(command), cwd=self.tree, env=self.environment, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{self.commit}: {command}\n{done.stderr.decode()[-4000:]}")
         return done.stdout.decode()
@@ -149,7 +147,9 @@ class Checkout:
         out = self.folder / "reference"
         self.bench(f"report --results results/reference --html --out {out}")
         tables = {name: table(out / f"{name}.csv", without=("unit",)) for name in TABLES}
-        page = next(path for path in (out / "report.html", self.tree / "results/reference/report.html") if path.exists())
+        page = next(
+            path for path in (out / "report.html", self.tree / "results/reference/report.html") if path.exists()
+        )
         return {**tables, "page": sentences(page.read_text())}
 
     def scores(self) -> dict[str, str]:
