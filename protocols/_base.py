@@ -123,10 +123,7 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings by name, as nested dictionaries of plain values.
-
-        They are written to files of results, and the ids of trainings and tests are computed from them.
-        """
+        """All settings by name, as nested dictionaries of plain values, for files of results and for ids."""
         return asdict(self)
 
 

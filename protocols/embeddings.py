@@ -168,13 +168,9 @@ class Embeddings:
         return self.once("unit vectors", self.directions)
 
     def once(self, name: str, compute: Callable[[], T], *, shared: bool = False) -> T:
-        """A value that several tests need, computed on the first call and kept.
+        """A value that several tests need, computed on the first call and kept under its name.
 
-        Args:
-            name: Name under which the value is kept.
-            compute: Function that computes it.
-            shared: Whether the value depends on labels and identities alone, and is therefore kept for corrupted
-                versions of the same images too.
+        If it depends on labels and identities alone, it may be ``shared`` with corrupted versions of the same images.
 
         Example:
             >>> view = Embeddings(labels=torch.tensor([0, 0]), ids=("a", "b"))
@@ -187,21 +183,11 @@ class Embeddings:
         return cast("T", cache[name])
 
     def scorer(self, name: str) -> Scorer:
-        """Scorer (similarity of embeddings) of a name.
-
-        Only the scorer that was used last is kept in memory, with its ranking: both may be large.
-
-        Args:
-            name: One of the names in ``scorers``.
-        """
+        """Scorer of a name; only the last one is kept in memory, with its ranking, since both may be large."""
         return self._use(name).scorer
 
     def ranking(self, scorer: str) -> Ranking:
-        """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use.
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings).
-        """
+        """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use."""
         current = self._use(scorer)
         if current.ranking is None:
             filtered = scorer in self.own_scorers and self.options.filter_fractions
@@ -225,9 +211,6 @@ class Embeddings:
 
         They come from the ranking and the gallery's labels, never from the query's own label
         (:func:`~bench.protocols.retrieval_confidence.retrieval_confidences`).
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
         """
         return self.once(
             f"retrieval confidences {scorer}",
@@ -243,11 +226,8 @@ class Embeddings:
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         """Retrieval metrics of every query by name, each ``[Q]``; nan for queries without a positive.
 
-        The names are ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}`` for each k.
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-            ks: Values of k for Recall@k; by default ``recall_ks`` of the options.
+        The names are ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}`` for each k, by default
+        those of the options.
         """
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))

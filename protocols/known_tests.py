@@ -42,15 +42,7 @@ def known_groups() -> tuple[str, ...]:
 
 
 def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
-    """Names of the groups of tests of embeddings that some imported plug-ins declare.
-
-    Args:
-        packages: Dotted names of modules, or of packages that contain them.
-
-    Example:
-        >>> groups_of_modules(["no.such.plugin"])
-        ()
-    """
+    """Names of the groups of tests of embeddings that some imported plug-ins, modules or packages of them, declare."""
     names = tuple(packages)
     return tuple(
         dict.fromkeys(
@@ -63,9 +55,6 @@ def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
 
 def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
     """Tests of embeddings in some groups: built-in ones in their fixed order, then those of plug-ins.
-
-    Args:
-        groups: Names of groups, such as ``retrieval``.
 
     Raises:
         ValueError: If a group is unknown.
@@ -82,15 +71,7 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
 
 
 def modules_of(groups: Iterable[str]) -> tuple[str, ...]:
-    """Dotted names of the modules that run and compute the tests of some groups, sorted.
-
-    Results of these tests depend on the code of these modules.
-
-    Args:
-        groups: Names of groups of tests, such as ``retrieval``.
-
-    Raises:
-        ValueError: If a group is unknown.
+    """Dotted names of the modules on whose code the tests of some groups depend, sorted.
 
     Example:
         >>> [name.rpartition(".")[2] for name in modules_of(["structure", "risk"])]

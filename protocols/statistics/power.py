@@ -45,13 +45,7 @@ def seeds_needed(sd: float, effect: float, *, power: float = 0.8, alpha: float =
 
 
 def power_of_seeds(seeds: int, sd: float, effect: float, alpha: float = 0.05) -> float:
-    """Chance that the ``1 - alpha`` t-interval of a paired difference excludes 0.
-
-    Args:
-        seeds: Number of paired seeds, at least 2.
-        sd: Standard deviation of the paired difference over seeds, positive.
-        effect: True mean difference.
-        alpha: 1 minus the level of the interval.
+    """Chance that the ``1 - alpha`` t-interval of a paired difference excludes 0, given its true mean and SD.
 
     Example:
         >>> round(power_of_seeds(10, 1.0, 1.0), 3)
