@@ -8,8 +8,11 @@ from pathlib import Path
 from .dataset import register_dataset
 from .errors import DataError
 from .files import check_regular
-from .mat_file import Value, read_structures
+from .guarded import guarded
+from .mat_file import read_annotations
 from .releases import Listing, PhotoDataset
+
+Value = str | int | float
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
 MERGED = "cars_annos.mat"
@@ -77,9 +80,11 @@ def _annotations(path: Path) -> list[dict[str, Value]]:
     """The annotations of a file: text or number by name of the field, one dictionary per image."""
     check_regular(path)
     try:
-        return read_structures(path, "annotations")
-    except DataError as error:
-        raise DataError(f"{error}; it is not an annotation file of Cars196") from None
+        rows: list[dict[str, Value]] = guarded(read_annotations, path)[0]
+    except ValueError as error:
+        said = f"not a MATLAB file with structures 'annotations' ({error})"
+        raise DataError(f"{path}: {said}; it is not an annotation file of Cars196") from None
+    return rows
 
 
 def _text(row: Mapping[str, Value], key: str) -> str:

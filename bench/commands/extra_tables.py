@@ -12,7 +12,7 @@ from ..report.escape import csv_text
 from ..report.figures.source import Source
 from ..report.frame import Results
 from ..reproduce.items import every_item
-from ..scoring.parquet import import_pyarrow
+from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 
@@ -34,7 +34,7 @@ def check_extras(chosen: Sequence[str]) -> None:
         if name not in (BOOTSTRAP, PARQUET, *forms):
             raise UnknownName("extra table", name, [BOOTSTRAP, PARQUET, *forms])
     if PARQUET in chosen:
-        import_pyarrow()
+        check_pyarrow()
 
 
 def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
