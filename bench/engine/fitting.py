@@ -20,16 +20,6 @@ def run_fitting(spec: TrainSpec, site: Site, done: EpochDone, running: Running |
     """Fit a method that has no base, and write the network's weights and the record.
 
     The one pass counts as one epoch. It leaves no checkpoint: an interrupted fit starts again.
-
-    Args:
-        spec: Everything that the result depends on.
-        site: Paths and device.
-        done: Called once, with the number of epochs that a progress bar expects.
-        running: Progress of the fit, for the watchdog and its record.
-
-    Raises:
-        UnitFailed: If features, embeddings or the validation MAP@R are not finite.
-        OutOfMemory: If memory runs out and smaller parts of the work do not help.
     """
     fitter = Fitter(spec, site, running)
     fitter.resume_or_start()
@@ -47,11 +37,7 @@ class Fitter(Trainer):
 
     @torch.no_grad()
     def fit(self) -> float:
-        """Let the method fit its parts to the features, and return its loss afterwards.
-
-        Raises:
-            UnitFailed: If a feature is not finite.
-        """
+        """Let the method fit its parts to the features, which must be finite, and return its loss afterwards."""
         self.running.alive("fit")
         self.model.eval()
         labels = self.data.train.labels.to(self.site.device)
