@@ -152,15 +152,7 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Defaults of hyper-parameters that differ, in one form of the method, from those of the form ``corrected``.
-
-        Args:
-            fidelity: Form of the method: ``corrected`` follows the paper, ``released`` (or ``released_...``) a public
-                code.
-
-        Returns:
-            ``{name: default}``; empty if the form changes no default.
-        """
+        """Defaults of hyper-parameters in one form that differ from those of ``corrected``: ``{name: default}``."""
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @property
@@ -170,10 +162,7 @@ class Method:
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
-
-        :meth:`initialise` sets initial values that depend on the data.
-        """
+        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all of one epoch."""
         return None
 
     @property
@@ -183,10 +172,7 @@ class Method:
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Names of the trained parts of the model, of ``backbone``, ``mean``, ``spread`` and ``objective``.
-
-        They are :attr:`trains`, unless a subclass lets a hyper-parameter choose them.
-        """
+        """Names of the trained parts: :attr:`trains`, unless a subclass lets a hyper-parameter choose them."""
         return self.trains
 
     @property
@@ -203,10 +189,6 @@ class Method:
         """Build the module from pooled features ``[B, F]`` to spread parameters ``[B, S]``; None for a point embedding.
 
         The S outputs per image are unbounded; :meth:`distribution` maps them to variances or concentrations.
-
-        Args:
-            in_features: Number F of pooled features.
-            dim: Embedding size D.
         """
         return None
 
@@ -227,22 +209,15 @@ class Method:
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
         """Make the embedding distributions of a batch from the outputs of the two heads.
 
-        Args:
-            raw: Output ``[B, D]`` of the mean head, not normalised.
-            spread: Output ``[B, S]`` of the module of :meth:`spread_head`, or None if there is none.
+        ``raw``, not normalised, is the output ``[B, D]`` of the mean head, ``spread`` that of :meth:`spread_head`,
+        ``[B, S]``.
         """
         return PointMass(raw)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the training objective: a module ``(distribution, labels [B]) -> scalar loss``.
 
-        Args:
-            num_classes: Number of training classes.
-            dim: Embedding size D.
-            base: Trained objective of the base, the model from which a two-stage method starts; else None.
-
-        Raises:
-            TypeError: If the method does not define this.
+        ``base`` is the trained objective of the base, the model from which a two-stage method starts; else None.
         """
         raise TypeError(f"method {self.name!r} defines no objective")
 
@@ -280,8 +255,7 @@ M = TypeVar("M", bound=type[Method])
 def register(cls: M) -> M:
     """Mark a class as a method that can be named in the benchmark: a class decorator.
 
-    The attribute ``published``, the sources of published settings, is about one method only: it becomes empty unless
-    the class itself defines it.
+    The attribute ``published`` is about one method only: it becomes empty unless the class itself defines it.
 
     Raises:
         TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, is

@@ -29,8 +29,6 @@ from .published import PER
 class ClassDistributions(CosineClassifier):
     """Loss of DSML: cross-entropy over the likelihoods of a point under the distributions of the classes.
 
-    DSML is a method of the public code of Probabilistic Embeddings Revisited (PER).
-
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
@@ -114,8 +112,5 @@ class Dsml(Method):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class distributions and the cross-entropy over their likelihoods.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class distributions and the cross-entropy over their likelihoods."""
         return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

@@ -54,10 +54,7 @@ class Coupling(nn.Module):
         return self.clamp * SQUASH * torch.atan(out[:, :size]), out[:, size:]
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output ``[B, D]`` of the layer for inputs ``x [B, D]``, and the log determinant log |det J| ``[B]``.
-
-        ``condition`` has one row per input; it is ignored by a layer without a condition.
-        """
+        """Output ``[B, D]`` of the layer for inputs ``[B, D]``, and the log determinant log |det J| ``[B]``."""
         x = x[:, self.permutation]
         x1, x2 = x[:, : self.first], x[:, self.first :]
         s2, t2 = self._affine(self.to_first, x2, condition, self.first)
@@ -116,7 +113,7 @@ class ConditionalFlow(nn.Module):
         return latent
 
     def negative_log_likelihood(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Negative log likelihood ``[B]`` of embeddings ``x [B, D]`` given conditions ``[B, D]``, without the constant.
+        """Negative log likelihood ``[B]`` of embeddings ``[B, D]`` given conditions ``[B, D]``, up to a constant.
 
         It is 1/2 |latent|^2 - log |det J| (NIR, Roth et al., CVPR 2022, Eq. 10); D/2 log 2 pi is left out.
         """

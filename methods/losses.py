@@ -66,25 +66,15 @@ class CosineClassifier(nn.Module):
         return F.linear(F.normalize(z, dim=-1), F.normalize(self.weight, dim=-1))
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``; unchanged here, because this class has no margin.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class.
-        """
+        """Apply the margin, which this class has not, to cosines ``[B]`` of embeddings to their own class weights."""
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax.
-
-        Confidences such as the largest class probability are computed from them.
-        """
+        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax."""
         return self.cosines(distribution.mean), self.scale
 
     def training_logits(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of the cross-entropy, from one draw of each of B embeddings with class labels ``[B]``.
-
-        They are the scaled cosines to the class weights, with the margin in that of an embedding's own class.
-        """
+        """Scaled cosines ``[B, C]`` of one draw of each of B embeddings, with the margin in that of the own class."""
         cosine = self.cosines(distribution.rsample())
         target = cosine.gather(1, labels[:, None])
         logits = cosine.scatter(1, labels[:, None], self.with_margin(target).to(cosine.dtype))
@@ -110,11 +100,7 @@ class CosFaceLoss(CosineClassifier):
         self.margin = margin
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``: cos(theta) - m.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class, cos(theta).
-        """
+        """Target cosines ``[B]`` with the margin: cos(theta) - m."""
         return target - self.margin
 
 
@@ -138,12 +124,9 @@ class ArcFaceLoss(CosineClassifier):
         self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``: cos(theta + m) for theta <= pi - m.
+        """Target cosines ``[B]`` with the margin: cos(theta + m) for theta <= pi - m.
 
         Beyond that angle it is cos(theta) - m sin(m), or cos(theta) if ``released``.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class, cos(theta).
         """
         widened = released_arcface_cosines if self.released else arcface_cosines
         return widened(target, self.margin)
@@ -152,14 +135,7 @@ class ArcFaceLoss(CosineClassifier):
 class ClassLikelihood(nn.Module):
     """Loss of DUL-reg and SCF: negative log likelihood of each image's class weight under the image's distribution.
 
-    The class weights are those of a trained base model and stay fixed.
-
-    Args:
-        base: Loss module of the base model, with class weights ``weight [C, D]``.
-        method: Name of the method, for the error message.
-
-    Raises:
-        UnfitBase: If the base has no class weights.
+    The class weights are those of a trained base model and stay fixed; a base without them is an :class:`UnfitBase`.
     """
 
     def __init__(self, base: nn.Module | None, method: str) -> None:
@@ -175,14 +151,10 @@ class ClassLikelihood(nn.Module):
         return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of images whose classes have no weight, because they are not training classes.
+        """Scalar loss of N images whose classes, labels ``[N]``, have no weight, because they are not training classes.
 
         In place of the class weight, each image has the mean direction of the other images of its class; an image
         without any is left out.
-
-        Args:
-            distribution: Embeddings of N images.
-            labels: Classes ``[N]`` of the images.
         """
         mode = distribution.loc  # type: ignore[attr-defined]
         total = mode.new_zeros(int(labels.max()) + 1, mode.shape[-1]).index_add(0, labels, mode)

@@ -123,8 +123,5 @@ class Margin(Method):
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the learned class boundaries and the margin loss.
-
-        ``dim``, the embedding size, and ``base``, the loss module of a trained base model, are not used.
-        """
+        """Build the loss module: the learned class boundaries and the margin loss."""
         return MarginLoss(num_classes, self.params.margin, self.params.beta, self.released)

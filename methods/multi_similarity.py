@@ -63,12 +63,7 @@ def multi_similarity_loss(
 
 
 class MultiSimilarityLoss(nn.Module):
-    """Multi-Similarity loss of the pairs in a batch, as a module without parameters.
-
-    The arguments are those of :func:`multi_similarity_loss`: the scales ``alpha`` of positives and ``beta`` of
-    negatives, the cosine ``threshold`` that is subtracted before scaling, the slack ``epsilon`` of the mining, and
-    ``over_kept``, an average over the anchors that keep pairs of both kinds.
-    """
+    """Multi-Similarity loss of the pairs in a batch, as a module without parameters (:func:`multi_similarity_loss`)."""
 
     def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
         super().__init__()
@@ -118,10 +113,7 @@ class MultiSimilarity(Method):
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: Multi-Similarity loss over the pairs of a batch.
-
-        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and no base model.
-        """
+        """Build the loss module: Multi-Similarity loss over the pairs of a batch."""
         p = self.params
         over_kept = self.fidelity == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

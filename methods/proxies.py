@@ -25,12 +25,8 @@ lengths are 2.8 (``normal``) and about 1.3 with 100 classes or 0.3 with 11,000 (
 class Proxies(nn.Module):
     """Learned proxies, one per class: the direction of a free vector.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Scale of the cosines in a softmax over the proxies, from which confidences such as the largest class
-            probability are computed; a subclass's loss may have the same scale.
-        start: Initial vectors: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    ``scale`` is that of the cosines in a softmax over the proxies, from which confidences are computed; a subclass's
+    loss may have the same. ``start`` is ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float = 16.0, start: str = "xavier") -> None:
@@ -48,10 +44,7 @@ class Proxies(nn.Module):
         return F.normalize(points, dim=-1) @ self.directions().mT
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax.
-
-        Confidences such as the largest class probability are computed from them.
-        """
+        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax."""
         return self.cosines(distribution.mean), self.scale
 
 
@@ -222,18 +215,11 @@ class SoftTripleLoss(nn.Module):
         return (share * cosines).sum(-1), share
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Similarities ``[B, C]`` of the means to the classes, and the scale of their softmax.
-
-        A similarity is the mean cosine to the centres of a class; closer ones weigh more. Confidences such as the
-        largest class probability are computed from them.
-        """
+        """Similarities ``[B, C]`` of the means to the classes (:meth:`assigned`), and the scale of their softmax."""
         return self.assigned(distribution.mean)[0], self.scale
 
     def regulariser(self) -> Tensor:
-        """Regulariser of SoftTriple, a scalar: half the mean distance between two centres of a class.
-
-        It merges needless centres.
-        """
+        """Regulariser that merges needless centres, a scalar: half the mean distance between two centres of a class."""
         classes, centres, _ = self.weight.shape
         if centres == 1:
             return self.weight.new_zeros(())

@@ -111,8 +111,5 @@ class ProxyDistance(DistributionProxyMethod):
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the proxies and the cross-entropy of negative distances.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the proxies and the cross-entropy of negative distances."""
         return DistanceLoss(num_classes, dim, self.params, self.released)

@@ -69,9 +69,6 @@ class ProxyNCA(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form."""
         p = self.params
         return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

@@ -14,11 +14,6 @@ from typing import Any
 def same_names(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
     """Keep the published parameters of a method that have the same name in this benchmark; the others are left out.
 
-    Args:
-        values: Published values by name.
-        fields: Names of the method's parameters here.
-        variant: Name of the published setting; not used.
-
     Example:
         >>> same_names({"scale": 16.0, "kl": 0.1}, ["scale", "margin"], "cosface")
         {'scale': 16.0}

@@ -48,9 +48,6 @@ class SoftTriple(Method):
         tau: float = 0.2
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the centres of the classes and the SoftTriple loss.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the centres of the classes and the SoftTriple loss."""
         p = self.params
         return SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, p.gamma, p.tau)

@@ -124,14 +124,10 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
 
 
 def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass, each of the shape of ``squared``.
+    """Compute log C(0) - log C(k) and A(k)/k from k^2 >= 0 in one pass, each of its shape, float32 or float64.
 
     C is the normaliser of the von Mises-Fisher distribution with concentration k, and A its mean resultant length. The
     results carry no gradient: they serve losses that compute their gradient by a formula, without autograd.
-
-    Args:
-        squared: Values of k^2 >= 0, any shape, float32 or float64.
-        dim: Dimension D >= 2 of the space around the sphere.
     """
     log, ratio = _evaluate_squared(squared, _check_dim(dim), True)
     assert log is not None

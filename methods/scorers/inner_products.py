@@ -36,13 +36,7 @@ def modes_of(d: Distribution) -> PointMass:
 
 
 def inner_of_means(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Inner products of the means of two batches of distributions, as scores.
-
-    Args:
-        a: Distributions, batch shape ``[Na]``.
-        b: Distributions, batch shape ``[Nb]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-    """
+    """Inner products of the means of two batches of distributions, as scores."""
     return layout.inner(a.mean, b.mean)
 
 
