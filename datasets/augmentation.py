@@ -91,12 +91,8 @@ def centre_crop(images: Tensor, fraction: Tensor) -> Tensor:
 def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Tensor) -> Tensor:
     """Show the window of each image, rotated and then shifted; outside the image is 0.
 
-    Args:
-        images: ``[B, C, H, W]``.
-        side: ``[B]``, side of the window (1 = the whole image).
-        centre: ``[B, 2]`` (x, y), centre of the window.
-        shift: ``[B, 2]`` (x, y), shift of the result; 2 is a whole side.
-        angle: ``[B]``, clockwise rotation of the result in radians.
+    A window has a side ``[B]`` (1 = the whole image) and a centre ``[B, 2]`` (x, y); the result is shifted by ``[B,
+    2]``, of which 2 is a whole side, and rotated clockwise by radians ``[B]``.
     """
     _, _, height, width = images.shape
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -40,17 +40,11 @@ class MethodParams(BaseModel):
 
 
 def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits: Any) -> Any:
-    """Declare a hyper-parameter that a search tunes, as the value of a field of a :class:`MethodParams`.
+    """Declare a hyper-parameter that a search tunes from ``low`` to ``high``, as a field of a :class:`MethodParams`.
 
-    Args:
-        default: Value if nothing is tuned, and in the first trial of every search.
-        low: Smallest value that the search proposes.
-        high: Largest value that the search proposes.
-        log: Search on a logarithmic scale.
-        limits: Limits of what is *valid* (``gt``, ``ge``, ``lt``, ``le``), which may be wider than the search.
-
-    Returns:
-        A pydantic field whose ``json_schema_extra["search"]`` contains the range.
+    The default is also the value in the first trial of every search; ``log`` searches on a logarithmic scale.
+    ``limits`` of what is *valid* (``gt``, ``ge``, ``lt``, ``le``) may be wider than the search. The range is kept in
+    the field's ``json_schema_extra["search"]``.
 
     Raises:
         ValueError: If the range is empty, or if it is logarithmic and ``low`` is not positive.
@@ -193,16 +187,10 @@ class Method:
         return None
 
     def heads(self, model: EmbeddingModel, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Apply the two heads to pooled features.
+        """Apply the two heads to pooled features ``[B, F]``: raw embeddings ``[B, D]``, and spreads ``[B, S]`` or None.
 
-        In evaluation mode, the outputs for an image must not depend on the other images of the batch.
-
-        Args:
-            model: The network; its attribute ``training`` tells training from evaluation.
-            features: Pooled features ``[B, F]``.
-
-        Returns:
-            Raw embeddings ``[B, D]``, and spread parameters ``[B, S]`` or None, both for :meth:`distribution`.
+        In evaluation mode (``model.training`` is false), the outputs for an image must not depend on the other images
+        of the batch.
         """
         return model.mean(features), None if model.spread is None else model.spread(features)
 
@@ -224,23 +212,16 @@ class Method:
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set initial values that depend on the data; called once before the first step if :attr:`warm_start` is true.
 
-        Args:
-            model: The untrained network, whose parts may be changed in place.
-            raw: Raw embeddings ``[N, D]``, of the images in :attr:`warm_start_batches` training batches.
-            labels: Classes ``[N]`` of these images.
+        The untrained network may be changed in place; the raw embeddings ``[N, D]`` and classes ``[N]`` are those of
+        the images in :attr:`warm_start_batches` training batches.
         """
 
     def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
         """Fit the trained parts in one pass, without gradients; called instead of training if :attr:`fitted` is true.
 
-        Args:
-            model: The network with the weights of its base or, without one, at its starting weights; its trained parts
-                are changed in place.
-            features: Pooled features ``[N, F]`` of the training images, one augmented view of each.
-            labels: Classes ``[N]`` of these images.
-
-        Raises:
-            TypeError: If the method does not define this.
+        The network has the weights of its base or, without one, starting weights; its trained parts are changed in
+        place. The pooled features ``[N, F]`` are those of one augmented view of each training image, of classes
+        ``[N]``.
         """
         raise TypeError(f"method {self.name!r} defines no fit")
 

@@ -27,15 +27,11 @@ from .published import PER
 
 
 class ClassDistributions(CosineClassifier):
-    """Loss of DSML: cross-entropy over the likelihoods of a point under the distributions of the classes.
+    """Loss of DSML: cross-entropy over the likelihoods of a point under class distributions, vMFs or normals.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        kind: Distribution of a class, ``vmf`` or ``normal``.
-        released: Whether to follow PER's public code: the modes and a raw spread per class, both trained, start as one
-            Xavier-uniform matrix, and a raw spread r becomes phi(r) plus a constant (:func:`positive_from_raw`), a
-            variance or the inverse of a concentration. If False, raw spreads start at 0, the variance 2/D.
+    With ``released``, as in PER's public code, the modes and a raw spread per class, both trained, start as one
+    Xavier-uniform matrix, and a raw spread r becomes phi(r) plus a constant (:func:`positive_from_raw`), a variance or
+    the inverse of a concentration. Otherwise raw spreads start at 0, the variance 2/D.
     """
 
     def __init__(self, num_classes: int, dim: int, kind: str, released: bool) -> None:

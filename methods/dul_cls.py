@@ -110,16 +110,7 @@ class DulCls(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-cls: margin softmax, weight of the KL and distribution of an embedding.
-
-        Attributes:
-            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
-            scale: Scale s of the cosines in the softmax.
-            margin: Margin m of the softmax.
-            kl_weight: Weight of the KL divergence of embeddings to the prior, N(0, I) or (for ``vmf``) the uniform
-                distribution.
-            classifier: Kind of margin, that of ``cosface`` or ``arcface``.
-        """
+        """Hyper-parameters: distribution of an embedding, scale, margin and kind of the softmax, weight of the KL."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)

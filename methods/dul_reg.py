@@ -51,12 +51,9 @@ class DulReg(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained.
+        """Hyper-parameters: the distribution of an embedding, and the trained parts.
 
-        Attributes:
-            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
-            train: Trained parts: ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the
-                backbone too).
+        ``train`` is ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the backbone too).
         """
 
         train: Literal["heads", "variance", "all"] = "heads"

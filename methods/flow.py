@@ -22,16 +22,9 @@ def _subnet(inputs: int, outputs: int, depth: int, width: int) -> nn.Sequential:
 class Coupling(nn.Module):
     """Layer of a normalising flow: a fixed permutation of the dimensions, then a two-sided affine coupling.
 
-    Each half of the dimensions is scaled and shifted by the outputs of a small network, the subnet, that reads the
-    other half and the condition.
-
-    Args:
-        dim: Embedding size D.
-        condition: Size of the condition vector appended to the input of both subnets (0 for none).
-        depth: Number of linear layers of a subnet.
-        width: Number of hidden units of a layer.
-        clamp: Bound of the log scales: their absolute values stay below about 0.999 times it.
-        permutation: Order ``[D]`` in which the layer takes the dimensions.
+    Each half of the dimensions is scaled and shifted by the outputs of a small network, the subnet of ``depth`` linear
+    layers of ``width`` units, that reads the other half and a condition of the given size (0 for none). The absolute
+    values of log scales stay below about 0.999 times ``clamp``.
     """
 
     permutation: Tensor
@@ -76,15 +69,8 @@ class Coupling(nn.Module):
 class ConditionalFlow(nn.Module):
     """Normalising flow from embeddings to a standard normal latent, conditioned on the proxies of their classes.
 
-    It is a stack of affine couplings (NIR, Roth et al., CVPR 2022, Eq. 7-9), each with two small networks, the subnets.
-
-    Args:
-        dim: Embedding size D.
-        blocks: Number of couplings.
-        depth: Number of linear layers of a subnet.
-        width: Number of hidden units of a layer.
-        clamp: Bound of the absolute log scales.
-        conditioned: Blocks that see the condition: ``all``, or only the one at the ``start``, ``mid`` or ``end``.
+    It is a stack of affine couplings (NIR, Roth et al., CVPR 2022, Eq. 7-9; :class:`Coupling`), of which all see the
+    condition, or only the one at the ``start``, ``mid`` or ``end``.
     """
 
     def __init__(

@@ -23,13 +23,8 @@ class SpreadHead(nn.Sequential):
     A raw spread is an unbounded number that is mapped to a variance or a concentration elsewhere. Plain ReLUs, as in
     the papers, die under large learning rates: every image gets the same confidence, for the rest of the training. A
     slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the spread starts near its initial
-    value for every image while its gradient is not zero.
-
-    Args:
-        in_features: Number F of features.
-        out: Number of raw spreads per image.
-        linear: Leave out the activations and the small start of the last layer, as the public code of Probabilistic
-            Embeddings Revisited does.
+    value for every image while its gradient is not zero. ``linear`` leaves out the activations and the small start, as
+    the public code of Probabilistic Embeddings Revisited does.
     """
 
     DEVIATION = "the variance head has leaky ReLUs (slope 0.01): plain ones die (the papers: ReLU; PER's code: none)"

@@ -30,16 +30,11 @@ if TYPE_CHECKING:
 
 
 class MatchLoss(nn.Module):
-    """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch.
+    """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch, plus a weighted KL.
 
     The match probability of a pair is the mean of sigmoid(-a |z_1 - z_2| + b) over the K x K combinations of its draws,
-    with trained a and b.
-
-    Args:
-        kl_weight: Weight of the KL divergence of the embeddings to the prior N(0, I).
-        samples: Number K of draws per image.
-        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
-            and of different classes) half the weight each.
+    with trained a and b; the KL is to N(0, I). ``all`` averages over all pairs; ``balanced`` gives genuine and impostor
+    pairs (of the same and of different classes) half the weight each.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
@@ -176,12 +171,7 @@ class HIB(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of HIB: weight of the KL divergence to N(0, I), draws per image, and how pairs are averaged.
-
-        Attributes:
-            pairs: ``all`` averages over all pairs of a batch; ``balanced`` gives genuine and impostor pairs (of the
-                same and of different classes) half the weight each.
-        """
+        """Hyper-parameters of HIB: weight of the KL divergence to N(0, I), draws per image, average over pairs."""
 
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8

@@ -165,12 +165,7 @@ class Laplace(Method):
     fitted = True
 
     class Params(MethodParams):
-        """Hyper-parameters of the Laplace approximation.
-
-        Attributes:
-            prior_precision: Precision of the normal prior of each weight.
-            margin: Euclidean distance between directions within which images of other classes count.
-        """
+        """Hyper-parameters: precision of the normal prior of each weight, and the margin of :func:`pair_sums`."""
 
         prior_precision: float = tuned(1.0, 1e-3, 1e4, log=True, gt=0)
         margin: float = Field(1.0, gt=0, le=2)

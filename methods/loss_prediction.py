@@ -22,15 +22,9 @@ from .losses import CosineClassifier
 
 
 class PredictedCrossEntropy(CosineClassifier):
-    """Normalised softmax plus the mean squared error of predictions of each image's cross-entropy.
+    """Normalised softmax plus a weighted squared error of predictions of its cross-entropy.
 
-    The target of a prediction is constant: no gradient flows through it.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s of the softmax, positive.
-        prediction_weight: Weight of the squared error.
+    ``scale`` is the inverse temperature. The target of a prediction is constant: no gradient flows through it.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float, prediction_weight: float) -> None:
@@ -88,13 +82,7 @@ class LossPrediction(Method):
     default_confidence = "method"
 
     class Params(MethodParams):
-        """Hyper-parameters of loss prediction.
-
-        Attributes:
-            scale: Scale s of the cosines in the softmax, its inverse temperature.
-            prediction_weight: Weight of the squared error of the predicted losses.
-            stop_gradient: Keep the gradient of the predictions from the backbone.
-        """
+        """Hyper-parameters of loss prediction: those of :class:`PredictedCrossEntropy` and :class:`LossHead`."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         prediction_weight: float = tuned(0.04, 1e-3, 1.0, log=True, gt=0)

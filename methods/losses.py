@@ -13,15 +13,11 @@ from ._base import UnfitBase
 
 
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
-    """Target cosine cos(theta) after an additive angular margin m (ArcFace, Deng et al. 2019, Eq. 3).
+    """Target cosine cos(theta) after an additive angular margin m in [0, pi] (ArcFace, Deng et al. 2019, Eq. 3).
 
     It is ``cos(theta + m)`` while ``theta + m <= pi``; beyond, where that would rise again, it is the linear
-    continuation ``cos(theta) - m sin(m)`` of the authors' code. Cosines are clamped away from +-1 because the
-    derivative of the sine is infinite there.
-
-    Args:
-        cosine: Cosines of any shape, in [-1, 1] up to rounding.
-        margin: Margin m in radians, in [0, pi].
+    continuation ``cos(theta) - m sin(m)`` of the authors' code. Cosines, of any shape and in [-1, 1] up to rounding,
+    are clamped away from +-1 because the derivative of the sine is infinite there.
     """
     limit = 1e-6 if cosine.dtype == torch.float32 else 1e-12
     c = cosine.clamp(-1.0 + limit, 1.0 - limit)
@@ -33,11 +29,8 @@ def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     """Target cosine after an angular margin m as in a public code: ``cos(theta + m)`` up to pi, ``cos(theta)`` beyond.
 
     The code is that of Probabilistic Embeddings Revisited. The logit jumps up by ``1 - cos(m)`` at ``theta + m = pi``:
-    an image on the far side of its class pays less than one at the edge.
-
-    Args:
-        cosine: Cosines of any shape, in [-1, 1] up to rounding; clamped to [-1 + 1e-6, 1 - 1e-6] in every precision.
-        margin: Margin m in radians, in [0, pi].
+    an image on the far side of its class pays less than one at the edge. Cosines are clamped to [-1 + 1e-6, 1 - 1e-6]
+    in every precision.
     """
     c = cosine.clamp(-1.0 + 1e-6, 1.0 - 1e-6)
     shifted = c * math.cos(margin) - (1.0 - c.square()).sqrt() * math.sin(margin)
@@ -45,14 +38,10 @@ def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
 
 
 class CosineClassifier(nn.Module):
-    """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over the training classes.
+    """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over C training classes with weights ``[C, D]``.
 
-    Samples ``z`` are drawn from the embedding distribution (for a point, the point itself).
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s of the softmax, positive.
+    Samples ``z`` are drawn from the embedding distribution (for a point, the point itself). The scale s, the inverse
+    temperature, is positive.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float) -> None:
@@ -86,14 +75,7 @@ class CosineClassifier(nn.Module):
 
 
 class CosFaceLoss(CosineClassifier):
-    """CosFace (Wang et al. 2018, Eq. 4): softmax cross-entropy with the target logit ``s * (cos(theta_y) - m)``.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s.
-        margin: Margin m of the cosine.
-    """
+    """CosFace (Wang et al. 2018, Eq. 4): softmax cross-entropy with the target logit ``s * (cos(theta_y) - m)``."""
 
     def __init__(self, num_classes: int, dim: int, scale: float, margin: float) -> None:
         super().__init__(num_classes, dim, scale)
@@ -107,14 +89,8 @@ class CosFaceLoss(CosineClassifier):
 class ArcFaceLoss(CosineClassifier):
     """ArcFace (Deng et al. 2019, Eq. 3): softmax cross-entropy with the target logit ``s * cos(theta_y + m)``.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s.
-        margin: Angle m in radians.
-        released: What replaces cos(theta_y + m) for angles theta_y beyond pi - m. If true, cos(theta_y), as in the
-            public code of "Probabilistic Embeddings Revisited" (PER); if false, cos(theta_y) - m sin(m), as in the code
-            of ArcFace's authors.
+    The angle m is in radians. Beyond pi - m the cosine is :func:`released_arcface_cosines` if ``released``, else
+    :func:`arcface_cosines`.
     """
 
     RELEASED = "beyond theta + m = pi the target logit is the plain cosine"

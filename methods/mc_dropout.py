@@ -74,13 +74,7 @@ class MCDropout(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of MC dropout.
-
-        Attributes:
-            scale: Scale s of the softmax, the inverse temperature.
-            rate: Probability that a feature is dropped.
-            passes: Number S of passes at test time.
-        """
+        """Hyper-parameters: scale s of the softmax, probability that a feature is dropped, and passes at test time."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         rate: float = tuned(0.1, 0.01, 0.5, log=True, ge=0, lt=1)

@@ -89,13 +89,7 @@ class McInfoNCE(Method):
     default_confidence = "method"
 
     class Params(MethodParams):
-        """Hyper-parameters of MCInfoNCE.
-
-        Attributes:
-            kappa: Concentration of latent positives around their anchor, the inverse temperature of InfoNCE.
-            image_concentration: Initial concentration of the images, divided by the embedding size D.
-            samples: Number K of joint draws of a batch.
-        """
+        """Hyper-parameters: those of :class:`MonteCarloInfoNCE`, and the initial concentration of images over D."""
 
         kappa: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)

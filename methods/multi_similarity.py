@@ -31,18 +31,12 @@ def multi_similarity_loss(
     *,
     over_kept: bool = False,
 ) -> Tensor:
-    """Multi-Similarity loss of a batch from its cosines (Wang et al. 2019, Eq. 15 with the mining of Eq. 11-12).
+    """Multi-Similarity loss of a batch from its cosines ``[B, B]`` (Wang et al. 2019, Eq. 15, mining of Eq. 11-12).
 
-    Args:
-        cosines: Cosines ``[B, B]`` of all pairs of the batch.
-        labels: Classes ``[B]`` of the samples.
-        alpha: Scale of the positives.
-        beta: Scale of the negatives.
-        threshold: Cosine that is subtracted before scaling.
-        epsilon: Slack of the mining: an anchor keeps positives below its largest negative cosine plus epsilon, and
-            negatives above its smallest positive cosine minus epsilon.
-        over_kept: Average over the anchors that keep pairs of both kinds, as in the public EL-nivMF code (Kirchhof et
-            al. 2022), instead of over all anchors.
+    ``alpha`` and ``beta`` scale the positives and the negatives, from which ``threshold`` is subtracted before. An
+    anchor keeps positives below its largest negative cosine plus ``epsilon``, and negatives above its smallest positive
+    cosine minus it. ``over_kept`` averages over the anchors that keep pairs of both kinds, as in the public EL-nivMF
+    code (Kirchhof et al. 2022), instead of over all anchors.
     """
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)

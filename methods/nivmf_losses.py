@@ -141,10 +141,8 @@ def distance_logits(
 class ElNivmfParams(NormConcentrationParams):
     """Hyper-parameters of EL-nivMF (Kirchhof et al. 2022): those of its proxies, draws per image and normaliser.
 
-    Attributes:
-        samples: Draws per image.
-        normalizer: Normaliser of the proxies' densities. ``heuristic`` is the paper's; only ``exact`` makes them
-            integrate to one; ``none`` leaves out the factor for the stretch of the axes.
+    The normaliser ``heuristic`` is the paper's; only ``exact`` makes the proxies' densities integrate to one; ``none``
+    leaves out the factor for the stretch of the axes.
     """
 
     samples: int = 5
@@ -154,11 +152,7 @@ class ElNivmfParams(NormConcentrationParams):
 class ElNivmfLoss(DistributionProxies):
     """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Initial values and learning rates of the proxies, draws per image and normaliser.
-        released: Compute what the public code of the paper does (Kirchhof et al. 2022).
+    ``released`` computes what the public code of the paper does (Kirchhof et al. 2022).
     """
 
     def __init__(self, num_classes: int, dim: int, params: ElNivmfParams, released: bool) -> None:

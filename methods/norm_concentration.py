@@ -99,18 +99,11 @@ class NormConcentrationParams(MethodParams):
 
 
 class DistributionProxies(nn.Module):
-    """Class proxies that are distributions: each has a direction and one concentration, or one per dimension.
+    """Class proxies that are distributions: a direction and one concentration, or (``vector``) one per dimension.
 
     All proxies share a temperature. Without ``released``, concentration and temperature are exponentials of the trained
     numbers. With ``released`` (as in the public EL-nivMF code, Kirchhof et al. 2022) they are the trained numbers
     themselves: a concentration below 0.1 counts as 0.1 and has no gradient, and the temperature may cross zero.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Initial values, and learning rates relative to that of the directions.
-        vector: Whether a class has one concentration per dimension, not one in all.
-        released: Whether concentration and temperature are parametrised as in the public code.
     """
 
     def __init__(

@@ -17,14 +17,7 @@ from .published import NivmfScripts
 
 
 class GuidedElNivmfLoss(ElNivmfLoss):
-    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions (Kirchhof et al. 2022, Eq. 7).
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Hyper-parameters of EL-nivMF, and weight, scale and margin of Proxy-Anchor.
-        released: Compute what the public code of the paper does.
-    """
+    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions (Kirchhof et al. 2022, Eq. 7)."""
 
     def __init__(self, num_classes: int, dim: int, params: ProxyAnchorElNivmf.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, released)

@@ -54,14 +54,7 @@ class ProxyNCA(Method):
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies.
-
-        Attributes:
-            form: ``original``, ``plusplus`` (ProxyNCA++) or ``softplus`` (that of NIR, Roth et al., CVPR 2022).
-            scale: Inverse temperature of the cosines.
-            margin: Margin of the cosines, for ``softplus`` only.
-            start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
-        """
+        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies."""
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)

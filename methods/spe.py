@@ -82,16 +82,9 @@ class PrototypeLoss(nn.Module):
     """Loss of SPE (stochastic prototype embeddings): softmax over class prototypes that the batch makes itself.
 
     The batch is cut into two halves. Images of one half are classified by prototypes, normal distributions made from
-    the images of the other half; then the halves change roles. The softmax is an expectation over draws.
-
-    Args:
-        samples: Draws per query, the image that is classified; 0 evaluates the softmax at a mean instead of draws.
-        noise: Whether a trained noise variance eps is added to the images' variances.
-
-    Attributes:
-        learning_rates: Parameters of the loss that have a learning rate of their own and no weight decay: name to
-            ``(rate, factor)``. They learn at factor times the rate, ``lr_objective`` being that of the loss.
-        noisy_queries: Whether the noise variance is added to queries too, not only to the images of prototypes.
+    the images of the other half; then the halves change roles. The softmax is an expectation over draws per query, with
+    0 samples at a mean instead. ``noise`` adds a trained variance eps to the images' variances, of queries too
+    (``noisy_queries``).
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
@@ -170,17 +163,8 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 class ReleasedPrototypeLoss(PrototypeLoss):
     """Loss of SPE (stochastic prototype embeddings) as in the public code of Probabilistic Embeddings Revisited.
 
-    Images of one half of a batch, the queries, are classified by class prototypes made from the other half; then the
-    halves change roles. The noise variance is added to the images of a prototype and again to the prototype, but not to
-    queries.
-
-    Args:
-        samples: Draws per query and class; 0 takes a mean instead of draws.
-        dim: Embedding size D; the noise starts at exp(0.01^(2/D)).
-        noise: Whether a trained noise variance eps is added.
-
-    Attributes:
-        learning_rates: Empty: the noise has the learning rate and weight decay of all parameters of the loss.
+    The noise variance is added to the images of a prototype and again to the prototype, but not to queries; it starts
+    at exp(0.01^(2/D)) and has the learning rate and weight decay of all parameters of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -239,13 +223,7 @@ class SPE(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of SPE.
-
-        Attributes:
-            spread: Initial standard deviation of the coordinates of embeddings.
-            samples: Draws per classified image; 0 takes a mean instead.
-            noise: Whether a trained noise variance is added to the variances of images.
-        """
+        """Hyper-parameters: initial standard deviation of coordinates, draws per image (0: a mean), and noise."""
 
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
         samples: int = Field(16, ge=0)

@@ -221,15 +221,7 @@ class VmfLossMethod(NormConcentrationMethod):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of the vMF-loss.
-
-        Attributes:
-            temperature: Inverse temperature of the softmax at the start.
-            image_length: Initial mean resultant length of the images' distributions.
-            class_length: Initial mean resultant length of the classes' distributions.
-            samples: Draws per image; 0 replaces a draw by its expectation.
-            classes: Kind of the classes: distributions (``vmf``) or points on the sphere (``point``).
-        """
+        """Hyper-parameters: those of :class:`VmfLoss`, and the initial mean resultant length of the images."""
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)

@@ -46,14 +46,9 @@ class Answers:
         )
 
     def put(self, place: Tensor, items: Tensor, labels: Tensor, group: Tensor, valid: Tensor) -> None:
-        """Enter some queries with their neighbours, best first, which must reach beyond the class of the nearest.
+        """Enter B queries at their places ``[B]`` with their neighbours ``[B, M]``, beyond the class of the nearest.
 
-        Args:
-            place: Places of these B queries among all, ``[B]``.
-            items: Rows of their neighbours, ``[B, M]``.
-            labels: Classes of their neighbours, ``[B, M]``.
-            group: Number of the tie group of each place, from 0, ``[B, M]``.
-            valid: Whether there is a neighbour at a place, ``[B, M]``; places with one come first.
+        As in :func:`agreement`, the best come first, and groups of ties are numbered from 0.
         """
         other = (labels != labels[:, :1]) & valid
         first = other.byte().argmax(1, keepdim=True)
@@ -118,10 +113,6 @@ def answer_depth(labels: Tensor, k: int = NEAREST) -> int:
     """Depth of a ranking (places kept per query) that shows the nearest item of another class than the nearest one's.
 
     It is one more than the size of the largest class or k, whichever is larger, at most the number of images.
-
-    Example:
-        >>> answer_depth(torch.tensor([0, 0, 0, 1, 1]), k=2), answer_depth(torch.tensor([0, 0, 0, 1, 1]))
-        (4, 5)
     """
     most = int(torch.unique(labels, return_counts=True)[1].max())
     return min(max(most + 1, k), len(labels))

@@ -14,20 +14,10 @@ from .rows import Row, row
 
 
 def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int = 20, seed: int = 0) -> Tensor:
-    """Assign points to clusters by Lloyd's k-means, from the best of several starts.
+    """Assign points ``[N, D]`` to clusters by Lloyd's k-means: int64 ``[N]``, 0 to ``clusters - 1``.
 
-    Args:
-        points: Points ``[N, D]``; normalise them first to cluster directions.
-        clusters: Number of clusters, at most N.
-        restarts: Number of starts; the one with the smallest sum of squared distances counts.
-        iterations: Steps from each start.
-        seed: Seed of the random starts.
-
-    Returns:
-        Index of each point's cluster, int64 ``[N]``, 0 to ``clusters - 1``.
-
-    Raises:
-        ValueError: If there are more clusters than points.
+    The start with the smallest sum of squared distances counts; normalise points first to cluster directions. More
+    clusters than points are a ValueError.
 
     Example:
         >>> cluster = k_means(torch.tensor([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]]), 2)
@@ -94,13 +84,7 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI, AMI and pair F1 of k-means on unit embeddings ``[N, D]``, with as many clusters as classes.
-
-    Example:
-        >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
-        >>> [(r["metric"], r["value"]) for r in rows]
-        [('nmi', 1.0), ('ami', 1.0), ('pair_f1', 1.0)]
-    """
+    """NMI, AMI and pair F1 of k-means on unit embeddings ``[N, D]``, with as many clusters as classes."""
     classes = len(torch.unique(labels))
     return list(_rows(labels, k_means(unit, classes, seed=seed, restarts=restarts)))
 

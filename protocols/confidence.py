@@ -164,16 +164,10 @@ def risk_rows(
 ) -> Iterator[Row]:
     """AURC, E-AURC and AUGRC of each confidence for MAP@R and Recall@1; for Recall@1, points of the curve and AUROC.
 
-    Args:
-        values: Metrics of every query by name (``map_at_r``, ``recall_at_1``), each ``[Q]``, nan for queries without a
-            positive, which are left out (:func:`~bench.protocols.query_metrics.per_query`).
-        confidences: Confidences of the queries by name, each ``[Q]``.
-        scorer: Name of the scorer that the values were computed with; copied to the rows.
-        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
-
-    Yields:
-        Rows whose ``variant`` is the metric that gives the risk, 1 - metric (empty for the AUROC), followed by the
-        coverage or the risk at which the value is read off, as in ``recall_at_1,coverage=0.8``.
+    Metrics (``map_at_r``, ``recall_at_1``) and confidences of the queries are ``[Q]`` each by name; queries without a
+    positive, of which a metric is nan, are left out. ``oracle`` adds the best possible confidence: each query's own
+    value of the metric. The ``variant`` of a row is the metric that gives the risk, 1 - metric (empty for the AUROC),
+    followed by the coverage or the risk at which the value is read off, as in ``recall_at_1,coverage=0.8``.
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}

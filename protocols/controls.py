@@ -20,21 +20,10 @@ def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
 
 
 def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
-    """Random confidence of each image, float64 ``[N]`` in [0, 1), from its identity and the seed alone.
-
-    Example:
-        >>> a = random_confidence(["x", "y"], seed=0)
-        >>> bool((a == random_confidence(["y", "x"], seed=0).flip(0)).all())
-        True
-    """
+    """Random confidence of each image, float64 ``[N]`` in [0, 1), from its identity and the seed alone."""
     return uniform_by_identity(ids, seed, "random confidence")
 
 
 def oracle_confidence(values: Tensor) -> Tensor:
-    """Best possible confidence for a metric: each query's own value of it, ``[Q]``; -1, the lowest, if it is nan.
-
-    Example:
-        >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()
-        [0.5, -1.0]
-    """
+    """Best possible confidence for a metric: each query's own value of it, ``[Q]``; -1, the lowest, if it is nan."""
     return torch.where(values.isnan(), -1.0, values)

@@ -47,12 +47,7 @@ class DiscardCurve:
 
 
 def pair_quality(quality: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Quality of pairs of images, ``[P]``: the smaller of the two, so that discarding pairs is discarding images.
-
-    Example:
-        >>> pair_quality(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 0]), torch.tensor([1, 2])).tolist()
-        [1.0, 2.0]
-    """
+    """Quality of pairs of images, ``[P]``: the smaller of the two, so that discarding pairs is discarding images."""
     return torch.minimum(quality[left], quality[right])
 
 
@@ -156,12 +151,7 @@ def _fnmr(matches: np.ndarray, false_matches: np.ndarray, rate: float) -> float:
 
 
 def fnmr_at(curve: DiscardCurve, fraction: float) -> float:
-    """False non-match rate of a curve once at most a share in [0, 1] is discarded; nan if the curve has no points.
-
-    Example:
-        >>> fnmr_at(DiscardCurve(torch.tensor([0.0, 0.25]), torch.tensor([0.5, 0.0])), 0.2)
-        0.5
-    """
+    """False non-match rate of a curve once at most a share in [0, 1] is discarded; nan if the curve has no points."""
     # A billionth more: 0.07 * 100 is a little more than 7.
     reached = int((curve.discarded <= fraction + 1e-9).sum())
     return float(curve.fnmr[reached - 1]) if reached else math.nan

@@ -28,18 +28,15 @@ def seed_of(purpose: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the tests of embeddings.
+    """Options of the tests of embeddings, with the meaning that they have in :class:`bench.protocols.Tests`.
 
     Attributes:
         recall_ks: Values of k for Recall@k.
         risk_ks: Values of k for which Recall@k of every query is computed, with MAP@R, to judge confidences. The
             largest sets the length of sums, so it can change the last bit of these values.
-        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
-            (MAP@R and Recall@1 of what is left).
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve.
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        nearest_roc_point: Give the equal error rate and the true positive rate of verification also as in the public
-            code of "Probabilistic Embeddings Revisited" (PER): at the nearest point of the ROC, without interpolation.
-            For the true positive rate, the point may exceed ``false_positive_rate``.
+        nearest_roc_point: Also give errors and rates of verification at the nearest point of the ROC.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
     """
 

@@ -43,19 +43,10 @@ def filter_out_rows(
     images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other queries
     are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``.
 
-    Args:
-        scorer: Similarity by which the gallery is ranked.
-        labels: Classes ``[N]``.
-        ids: Identities (permanent names) of the N images.
-        confidences: Confidences ``[N]`` by name.
-        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
-        fractions: Shares removed, in [0, 1).
-        seed: Seed of the random order of images with equal confidence.
-        queries: Positions of the queries, of which ``query_only`` removes a share; all images if None.
-        gallery: Positions of the images that are searched; all if None. Unless every image is query and gallery,
-            ``oracle`` has no ``query_and_gallery`` curve: it needs the metric's value for every image.
-        ranking: Ranking by this scorer of these queries, in ascending order, and this gallery, if there is one
-            already. It should have :func:`~bench.protocols.ranking.filter_depth` places per query.
+    ``oracle`` adds the best possible confidence: each query's own value of the metric. Unless every image is query and
+    gallery, it has no ``query_and_gallery`` curve, which needs the metric's value for every image. Shares removed are
+    in [0, 1); ``seed`` orders images of equal confidence. A ranking that is given is by this scorer, of these queries
+    in ascending order, and should have :func:`~bench.protocols.ranking.filter_depth` places per query.
 
     Raises:
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.

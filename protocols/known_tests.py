@@ -32,12 +32,7 @@ BUILT_IN = {
 
 
 def known_groups() -> tuple[str, ...]:
-    """Names of all groups of tests of embeddings: the built-in ones, then those of imported plug-ins.
-
-    Example:
-        >>> known_groups()[:3]
-        ('retrieval', 'map_at_1000', 'verification')
-    """
+    """Names of all groups of tests of embeddings: the built-in ones, then those of imported plug-ins."""
     return tuple(dict.fromkeys([*BUILT_IN, *(test.group for test in _of_plugins())]))
 
 
@@ -71,12 +66,7 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
 
 
 def modules_of(groups: Iterable[str]) -> tuple[str, ...]:
-    """Dotted names of the modules on whose code the tests of some groups depend, sorted.
-
-    Example:
-        >>> [name.rpartition(".")[2] for name in modules_of(["structure", "risk"])]
-        ['battery', 'confidence', 'structure']
-    """
+    """Dotted names of the modules on whose code the tests of some groups depend, sorted."""
     wanted = _checked(groups)
     names = ["battery", *(module for group, module in BUILT_IN.items() if group in wanted)]
     modules = [f"{__package__}.{name}" for name in names]

@@ -469,12 +469,7 @@ def known_metrics() -> dict[str, Metric]:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Metric, or family of metrics, that a name such as ``recall_at_16`` belongs to; None if there is none.
-
-    Example:
-        >>> find_metric("recall_at_16").title, find_metric("spearman_blur").group
-        ('Recall@{k}', 'quality')
-    """
+    """Metric, or family of metrics, that a name such as ``recall_at_16`` belongs to; None if there is none."""
     known = known_metrics()
     if name in known:
         return known[name]
@@ -514,12 +509,7 @@ def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:
-    """Names of groups of related metrics that ``bench score --metrics`` takes, each with its metrics.
-
-    Example:
-        >>> metric_requests()["recall"], metric_requests()["clustering"]
-        (('recall_at_1', 'recall_at_2', 'recall_at_4', 'recall_at_8'), ('nmi', 'ami', 'pair_f1'))
-    """
+    """Names of groups of related metrics that ``bench score --metrics`` takes, each with its metrics."""
     requests: dict[str, tuple[str, ...]] = {}
     for metric in known_metrics().values():
         if metric.has_request:

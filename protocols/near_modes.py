@@ -26,10 +26,6 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
     """Number of candidates per query: one more than the size of the largest class or, if larger, than the largest k.
 
     The query itself is one of them.
-
-    Example:
-        >>> candidate_count(torch.tensor([0, 0, 0, 1]), (1,)), candidate_count(torch.tensor([0, 0, 0, 1]), (1, 8))
-        (4, 9)
     """
     return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
 
@@ -38,16 +34,9 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
 class NearModes:
     """The gallery images nearest to each of Q queries by the modes of embedding distributions, and scores of them.
 
-    Attributes:
-        near: Ranking by the distance of the modes, with K places per query. K is usually larger than the number of
-            candidates, so that most queries still have enough after images are removed.
-        scores: Scores by ``scorer`` of the images at these places, ``[Q, K]`` float64; minus infinity at places without
-            an image.
-        scorer: The scorer that orders the candidates.
-        modes: The scorer by the distance of the modes, which chooses the candidates.
-        labels: Classes of all N images.
-        searched: Whether an image is in the gallery, bool ``[N]``.
-        ks: Values of k for Recall@k.
+    ``near`` ranks by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
+    the candidates, so that most queries still have enough after images are removed. ``scores`` are those by ``scorer``,
+    which orders the candidates, ``[Q, K]`` float64; minus infinity at places without an image.
     """
 
     near: Ranking
@@ -176,13 +165,6 @@ def with_lone_queries(metric: str, values: Tensor) -> Tensor:
 
     As in the public code of "Probabilistic Embeddings Revisited" (PER), a query without a positive counts as 0 in MAP@R
     and is left out of Recall@k.
-
-    Example:
-        >>> nan = float("nan")
-        >>> with_lone_queries("map_at_r", torch.tensor([1.0, nan])).tolist()
-        [1.0, 0.0]
-        >>> with_lone_queries("recall_at_1", torch.tensor([1.0, nan])).tolist()
-        [1.0]
     """
     return values.nan_to_num(nan=0.0) if metric == "map_at_r" else values[~values.isnan()]
 

@@ -20,11 +20,8 @@ from .scorers import Scorer
 class Places:
     """Groups of tied items in the rankings of Q queries: four tables ``[Q, K]`` with a value for each of K places.
 
-    Attributes:
-        size: Number of items in the place's tie group.
-        hits: Number of relevant items in the group.
-        start: Number of places before the group.
-        before: Number of relevant items before the group.
+    They have the number of items and of relevant items in the place's tie group (``size``, ``hits``), and of places and
+    relevant items before the group (``start``, ``before``).
     """
 
     size: Tensor
@@ -42,17 +39,10 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """Describe the groups of tied items in the rankings of Q queries with K places.
+        """Describe the groups of tied items in rankings ``[Q, K]``, in which places with an item come first.
 
-        In each row, places with an item precede those without.
-
-        Args:
-            relevant: Whether the item at a place has the query's class, bool ``[Q, K]``.
-            group: Number of the place's group of tied items, ascending along a row, ``[Q, K]``.
-            valid: Whether there is an item at a place, bool ``[Q, K]``.
-            beyond: Number of items that are tied with the last place but lie beyond it, ``[Q]``.
-            beyond_relevant: Number of the relevant ones among them, ``[Q]``.
-            need: Number of first places to describe; all K if None.
+        ``group`` ascends along a row; ``beyond`` ``[Q]`` are items that are tied with the last place but lie beyond it.
+        Only the first ``need`` places are described, all if None.
         """
         relevant = relevant & valid
         need = group.shape[1] if need is None else min(need, group.shape[1])

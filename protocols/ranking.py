@@ -254,10 +254,6 @@ def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
 
     Two neighbours are tied within the tolerance ``[Q]``; places without an item (minus infinity) share a group of their
     own.
-
-    Example:
-        >>> tie_groups(torch.tensor([[2.0, 2.0, 1.0]]), torch.tensor([0.1])).tolist()
-        [[0, 0, 1]]
     """
     gap = descending[:, :-1] - descending[:, 1:]
     # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
@@ -269,10 +265,6 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
     """Depth of a ranking (places kept per query) that all metrics of a query need.
 
     It is the largest class size less one or the largest k, at most the number of images.
-
-    Example:
-        >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
-        (2, 4)
     """
     most = int(torch.unique(labels, return_counts=True)[1].max()) - 1
     return max(1, min(max(most, *ks), len(labels)))
@@ -284,10 +276,6 @@ def filter_depth(labels: Tensor) -> int:
     R is the number of a query's positives. With the largest R, the depth is the smaller of 2 R + 8 and 1.5 R + 128:
     chance alone may remove most neighbours of a small class; for large classes the second term bounds the memory.
     Queries that need more places are ranked again, so the depth changes no value.
-
-    Example:
-        >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
-        (12, 876)
     """
     most = full_depth(labels)
     return min(2 * most + 8, most + most // 2 + 128)

@@ -29,11 +29,6 @@ def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
     As in the public code of "Probabilistic Embeddings Revisited" (PER), the threshold is the round((N - 1) f)-th
     smallest confidence, counted from 0, and images at or above it are kept. So up to one image more than a share 1 - f
     is kept, and all that are tied with the threshold.
-
-    Example:
-        >>> import torch
-        >>> kept_from_threshold(torch.tensor([3.0, 1.0, 2.0]), 0.5).tolist()
-        [True, False, True]
     """
     # Their grid is np.linspace(0, 0.9, 10): its 0.3 is 3 * 0.1 > 0.3, which decides where the rank ends in one half.
     tenths = round(10 * fraction)

@@ -89,10 +89,6 @@ def mean_rank(*confidences: Tensor) -> Tensor:
     """Mean of the ranks, from 1 (least confident) to N, of items by several confidences ``[N]``: float64 ``[N]``.
 
     Tied items share the mean of their ranks. No confidence outweighs another by its scale, and nothing is fitted.
-
-    Example:
-        >>> mean_rank(torch.tensor([0.1, 0.3, 0.2]), torch.tensor([5.0, 9.0, 9.0])).tolist()
-        [1.0, 2.75, 2.25]
     """
     return torch.stack([_ranks(values) for values in confidences]).mean(0)
 

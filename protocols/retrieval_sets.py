@@ -27,13 +27,9 @@ from .scorers import Scorer
 class RetrievalSets:
     """Size of the retrieval sets of some queries, and the share of them that contain a positive.
 
-    Attributes:
-        k: Number of nearest images in a set; infinite if there were too few calibration queries, so that every set is
-            the whole gallery.
-        coverage: Share of the queries with a positive in their set; nan without queries.
-        size: Number of images in a set: k, or all of a smaller gallery. It is the price of the coverage.
-        n_queries: Number of queries that count.
-        n_lone: Number of queries left out because they have no positive.
+    ``k`` is infinite if there were too few calibration queries, so that every set is the whole gallery. ``coverage`` is
+    nan without queries; ``size``, k or all of a smaller gallery, is its price. Of the queries, ``n_queries`` count and
+    ``n_lone`` have no positive.
     """
 
     k: float
@@ -85,15 +81,7 @@ def first_positive_ranks(
 
 
 def ranks_in(ranking: Ranking) -> Tensor:
-    """Rank of the first positive of every query (:func:`first_positive_ranks`); infinite if beyond the depth.
-
-    Example:
-        >>> from .ranking import rank
-        >>> from .scorers import ScoreMatrix
-        >>> scores = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
-        >>> ranks_in(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=1)).tolist()
-        [inf, 1.0, nan]
-    """
+    """Rank of the first positive of every query (:func:`first_positive_ranks`); infinite if beyond the depth."""
     parts = []
     for block in ranking.blocks():
         first = block.group.gather(1, block.relevant.int().argmax(1, keepdim=True))

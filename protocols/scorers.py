@@ -23,13 +23,7 @@ class Scorer(Protocol):
 
 
 class ScoreMatrix:
-    """Scorer that looks scores up in a given matrix ``[N, N]``.
-
-    Example:
-        >>> scorer = ScoreMatrix(torch.eye(2))
-        >>> scorer.pairs(torch.tensor([0]), torch.tensor([1])).item()
-        0.0
-    """
+    """Scorer that looks scores up in a given matrix ``[N, N]``."""
 
     def __init__(self, scores: Tensor, name: str = "given") -> None:
         self.scores = scores.double()
@@ -75,12 +69,6 @@ class Reranked:
     The candidates, the query itself included and all images tied with the last one, come first; the remaining images
     follow in the order of the scorer that chose. Both scorers are computed for the whole gallery;
     :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking faster.
-
-    Example:
-        >>> near = ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0]]))
-        >>> likely = ScoreMatrix(torch.tensor([[0.0, 3.0, 7.0]]))
-        >>> Reranked(likely, near, candidates=2).matrix(torch.tensor([0]), torch.arange(3)).argsort().tolist()
-        [[2, 0, 1]]
     """
 
     def __init__(self, scorer: Scorer, first: Scorer, candidates: int) -> None:

@@ -65,13 +65,10 @@ class Bound(Protocol):
         """Scores of B queries with M gallery images each, from given inner products, both float64 ``[B, M]``."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds of the scores of B queries with n groups of gallery images, ``[B, n]``.
+        """Upper bounds ``[B, n]`` of the scores of B queries with n groups at the largest inner products.
 
-        Args:
-            inner: Largest possible inner product of each query with an image of the group, ``[B, n]``.
-            rows: Positions of the queries, ``[B]``.
-            low: Smallest value of ``per_image`` in the group; a tensor that broadcasts to ``inner``.
-            high: Largest value of ``per_image`` in the group; the same tensor as ``low`` if groups are single images.
+        ``low`` and ``high`` are the smallest and largest ``per_image`` in a group and broadcast to ``inner`` ``[B,
+        n]``; they are the same tensor if groups are single images.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
@@ -86,13 +83,9 @@ class Found:
     """Nearest neighbours of B queries, best first, that are proven to be right in spite of rounding errors.
 
     For a search of ``depth`` neighbours, they include all gallery images that rank at place ``depth`` or better or are
-    tied with that place, and possibly some behind them.
-
-    Attributes:
-        place: Index of each of these queries in the tensor ``queries`` that was given to the search, ``[B]``.
-        items: Positions of the gallery images, ``[B, M]``; -1 if the gallery has no more images.
-        scores: Scores of these images, ``[B, M]``; minus infinity if there is no image. Errors are too small to change
-            the order or the ties up to place ``depth``.
+    tied with that place, and possibly some behind them. ``place`` is the index ``[B]`` of each query among those given;
+    items ``[B, M]`` are -1 and scores minus infinity if the gallery has no more images. Errors of scores are too small
+    to change the order or the ties up to place ``depth``.
     """
 
     place: Tensor
@@ -107,11 +100,6 @@ def product_error(left: Tensor, right: Tensor) -> Tensor:
     not, errs by at most (K + 2) u |l| |r|, with u = 2^-24 the largest relative error of one rounding (Higham 2002,
     Section 3.1). The bound is somewhat larger: it also covers the rounding of the norms and of sums with the bound, and
     values that are too small for float32. The longest of the vectors ``right`` sets it.
-
-    Example:
-        >>> x = torch.ones(1, 4, dtype=torch.float64)
-        >>> float(product_error(x, x)) < 4e-6
-        True
     """
     k = left.shape[1]
     longest = float(right.norm(dim=1).max())
@@ -264,16 +252,9 @@ def search(
     """Find the exact nearest neighbours of queries, without scoring most of the gallery.
 
     Upper bounds of the scores of groups of gallery images prove that most images cannot be among the neighbours.
-    Queries for which this cannot be proven are left out of the result.
-
-    Args:
-        bound: The score, as a function of inner products and at most one number per image.
-        queries: Positions of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
-        gallery: Positions of the gallery images ``[G]``.
-        tolerance: Largest difference of two scores of a query that count as tied, ``[Q]``.
-        depth: Number of neighbours wanted per query.
-        block_bytes: Memory in bytes for the queries that are searched at a time. If it does not suffice for 64 queries,
-            up to four times as much is used.
+    Queries ``[Q]`` for which this cannot be proven are left out of the result; none is its own neighbour. Scores of a
+    query that differ by no more than its tolerance ``[Q]`` are tied. If the memory ``block_bytes`` does not suffice for
+    64 queries, up to four times as much is used.
     """
     left = torch.arange(len(queries))
     rounded = rounding_pays(len(queries))

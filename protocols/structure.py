@@ -169,11 +169,6 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
     There are eight rows: ``spectral_decay``, ``density`` and ``uniformity`` (no variant); ``class_concentration``
     (``variance``, ``sd`` and ``cv``, the coefficient of variation, over classes); ``cluster_diversity``
     (``within_classes`` and ``between_classes``).
-
-    Example:
-        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
-        >>> [round(r["value"], 3) for r in structure_rows(unit, labels) if r["metric"] == "uniformity"]
-        [0.346]
     """
     r = class_concentration(unit, labels)
     sd = float(r.std()) if len(r) > 1 else math.nan

@@ -41,10 +41,6 @@ def calibration_range(scores: Tensor, rates: tuple[float, float] = ACCEPT_RATES)
 
     Thresholds are quantiles of the scores ``[P]`` of pairs of different classes, of which a random sample suffices,
     interpolated linearly. A score that is not finite is a ValueError.
-
-    Example:
-        >>> calibration_range(torch.arange(101.0))
-        (90.0, 99.0)
     """
     x, _ = as_vectors(scores, scores)
     if not len(x):
@@ -137,10 +133,6 @@ def sampled_images(labels: Tensor, ids: Sequence[str], seed: int, limit: int = L
 
     If there are too many classes for eight images of each, random classes are left out. The draws depend on the
     identities, not on the order of the images.
-
-    Example:
-        >>> len(sampled_images(torch.arange(100) // 20, [f"{i:02d}" for i in range(100)], seed=0, limit=50))
-        50
     """
     if len(labels) <= limit:
         return torch.arange(len(labels))

@@ -173,24 +173,15 @@ def verification_rows(
 ) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs of images.
 
-    The accuracy is given at two thresholds: the best one for the validation pairs and the best one for the test pairs.
-    The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
+    The accuracy is given at two thresholds: the best one for the validation pairs, if there are any, and the best one
+    for the test pairs. The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
+    ``nearest_roc_point`` adds the EER and the true positive rate as in PER's public code: at the nearest point of the
+    ROC, without interpolation, which may exceed ``false_positive_rate``. ``validation_split`` is ``train`` if a model
+    was trained on the validation pairs.
 
-    Args:
-        scores: Scores (similarities) of the test pairs ``[P]``.
-        same: Whether the test pairs share a class, bool ``[P]``.
-        val_scores: Scores of the validation pairs; None leaves out the accuracy at their threshold.
-        val_same: Whether the validation pairs share a class.
-        scorer: Name of the scorer that gave the scores; copied to the rows.
-        false_positive_rate: Largest false positive rate at which the true positive rate is given.
-        nearest_roc_point: Add the EER and the true positive rate as in PER's public code: at the nearest point of the
-            ROC, without interpolation. For the true positive rate, the point may exceed ``false_positive_rate``.
-        validation_split: Split of the validation pairs: ``val``, or ``train`` if a model was trained on them.
-
-    Yields:
-        Rows whose variant names the pairs that gave the threshold of an accuracy (``threshold_val``,
-        ``threshold_train`` or ``threshold_test``), or is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate) for a
-        true positive rate, and empty or ``nearest_point`` for the EER.
+    The variant names the pairs that gave the threshold of an accuracy (``threshold_val``, ``threshold_train`` or
+    ``threshold_test``), or is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate) for a true positive rate, and
+    empty or ``nearest_point`` for the EER.
 
     Raises:
         ValueError: If a score is not finite, or if all pairs or no pairs share a class.

@@ -10,17 +10,11 @@ from ._base import CROP, identity_draw
 
 
 def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
-    """Corrupted images of a set, float32 ``[B, C, H, W]``, as network input by :meth:`.ImageSet.normalised`.
+    """Corrupted images of a set at positions ``[B]``, float32 ``[B, C, H, W]``, as by :meth:`.ImageSet.normalised`.
 
-    Args:
-        images: The set.
-        name: Name of a corruption: ``crop``, ``blur``, ``jpeg``, ``noise``, ``occlusion`` or one of a plug-in.
-        index: int64 ``[B]``, positions in the set.
-        quality: ``[B]``, 1 - severity of each image, in [0, 1]; above 0 for the crop; 1 is the clean image.
-        seed: Seed of the random numbers of the corruption; those of an image depend on the seed and its identity alone.
-
-    Raises:
-        ValueError: If the name is unknown, or a quality is out of range.
+    ``quality`` ``[B]`` is 1 - severity of each image, in [0, 1], above 0 for the crop; 1 is the clean image, bit for
+    bit. The random numbers of an image depend on the seed and its identity alone. An unknown name or a quality out of
+    range is a ValueError.
     """
     if name == CROP:
         return images.cropped(index, quality)

@@ -80,13 +80,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
 
 
 def corruption_module(name: str) -> str:
-    """Dotted name of the module that defines a corruption; a KeyError if there is none of that name.
-
-    Example:
-        >>> from bench.datasets.corruptions import corruption_module
-        >>> corruption_module("blur")
-        'bench.datasets.corruptions.blur'
-    """
+    """Dotted name of the module that defines a corruption; a KeyError if there is none of that name."""
     if name in _ADDED:
         return _ADDED[name][1]
     if name not in NAMES:

@@ -49,13 +49,9 @@ class Bound(Protocol):
         """Scores of queries with gallery items from their inner products, both float64 ``[B, M]``."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups at the largest inner products ``[B, n]``.
 
-        Args:
-            inner: Largest inner product ``[B, n]`` of each query with a group.
-            rows: Rows ``[B]`` of the queries in the set.
-            low: Smallest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
-            high: Largest ``per_image`` of each group, of the same shape.
+        ``low`` and ``high`` are the smallest and largest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:

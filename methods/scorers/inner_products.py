@@ -26,11 +26,6 @@ def modes_of(d: Distribution) -> PointMass:
     """Modes of N distributions, as points ``[N, D]``.
 
     They have unit length for points, of which only directions are compared, and for von Mises-Fisher distributions.
-
-    Example:
-        >>> import torch
-        >>> modes_of(PointMass(torch.tensor([[3.0, 4.0]]))).loc
-        tensor([[0.6000, 0.8000]])
     """
     return PointMass(unit_mean(d) if isinstance(d, PointMass) else _mode(d), validate_args=False)
 

@@ -84,12 +84,7 @@ def get_scorer(name: str) -> ScorerSpec:
 
 
 def scorer_module(name: str) -> str:
-    """Dotted name of the module that defines a scorer, which is not imported.
-
-    Example:
-        >>> scorer_module("mls").rpartition(".")[2]
-        'likelihood'
-    """
+    """Dotted name of the module that defines a scorer, which is not imported."""
     if _known(name) in _ADDED:
         return _ADDED[name][1]
     return f"{__package__}.{MODULES[name]}"

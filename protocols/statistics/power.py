@@ -63,13 +63,8 @@ def power_of_seeds(seeds: int, sd: float, effect: float, alpha: float = 0.05) ->
 class VarianceShare:
     """Share of the variance between runs that one source of randomness accounts for, with its 95 % interval.
 
-    Attributes:
-        variance: Variance that vanishes if the source is frozen; below 0 if the runs with a frozen source happened to
-            vary more.
-        share: The variance as a share of that of runs in which everything varies; at most 1, and below 0 as above.
-        ci_low: Lower end of the interval of the share, at least 0.
-        ci_high: Upper end, at least 0.
-        n: Number of runs in which the source was frozen.
+    ``variance`` vanishes if the source is frozen; ``share`` is at most 1. Both are below 0 if the n runs with a frozen
+    source happened to vary more; the ends of the interval of the share are at least 0.
     """
 
     variance: float
