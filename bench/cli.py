@@ -68,9 +68,6 @@ def main(argv: list[str] | None = None) -> int:
 
     The code is 0 if all is done, 1 if something failed (its reason is printed), 2 for bad input and 130 after an
     interruption. The console script (:mod:`bench.start`) turns 130 into 143 after SIGTERM and 129 after SIGHUP.
-
-    Args:
-        argv: Arguments after the name of the program; those of the process if None.
     """
     command = typer.main.get_command(app)
     try:

@@ -20,14 +20,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that does not exist; the message suggests the nearest known name.
-
-    Args:
-        what: Kind of name, such as ``method``.
-        name: The name.
-        known: Names that exist.
-        elsewhere: A further place that a name may come from, said at the end.
-    """
+    """A name that does not exist; the message suggests the nearest known name, and ``elsewhere`` to look."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
         names = sorted(known)
@@ -37,13 +30,7 @@ class UnknownName(UserError):
 
 
 class TooFewClasses(UserError):
-    """A batch needs more classes than the data set has for training.
-
-    Args:
-        dataset: Name of the data set.
-        wanted: Number of classes in a batch.
-        classes: Number of training classes.
-    """
+    """A batch needs more classes than the data set has for training."""
 
     def __init__(self, dataset: str, wanted: int, classes: int) -> None:
         super().__init__(
@@ -61,12 +48,7 @@ class BadInput(UserError, ValueError):
 
 
 class UnitFailed(Exception):
-    """A training or test that cannot give a result; its reason goes into the summary. Exit code 1.
-
-    Args:
-        reason: Why there is no result.
-        what: Name of what failed; may be empty if whoever catches the error knows it.
-    """
+    """A training or test that cannot give a result; its reason goes into the summary. Exit code 1."""
 
     def __init__(self, reason: str, what: str = "") -> None:
         super().__init__(reason)
@@ -74,13 +56,7 @@ class UnitFailed(Exception):
 
 
 class OutOfMemory(UnitFailed):
-    """Memory ran out where smaller parts of the work do not help; the message says what does.
-
-    Args:
-        what: Work that failed, or why it has no smaller parts.
-        said: Message of the allocator.
-        further: Further settings that need less memory, each after a comma.
-    """
+    """Memory ran out where smaller parts of the work do not help; the message says what does."""
 
     def __init__(self, what: str, said: str, further: str = "") -> None:
         super().__init__(
@@ -117,12 +93,7 @@ not create a primitive" and nothing more; with more behind it, it is something e
 
 
 def first_line(error: BaseException, limit: int = LINE) -> str:
-    """Message of an error as one line of at most ``limit`` characters.
-
-    Example:
-        >>> first_line(ValueError("no such thing")), first_line(KeyError()), first_line(ValueError("long"), 3)
-        ('no such thing', 'KeyError', 'lo…')
-    """
+    """Message of an error as one line of at most ``limit`` characters."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return shortened(lines[0].strip() if lines else type(error).__name__, limit)
 

@@ -30,30 +30,14 @@ def why_not_a_name(name: str) -> str:
 
 
 def check_name(what: str, name: str) -> None:
-    """Check the name of something that plug-ins define.
-
-    Args:
-        what: What it names, for the message.
-        name: The name.
-
-    Raises:
-        UserError: If it cannot be a name.
-    """
+    """Refuse a text that cannot be the name of something that plug-ins define."""
     reason = why_not_a_name(name)
     if reason:
         raise UserError(f"{what}: {reason}")
 
 
 def part_of_path(text: str) -> str:
-    """A name or an id as one part of a path in a results folder, whoever wrote it.
-
-    Raises:
-        UserError: If it could lead anywhere else.
-
-    Example:
-        >>> part_of_path("train-3f2a")
-        'train-3f2a'
-    """
+    """A name or an id as one part of a path in a results folder, whoever wrote it; it must not lead anywhere else."""
     if len(text) > 2 * LONGEST or not _PART.fullmatch(text):
         raise UserError(f"{text[:LONGEST]!a} cannot be part of a path: use letters, digits, '_', '-' and '.'")
     return text

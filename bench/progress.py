@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Progress bars of a run, one per (data set, method), in epochs, with the best value so far and the time left.
-
-    Args:
-        console: Standard error, so that standard output stays clean for ``--json`` and tables.
-    """
+    """Progress bars of a run, one per cell, in epochs, with the best value so far and the time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -66,26 +62,23 @@ class Display:
         self._progress.stop()
 
     def add(self, cell: Cell, epochs: int) -> None:
-        """Add epochs, the most that a cell (protocol, data set, method) can take, to the length of its bar."""
+        """Add epochs, the most that a cell can take, to the length of its bar."""
         if cell in self._tasks:
             self.skip(cell, -epochs)
             return
         self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell (protocol, data set, method) by epochs that were trained."""
+        """Advance the bar of a cell by epochs that were trained."""
         self._progress.advance(self._tasks[cell], epochs)
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Shorten the bar of a cell (protocol, data set, method) by epochs that need no training.
-
-        They are done already, or their tuning trial failed.
-        """
+        """Shorten the bar of a cell by epochs that need no training: done already, or their tuning trial failed."""
         task = self._progress.tasks[list(self._tasks).index(cell)]
         self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
 
     def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to the bar of a cell (protocol, data set, method), such as its best value so far."""
+        """Show a short note next to the bar of a cell, such as its best value so far."""
         if self._notes.get(cell) == text:
             return
         self._notes[cell] = text
@@ -94,10 +87,7 @@ class Display:
             self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """Report that one seed of a cell (protocol, data set, method) is trained and tested.
-
-        With several settings of a cell, it is called once for each.
-        """
+        """Report that one seed of a cell is trained and tested, once for each of several settings."""
         seeds = self._seeds[cell] = self._seeds.get(cell, 0) + 1
         tuning = self._notes.get(cell, "").split("; ")[0]
         self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
@@ -110,11 +100,7 @@ class Display:
 
 @contextlib.contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar while images are processed, and remove it at the end.
-
-    Yields:
-        A function to call with the name of the work, the number of images done and the number of all images.
-    """
+    """Show a bar while images are processed, called with the name of the work, how many are done, and of how many."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Where there is no terminal a bar would leave an empty line.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
@@ -131,11 +117,7 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextlib.contextmanager
 def download_bar(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while a file is downloaded, and remove it at the end.
-
-    Yields:
-        A function to call with the number of bytes that are there, and of all bytes (0 if unknown).
-    """
+    """Show a bar while a file is downloaded, called with the bytes that are there and of all, or 0."""
     columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=None)

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(device: str) -> str:
-    """Device to compute on, ``cpu`` or ``cuda``.
-
-    Args:
-        device: ``cpu``, ``cuda``, or ``auto`` for ``cuda`` if there is a GPU.
-
-    Raises:
-        UserError: If ``cuda`` is asked for and not there.
-    """
+    """Device to compute on, ``cpu`` or ``cuda``; ``auto`` is ``cuda`` if there is a GPU."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -31,13 +24,7 @@ def pick_device(device: str) -> str:
 def worker_count(asked: int | None, device: str, gpus_per_worker: float | None = None) -> int:
     """Number of worker processes: what was asked for, else one per core, or as many as the GPUs have room for.
 
-    Args:
-        asked: The number that was asked for, if any.
-        device: ``cpu`` or ``cuda``.
-        gpus_per_worker: Share of a GPU for each worker, in (0, 1]; None for a whole one unless a number is asked for.
-
-    Raises:
-        UserError: If more than four per core are asked for, or more than the shares of the GPUs.
+    More than four per core, or than the shares of the GPUs, are refused.
     """
     if asked is not None and asked > 4 * (os.cpu_count() or 1):
         raise UserError(f"--workers {asked}: this machine has {os.cpu_count()} cores; each worker keeps one busy")
@@ -86,13 +73,7 @@ def data_home() -> Path:
 
 
 def root_of(cls: type[Dataset], root: Path | None, home: Path | None) -> Path | None:
-    """Folder in which a data set is looked for; None if there is none, or it needs none.
-
-    Args:
-        cls: Class of the data set.
-        root: Folder that the user named.
-        home: Folder of all downloaded data sets, if the user named none.
-    """
+    """Folder in which a data set is looked for, the user's or that of all data sets; None if it needs none."""
     from .datasets.releases import PhotoDataset
 
     if root is None and home is not None and issubclass(cls, PhotoDataset):

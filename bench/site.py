@@ -69,35 +69,18 @@ class Site(BaseModel):
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:
-        """Names of the groups of tests that the plug-ins define.
-
-        Reading it imports the plug-ins, which registers their tests, scorers, corruptions and distributions.
-
-        Raises:
-            UserError: If a file does not import.
-        """
+        """Names of the groups of tests that the plug-ins define; reading it imports and so registers them."""
         from .protocols.known_tests import groups_of_modules
 
         return groups_of_modules(load_plugins(map(Path, self.plugins)))
 
     def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
-        """Method with its parameters, in a given form.
-
-        Args:
-            name: Name of the method.
-            params: Its parameters; those left out have their defaults.
-            fidelity: ``corrected``, or a released form (what a public code computes). A method that lacks that form is
-                corrected.
-        """
+        """Method with its parameters, in a given form; a method that lacks that form is corrected."""
         cls = self.methods.method(name)
         return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
 
     def recipe(self, dataset: str) -> Recipe:
-        """Recipe of a data set: the training settings that all methods share on it.
-
-        Raises:
-            UserError: If there is no such data set or recipe, or the recipe is not for its kind of images.
-        """
+        """Recipe of a data set: the training settings that all methods share on it, if it is for its kind of images."""
         from .datasets.releases import PhotoDataset
         from .protocols.recipes import recipe_of
 
@@ -127,15 +110,7 @@ class Site(BaseModel):
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
-        """A data set, built once per process and way of reading its photographs.
-
-        Args:
-            name: Name of the data set.
-            view: How photographs are read; empty or None for data sets that have only one way.
-
-        Raises:
-            UserError: If its files are not there or wrong.
-        """
+        """A data set, built once per process and way of reading its photographs."""
         from .datasets.errors import DataError
 
         key = (name, repr(view or None))

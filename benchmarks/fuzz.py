@@ -51,11 +51,7 @@ Case = tuple[str, bytes]
 
 
 class Reader:
-    """A reader under test; subclasses make valid files and read one.
-
-    Args:
-        folder: Empty folder of its own.
-    """
+    """A reader under test; subclasses make valid files and read one from an empty folder of its own."""
 
     parts_of_whole: float = 0.5
     """Share of the cases that are changed inside of their container, rather than as bytes."""
@@ -72,11 +68,7 @@ class Reader:
         return case[0], mutate(rng, case[1])
 
     def read(self, path: Path) -> None:
-        """Read a file as the command line does.
-
-        Raises:
-            UserError: Or another error that the command line prints in one line.
-        """
+        """Read a file; what the command line prints in one line is raised as ``UserError``."""
         raise NotImplementedError
 
     def refusals(self) -> tuple[type[Exception], ...]:

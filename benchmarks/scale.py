@@ -67,18 +67,7 @@ class Cost(NamedTuple):
 
 
 class Driven(NamedTuple):
-    """Cost of a driver, and what it did.
-
-    Attributes:
-        cpu: Processor seconds without those of its simulated workers.
-        wall: Wall seconds without those of its simulated workers.
-        peak: Peak memory of its process, MiB.
-        start: Memory before the first unit, MiB.
-        planning: Processor seconds of making the plans.
-        units: Number of trainings, and of jobs of tests, that the plans have.
-        most: Largest number of jobs that workers had at once.
-        threads: Largest number of threads.
-    """
+    """Processor and wall seconds without those of the simulated workers, memory in MiB, and what the driver did."""
 
     cpu: float
     wall: float
@@ -198,15 +187,7 @@ def _between(space: Range, share: float) -> float | int:
 
 
 class SimulatedWorker:
-    """A worker of the pool without a process: it is done as soon as every other has had its turn.
-
-    Attributes:
-        usable: True.
-        node: Empty.
-
-    Args:
-        shop: What all workers share.
-    """
+    """A worker of the pool without a process: it is done as soon as every other has had its turn."""
 
     usable = True
     node = ""
@@ -242,15 +223,7 @@ class SimulatedWorker:
 
 
 def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[str, ...]) -> Driven:
-    """Plan all methods and carry the plans out with simulated workers.
-
-    Args:
-        grid: Numbers of trials and seeds.
-        root: The results folder.
-        workers: Number of simulated workers.
-        template: Folder of results whose first test gives the rows of all tests.
-        **asked: Methods and data sets; all of them, and those that need no download, if not given.
-    """
+    """Plan all methods and carry the plans out with simulated workers; test rows are those of ``template``."""
     began = time.process_time()
     site = Site(results=str(root))
     names = {"methods": ("all",), "datasets": DATASETS, **asked}

@@ -94,17 +94,7 @@ class Driver:
 
 @dataclass
 class Soak:
-    """State of a soak.
-
-    Attributes:
-        work: Folder of everything.
-        processes: Largest number of drivers at a time.
-        mounted: Is true if the results are on a file system of their own that can be filled.
-        drivers: The drivers of the present round.
-        rounds: Number of rounds that ended well.
-        tried: Number of events that happened, by name.
-        survived: Number of those in rounds that ended well.
-    """
+    """Folder, drivers of the present round, and the events tried and survived so far."""
 
     work: Path
     processes: int
@@ -325,13 +315,7 @@ EVENTS: dict[str, Event] = {
 
 
 def play(soak: Soak, draw: random.Random, events: dict[str, Event]) -> None:
-    """One round: take work away, start drivers at the same instant, disturb them, and wait for them.
-
-    Args:
-        soak: State of the soak.
-        draw: Decides everything.
-        events: What may happen, by name.
-    """
+    """One round: take work away, start drivers at the same instant, disturb them, and wait for them."""
     happened: Counter[str] = Counter()
     soak.drivers = []
     _deleting("runs/*/*/*/*", share=draw.choice([0.3, 0.6, 1.0]))(soak, draw)
@@ -359,11 +343,7 @@ def play(soak: Soak, draw: random.Random, events: dict[str, Event]) -> None:
 
 
 def check(soak: Soak) -> None:
-    """Run the command once more, undisturbed, and check everything that must hold.
-
-    Raises:
-        Failed: If something does not.
-    """
+    """Run the command once more, undisturbed, and check everything that must hold."""
     last = soak.start(random.Random(0))
     code = last.wait()
     if code != 0:

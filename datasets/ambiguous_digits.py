@@ -107,15 +107,7 @@ class Channel:
         return np.stack([_seen(view, image) for view in self.views for image in moved]).reshape(-1, PIXELS)
 
     def observe(self, scans: NDArray[np.int64], ids: Sequence[str]) -> NDArray[np.uint8]:
-        """Draw an image of each of some scans.
-
-        Args:
-            scans: Grey levels of N scans, ``[N, 64]``, 0 to 16.
-            ids: Identity (permanent name) of each image, on which its draw depends.
-
-        Returns:
-            uint8 ``[N, 100]``.
-        """
+        """Draw an image, uint8 ``[N, 100]``, of each of N scans ``[N, 64]`` (0 to 16), from its identity alone."""
         raw = raw_numbers(ids, 2 + PIXELS)
         action = self.actions[uniform_integers(raw[:, 0], len(self.actions))]
         sd = np.array(self.noise_sds)[uniform_integers(raw[:, 1], len(self.noise_sds))]
@@ -125,15 +117,7 @@ class Channel:
         return pixels
 
     def log_likelihood(self, pixels: NDArray[np.uint8], scans: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Logarithm of the probability of observing each of some images, given each of some scans.
-
-        Args:
-            pixels: N observed images, uint8 ``[N, 100]``.
-            scans: Grey levels of C scans, ``[C, 64]``, 0 to 16.
-
-        Returns:
-            float64 ``[N, C]``.
-        """
+        """Log-likelihood ``[N, C]`` of N images, uint8 ``[N, 100]``, given each of C scans ``[C, 64]``."""
         actions, times = np.unique(self.actions, axis=0, return_counts=True)
         shown = _with_dark(scans)[:, actions].reshape(-1, PIXELS)
         # A dark pixel is the rule, so only the others are looked up; log p of a dark image is added to all.
@@ -148,12 +132,7 @@ class Channel:
         return mean
 
     def posterior(self, pixels: NDArray[np.uint8], scans: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Probability of each of C equally likely scans given each of N observed images, float64 ``[N, C]``.
-
-        Args:
-            pixels: Observed images, uint8 ``[N, 100]``.
-            scans: Grey levels of the scans, ``[C, 64]``, 0 to 16.
-        """
+        """Probability ``[N, C]`` of equally likely scans ``[C, 64]`` given each of N images, uint8 ``[N, 100]``."""
         probabilities: NDArray[np.float64] = softmax(self.log_likelihood(pixels, scans), axis=1)
         return probabilities
 
@@ -192,20 +171,10 @@ def _summed(
 
 
 def bin_log_probabilities(levels: NDArray[np.float64], sd: float) -> NDArray[np.float64]:
-    """Logarithm of the probability of every 8-bit value of a grey level under Gaussian noise, rounded and cut off.
+    """Logarithm of the probability of every 8-bit value of grey levels ``[L]`` under noise, rounded and cut off.
 
-    Value v stands for the interval from v - 1/2 to v + 1/2; 0 and 255 stand for all that lies beyond, too.
-
-    Args:
-        levels: Grey levels without noise, ``[L]``.
-        sd: Standard deviation of the noise, positive.
-
-    Returns:
-        float64 ``[L, 256]``, whose exponentials sum to 1 in every row.
-
-    Example:
-        >>> np.exp(bin_log_probabilities(np.array([0.0, 255.0]), 1e-3))[:, [0, 128, 255]].tolist()
-        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    Value v stands for the interval from v - 1/2 to v + 1/2; 0 and 255 stand for all that lies beyond, too. The result
+    is ``[L, 256]``; its exponentials sum to 1 in every row.
     """
     edges = (np.arange(255) + 0.5 - levels[:, None]) / sd
     infinite = np.full((len(levels), 1), np.inf)
@@ -234,14 +203,7 @@ def _names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Observations:
-    """Observed images of some identities, as many of each.
-
-    Attributes:
-        role: Part of the data set, ``dev``, ``query`` or ``gallery``.
-        names: Names of C identities.
-        each: Images of each identity.
-        channel: Where they come from.
-    """
+    """Observed images of some identities, as many of each."""
 
     role: str
     names: tuple[str, ...]
@@ -313,15 +275,7 @@ class AmbiguousDigits(Dataset):
     image_size = (REPEAT * SIDE, REPEAT * SIDE)
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Images of the training and the validation identities, which are disjoint.
-
-        Args:
-            fold: Index of the contiguous block of the 500 development identities that is held out for validation.
-            folds: Number of blocks that the development identities are cut into.
-
-        Raises:
-            ValueError: If the fold or the number of folds is out of range.
-        """
+        """Images of the training and the validation identities, which are disjoint; there are 500 to cut into folds."""
         development, _ = development_and_test_classes(IDENTITIES)
         parts = train_and_validation_classes(len(development), fold, folds)
         train, val = (_images(_Observations("dev", tuple(_names()[c] for c in part), 12, CHANNEL)) for part in parts)

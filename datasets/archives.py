@@ -63,14 +63,6 @@ def take(source: Path, folder: Path, limit: int | None = None) -> None:
     """Unpack an archive or copy a folder, then unpack the archives inside it, but not those inside these.
 
     An inner archive with a password is left as it is: releases have such parts, which no data set here needs.
-
-    Args:
-        source: Archive or folder.
-        folder: Where to; it is made.
-        limit: Most bytes to unpack in all (:func:`unpack`).
-
-    Raises:
-        DataError: If something is refused or damaged (:func:`unpack`, :func:`copy_folder`).
     """
     if source.is_dir():
         left = unpacked_limit(copy_folder(source, folder)) if limit is None else limit
@@ -84,19 +76,11 @@ def take(source: Path, folder: Path, limit: int | None = None) -> None:
 
 
 def unpack(archive: Path, folder: Path, limit: int | None = None) -> int:
-    """Unpack a zip file, or a tar file with any compression that Python reads.
+    """Unpack a zip file, or a tar file with any compression that Python reads, and return the bytes unpacked.
 
-    The content tells which it is. Files that are there already are left alone. After an error, the folder contains
-    what was unpacked so far.
-
-    Args:
-        archive: The file.
-        folder: Where to unpack; it is made.
-        limit: Most bytes to unpack, where each member counts :data:`BLOCK` at least; :func:`unpacked_limit` of the
-            file's size if not given.
-
-    Returns:
-        Bytes unpacked, counted in that way.
+    The content tells which it is. Files that are there already are left alone. After an error, the folder contains what
+    was unpacked so far. Each member counts :data:`BLOCK` bytes at least; the limit is :func:`unpacked_limit` of the
+    file's size if not given.
 
     Raises:
         EncryptedArchive: If it needs a password.
@@ -127,18 +111,7 @@ def _unpack(archive: Path, folder: Path, limit: int, shown: str) -> int:
 
 
 def copy_folder(source: Path, folder: Path) -> int:
-    """Copy a folder of regular files and folders.
-
-    Args:
-        source: The folder; nothing is copied if something in it is refused.
-        folder: Where to copy to; it is made.
-
-    Returns:
-        Bytes copied.
-
-    Raises:
-        DataError: If it contains a link, pipe, device or socket, or cannot be read; with the name of the first.
-    """
+    """Copy a folder of regular files and folders, and return the bytes copied; anything else in it is refused first."""
     size = 0
     for path in _below(source):
         mode = path.lstat().st_mode
@@ -182,11 +155,7 @@ class _Target:
         self._names: set[str] = set()
 
     def spend(self, size: int) -> None:
-        """Count bytes.
-
-        Raises:
-            DataError: If they are more than the limit.
-        """
+        """Count bytes, and raise an error if they are more than the limit."""
         self.spent += max(size, BLOCK)
         if self.spent > self.limit:
             raise DataError(
@@ -198,11 +167,7 @@ class _Target:
         return DataError(f"{self.archive}: the member {name!a} is a link or a device, not a file or folder; {_REMEDY}")
 
     def place(self, name: str) -> Path:
-        """Path of a member.
-
-        Raises:
-            DataError: If the name leads out of the folder, or was there before.
-        """
+        """Path of a member, whose name must be new and lead to a place in the folder."""
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts or "\0" in name:
             raise DataError(f"{self.archive}: the member {name!a} is outside of the folder; {_REMEDY}")

@@ -51,33 +51,18 @@ class ArrayImages(ImageSet):
         self.std = tuple(std)
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Raw pixels of each image as bytes, which :meth:`manifest_sha256` hashes after ids and class names.
-
-        Args:
-            order: Positions of the images in the set, in the order in which to give their pixels.
-        """
+        """Raw pixels of each image as bytes, which :meth:`manifest_sha256` hashes after ids and class names."""
         return (self.pixels[i].numpy().tobytes() for i in order)
 
     def _unit(self, index: Tensor) -> Tensor:
         return self.pixels[index].to(torch.float32).div_(255)
 
     def pixels_of(self, index: Tensor) -> Tensor:
-        """Unchanged pixels of some images, uint8 ``[B, C, H, W]``.
-
-        Args:
-            index: int64 ``[B]``, positions in the set.
-        """
+        """Unchanged pixels of some images, uint8 ``[B, C, H, W]``."""
         return self.pixels[index]
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Scale pixels to [0, 1], subtract the mean and divide by the standard deviation.
-
-        Args:
-            pixels: uint8 ``[B, C, H, W]``.
-
-        Returns:
-            float32 ``[B, C, H, W]``, the input of a network.
-        """
+        """Scale uint8 pixels to [0, 1], subtract the mean and divide by the standard deviation."""
         return self._normalise(pixels.to(torch.float32).div_(255))
 
     def _normalise(self, images: Tensor) -> Tensor:
@@ -89,15 +74,6 @@ class ArrayImages(ImageSet):
     ) -> Tensor:
         """Training images, cropped, rotated and shifted at random by :func:`augment`, then normalised by mean and std.
 
-        Args:
-            index: int64 ``[B]``, positions in the set.
-            augmentation: Settings, an :class:`Augmentation`.
-            generator: Source of every random number.
-            out: Not used here; other sets of images reuse the memory of this tensor.
-
-        Returns:
-            float32 ``[B, C, H, W]``.
-
         Raises:
             TypeError: If the settings are not an :class:`Augmentation`.
         """
@@ -106,26 +82,11 @@ class ArrayImages(ImageSet):
         return self._normalise(augment(self._unit(index), augmentation, generator))
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Centre crops of some images, enlarged to the full size by :func:`centre_crop`, normalised by mean and std.
-
-        Args:
-            index: int64 ``[B]``, positions in the set.
-            fraction: ``[B]``, side of each crop as a fraction of the image's side, in (0, 1].
-
-        Returns:
-            float32 ``[B, C, H, W]``.
-        """
+        """Centre crops of some images, enlarged to the full size by :func:`centre_crop`, normalised by mean and std."""
         return self._normalise(centre_crop(self._unit(index), fraction))
 
     def select(self, index: Tensor) -> ArrayImages:
-        """Subset of the images, in the given order, with a copy of their pixels.
-
-        Args:
-            index: int64 ``[M]``, different positions in the set.
-
-        Returns:
-            A new set: classes without an image are dropped, and the others are renumbered in their old order.
-        """
+        """Subset of the images, in the given order, with a copy of their pixels."""
         labels, ids, class_names = self.selected_names(index)
         return ArrayImages(self.pixels[index], labels, ids, class_names, mean=self.mean, std=self.std)
 

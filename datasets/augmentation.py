@@ -57,18 +57,11 @@ class Augmentation(TrainingAugmentation):
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Crop, rotate and shift images at random.
+    """Crop, rotate and shift images ``[B, C, H, W]`` at random; those that are not moved are returned bit for bit.
 
-    A crop is a window of the image's own aspect ratio, anywhere inside the image, enlarged to the full size.
-    It is then rotated about its centre and shifted; pixels from outside the image are 0.
-
-    Args:
-        images: ``[B, C, H, W]`` floating point, with a background of 0 (before normalisation).
-        augmentation: The settings.
-        generator: Source of every random number; 7 are drawn per image, whatever the settings are.
-
-    Returns:
-        ``[B, C, H, W]``, same type and device. Images that are not moved are returned bit for bit.
+    They are floating point, with a background of 0 (before normalisation). A crop is a window of the image's own aspect
+    ratio, anywhere inside the image, enlarged to the full size. It is then rotated about its centre and shifted; pixels
+    from outside the image are 0. The generator gives 7 numbers per image, whatever the settings are.
     """
     u = torch.rand(len(images), 7, generator=generator, device=generator.device, dtype=torch.float64)
     u = u.to(images.device)
@@ -81,17 +74,10 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def centre_crop(images: Tensor, fraction: Tensor) -> Tensor:
-    """Crop the centre of images and enlarge it to the full size: less context, more blur.
+    """Crop the centre of images ``[B, C, H, W]`` and enlarge it to the full size: less context, more blur.
 
-    Args:
-        images: ``[B, C, H, W]`` floating point.
-        fraction: ``[B]``, side of the crop as a fraction of the image's side on both axes, in (0, 1].
-
-    Returns:
-        ``[B, C, H, W]``, same type and device. A fraction of 1 gives the image itself, bit for bit.
-
-    Raises:
-        ValueError: If there is not one fraction per image, or one is outside (0, 1].
+    ``fraction`` is the side of each crop as a fraction of the image's side on both axes, ``[B]`` in (0, 1], else a
+    ValueError is raised; 1 gives the image itself, bit for bit.
     """
     if fraction.shape != images.shape[:1]:
         raise ValueError(f"{len(images)} images need as many fractions, not shape {list(fraction.shape)}")
@@ -105,15 +91,8 @@ def centre_crop(images: Tensor, fraction: Tensor) -> Tensor:
 def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Tensor) -> Tensor:
     """Show the window of each image, rotated and then shifted; outside the image is 0.
 
-    Args:
-        images: ``[B, C, H, W]``.
-        side: ``[B]``, side of the window (1 = the whole image).
-        centre: ``[B, 2]`` (x, y), centre of the window.
-        shift: ``[B, 2]`` (x, y), shift of the result; 2 is a whole side.
-        angle: ``[B]``, clockwise rotation of the result in radians.
-
-    Returns:
-        ``[B, C, H, W]``.
+    A window has a side ``[B]`` (1 = the whole image) and a centre ``[B, 2]`` (x, y); the result is shifted by ``[B,
+    2]``, of which 2 is a whole side, and rotated clockwise by radians ``[B]``.
     """
     _, _, height, width = images.shape
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -47,21 +47,11 @@ def class_balanced_batches(
     generator: torch.Generator,
     num_batches: int | None = None,
 ) -> list[Tensor]:
-    """Draw batches of exactly P different classes with K images each.
+    """Draw batches of exactly P different classes with K images each: indices, int64 ``[P * K]``, class by class.
 
-    Classes are visited in passes, each a fresh shuffle of all of them, so that none is left out. The images
-    of a class are visited in passes too, from one batch with this class to the next. A class with fewer than K
-    images gives all of them, then repeats them evenly.
-
-    Args:
-        labels: ``[N]`` integers, the class of each image.
-        classes_per_batch: P, at least 1.
-        images_per_class: K, at least 1.
-        generator: Source of every random number (on the CPU).
-        num_batches: Number of batches; None means one epoch, max(1, floor(N / (P * K))).
-
-    Returns:
-        Batches of image indices, int64 ``[P * K]`` each, class by class.
+    Classes are visited in passes, each a fresh shuffle of all of them, so that none is left out. The images of a class
+    are visited in passes too, from one batch with this class to the next. A class with fewer than K images gives all of
+    them, then repeats them evenly. Without ``num_batches`` there is one epoch, max(1, floor(N / (P * K))).
 
     Raises:
         ValueError: If there are fewer than P classes, or an argument is out of range.

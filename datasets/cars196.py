@@ -8,8 +8,11 @@ from pathlib import Path
 from .dataset import register_dataset
 from .errors import DataError
 from .files import check_regular
-from .mat_file import Value, read_structures
+from .guarded import guarded
+from .mat_file import read_annotations
 from .releases import Listing, PhotoDataset
+
+Value = str | int | float
 
 TRAIN, TEST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
 MERGED = "cars_annos.mat"
@@ -48,13 +51,7 @@ class Cars196(PhotoDataset):
         return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read image paths and classes from the annotation files (``.mat``) of Cars196.
-
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, class number and class name of each image. No image is assigned to a split yet.
+        """Read image paths and classes from the annotation files (``.mat``); no image is assigned to a split.
 
         Raises:
             DataError: If a file is not such an annotation file, has no labels, or the files of train and test are
@@ -83,9 +80,11 @@ def _annotations(path: Path) -> list[dict[str, Value]]:
     """The annotations of a file: text or number by name of the field, one dictionary per image."""
     check_regular(path)
     try:
-        return read_structures(path, "annotations")
-    except DataError as error:
-        raise DataError(f"{error}; it is not an annotation file of Cars196") from None
+        rows: list[dict[str, Value]] = guarded(read_annotations, path)[0]
+    except ValueError as error:
+        said = f"not a MATLAB file with structures 'annotations' ({error})"
+        raise DataError(f"{path}: {said}; it is not an annotation file of Cars196") from None
+    return rows
 
 
 def _text(row: Mapping[str, Value], key: str) -> str:

@@ -39,7 +39,7 @@ class CUB200(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if a folder contains ``images.txt`` and ``image_class_labels.txt``, the lists of CUB-200-2011.
+        """Check if a folder contains the two lists of CUB-200-2011.
 
         Raises:
             DataError: If it contains only one of the two, or the older CUB-200 of 2010.
@@ -52,13 +52,7 @@ class CUB200(PhotoDataset):
         return (folder / "images.txt").exists()
 
     def list_images(self, folder: Path) -> Listing:
-        """Read image paths from ``images.txt`` and classes from ``image_class_labels.txt``, and check that they agree.
-
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, class number and class name of each image. No image is assigned to a split yet.
+        """Read image paths and classes from the two lists; no image is assigned to a split.
 
         Raises:
             DataError: If the lists cannot be read or do not agree.

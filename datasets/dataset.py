@@ -66,11 +66,7 @@ class Dataset(ABC):
     version: ClassVar[int] = 1
 
     def __init__(self, root: Path | None = None) -> None:
-        """Open the data set.
-
-        Args:
-            root: Folder of the raw files; embedded data sets need none.
-        """
+        """Open the data set in a folder of raw files; embedded data sets need none."""
         self.root = root
 
     @abstractmethod

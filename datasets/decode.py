@@ -36,13 +36,7 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image]:
-    """Open an image file: its header is read and checked, its pixels are decoded when they are asked for.
-
-    Args:
-        path: Path of the image file.
-
-    Yields:
-        The image; of several frames or pages the first.
+    """Open an image file (of several frames the first) and check its header; pixels are decoded when asked for.
 
     Raises:
         DataError: If it is not a regular file of one of :data:`FORMATS`, is damaged, truncated or larger than the
@@ -77,11 +71,7 @@ def open_image(path: Path) -> Iterator[Image]:
 
 
 def pixel_limit() -> int:
-    """Most pixels of an image that is decoded: ``$BENCH_MAX_PIXELS``, or :data:`MAX_PIXELS`.
-
-    Raises:
-        DataError: If the variable is not a positive number.
-    """
+    """Most pixels of an image that is decoded: ``$BENCH_MAX_PIXELS``, or :data:`MAX_PIXELS`."""
     text = os.environ.get("BENCH_MAX_PIXELS")
     if not text:
         return MAX_PIXELS
@@ -95,17 +85,10 @@ def pixel_limit() -> int:
 
 
 def decode(path: Path, upright: bool = False) -> Tensor:
-    """Read an image file as RGB.
+    """Read an image file as RGB, uint8 ``[3, H, W]`` with the strides of channels-last memory.
 
-    Greyscale, palette and CMYK images are converted, transparency is dropped, and 16 bits are scaled to 8.
-
-    Args:
-        path: Path of the image file.
-        upright: Whether to turn the image as its EXIF orientation says. The public code of the benchmarked papers
-            ignores it.
-
-    Returns:
-        uint8 ``[3, H, W]``, with the strides of channels-last memory.
+    Greyscale, palette and CMYK images are converted, transparency is dropped, and 16 bits are scaled to 8. ``upright``
+    turns the image as its EXIF orientation says, which the public code of the benchmarked papers ignores.
 
     Raises:
         DataError: If the file cannot be read (:func:`open_image`), has more than 16 bits, or has a side of one pixel.

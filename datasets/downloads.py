@@ -54,13 +54,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Archive:
-    """The archive in which the owners of a data set serve it.
+    """The archive in which the owners of a data set serve it: address (http or https) and name of the file.
 
-    Attributes:
-        url: Address, http or https.
-        file: Name of the file.
-        size: Bytes; 0 if the owners do not fix it, for instance because the archive is packed on request.
-        checksum: Hash of the content, ``md5:HEX`` or ``sha256:HEX``; empty if the owners do not fix it.
+    ``size`` in bytes is 0 and ``checksum`` (``md5:HEX`` or ``sha256:HEX``) empty if the owners do not fix them, for
+    instance because the archive is packed on request.
     """
 
     url: str
@@ -74,14 +71,7 @@ class _Interruption(Exception):
 
 
 def mirrored(archive: Archive, mirror: str) -> str:
-    """Address of an archive on a mirror.
-
-    Args:
-        archive: The archive.
-        mirror: Address of the file itself, if it ends as archives do, or else of the folder that contains it.
-
-    Raises:
-        DataError: If the mirror is not an http or https address.
+    """Address of an archive on a mirror, named by the file itself, if it ends as archives do, or else by its folder.
 
     Example:
         >>> birds = Archive("https://a.org/1", "birds.tgz")
@@ -99,11 +89,7 @@ def mirrored(archive: Archive, mirror: str) -> str:
 
 
 def check_checksum(text: str) -> None:
-    """Raise an error if a text is not ``md5:HEX`` or ``sha256:HEX``.
-
-    Raises:
-        DataError: If it is not.
-    """
+    """Raise an error if a text is not ``md5:HEX`` or ``sha256:HEX``."""
     kind, _, digits = text.partition(":")
     lengths = {"md5": 32, "sha256": 64}
     if len(digits) != lengths.get(kind) or not set(digits.lower()) <= set("0123456789abcdef"):
@@ -120,14 +106,8 @@ def download(url: str, target: Path, *, size: int = 0, checksum: str = "", progr
     """Download a file, and go on with what an earlier call has left.
 
     What has arrived is kept next to the target, as ``NAME.part`` with the server's mark of the version; the rest is
-    asked for, provided the file is still that version. The target exists only when it is whole and checked.
-
-    Args:
-        url: Address, http or https; redirections are followed.
-        target: The file; one that exists and has the checksum is left alone. Its folder is made.
-        size: Its bytes; 0 if unknown.
-        checksum: ``md5:HEX`` or ``sha256:HEX``; empty if unknown.
-        progress: Function called after each block.
+    asked for, provided the file is still that version. The target exists only when it is whole and checked; one that
+    exists and has the checksum is left alone.
 
     Raises:
         DataError: If the server cannot be reached, serves something else or keeps breaking off, or the disk is full.
@@ -199,12 +179,7 @@ class _Part:
 
 
 def _transfer(url: str, part: _Part, size: int, progress: Progress | None) -> None:
-    """Receive what is missing of a file.
-
-    Raises:
-        _Interruption: If the connection or the server fails.
-        DataError: If the server serves something else, or the disk is full.
-    """
+    """Receive what is missing of a file; failures of the connection or the server are an :class:`_Interruption`."""
     version = part.version(url) if part.size else ""
     with _opened(url, part, version) as answer:
         have = part.size if version and _goes_on(answer, part.size, version) else 0

@@ -10,16 +10,7 @@ from .errors import DataError
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is not a regular file, without opening it: to open a pipe waits for ever, a device may never end.
-
-    Links are followed.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: If it is missing, a folder, a pipe, a device or a socket.
-    """
+    """Refuse what is not a regular file, without opening it: to open a pipe waits for ever, a device may never end."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -25,20 +25,13 @@ class Folder(PhotoDataset):
     """Your own images: ``DIR/CLASS/*.jpg``, classes in the order of their names, the first half for development.
 
     The folders directly below DIR are the classes; images of a class may be in folders below its own, at any depth.
-    Names that begin with a dot are left out, and links to folders inside a class are not followed.
-    Development is training and validation; the other classes are for the test. If there are ``DIR/query/CLASS/*`` and
+    Names that begin with a dot are left out, and links to folders inside a class are not followed. Development is
+    training and validation; the other classes are for the test. If there are ``DIR/query/CLASS/*`` and
     ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of ``DIR/train`` are for development.
 
     ``DIR/probabilities.csv`` may contain label distributions given by people: a column ``path`` (relative to DIR), then
     a column per class; rows sum to 1. Images without a row are allowed. The tests then correlate every confidence with
-    the entropy of these distributions.
-
-    Args:
-        root: The folder DIR.
-        view: Settings of how images are resized, cropped and cached; those of :class:`View` if None, with images
-            turned as their EXIF orientation says.
-        allow_partial: Leave out images that do not exist, such as broken links, instead of raising an error.
-        threads: Number of threads that decode images.
+    the entropy of these distributions. Unlike other photographs, images are turned as their EXIF orientation says.
     """
 
     name = "folder"
@@ -63,29 +56,14 @@ class Folder(PhotoDataset):
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
 
     def test(self) -> PhotoImages:
-        """Images of the test classes.
-
-        They are divided into queries and gallery if the folder has both, and have label distributions given by people
-        if the folder has ``probabilities.csv``.
-        """
+        """Images of the test classes, with queries and gallery and with label distributions if the folder has them."""
         images = super().test()
         if self._soft is not None:
             images.soft_labels = self._soft.of(images.ids)
         return images
 
     def verify(self, progress: Progress | None = None) -> Verification:
-        """Decode every image, and report counts, hashes of the splits, and damaged or converted images.
-
-        Args:
-            progress: Function called after each image with the name of the task, the number of images done and their
-                total.
-
-        Returns:
-            Report with ``name``, ``release`` (name given by its owners), ``folder``, ``images`` and ``classes`` (their
-            numbers), ``partial`` (description of what is missing), ``damaged`` (a line per unreadable file),
-            ``converted_to_rgb`` (number of images by colour mode) and ``splits`` (size and hash of each split).
-            If people gave label distributions, ``soft_labels`` has their numbers and the hash of their file.
-        """
+        """Decode every image and report as :meth:`PhotoDataset.verify` does, with ``soft_labels`` if there are any."""
         report, soft = super().verify(progress), self._soft
         if soft is not None:
             labels = soft.of(self.test().ids)
@@ -109,22 +87,12 @@ class Folder(PhotoDataset):
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Instructions for arranging the images in folders, for error messages.
-
-        Args:
-            root: Not used.
-        """
+        """Instructions for arranging the images in folders, for error messages."""
         return "put the images of each class into a folder of its own, DIR/CLASS/*.jpg, and give --data-root DIR"
 
     @classmethod
     def default_root(cls, home: Path) -> Path:
-        """Folder ``folder`` among the downloaded data sets, to which ``bench data import folder`` copies images.
-
-        The others would be taken for classes.
-
-        Args:
-            home: Folder of all downloaded data sets.
-        """
+        """Folder ``folder`` in the home, to which images are imported; the others would be taken for classes."""
         return home / cls.name
 
     @classmethod
@@ -136,12 +104,8 @@ class Folder(PhotoDataset):
     def list_images(self, folder: Path) -> Listing:
         """List the images of the class folders, which are below ``train``, ``query`` and ``gallery`` if these exist.
 
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, class and part of each image. Images below ``train`` have the part ``dev`` (training and validation),
-            those below ``query`` and ``gallery`` the part of that name, and all others an empty one.
+        Images below ``train`` have the part ``dev`` (training and validation), those below ``query`` and ``gallery``
+        the part of that name, and all others an empty one.
 
         Raises:
             DataError: If ``query`` or ``gallery`` exists but not all three do, a class folder contains no image, or
@@ -161,17 +125,10 @@ class Folder(PhotoDataset):
 
 
 def images_below(folder: Path) -> tuple[Listing, bool]:
-    """List the images of a folder that are to be embedded by a trained model.
+    """List the images of a folder that are to be embedded by a trained model; True if they have classes.
 
-    They are not split into training and test, and may be of any number of classes.
-
-    Args:
-        folder: Folder ``DIR`` with images in one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and
-            ``DIR/gallery/CLASS/*``; or ``DIR/*`` without subfolders. Images of a class may be in folders below its own.
-
-    Returns:
-        Path, class and part (``query``, ``gallery`` or none) of each image; and True if the images have classes, which
-        those of a folder without subfolders have not.
+    The folder has one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``; or
+    ``DIR/*`` without subfolders and classes. Images of a class may be in folders below its own.
 
     Raises:
         DataError: If there is no image, if there are images both in class folders and next to them, or if the folders
@@ -218,11 +175,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _images_of(folder: Path) -> list[str]:
-    """Paths of the images of a class, relative to its folder, in order.
-
-    Raises:
-        DataError: If there is none, or a folder cannot be read.
-    """
+    """Paths of the images of a class, at least one, relative to its folder, in order."""
 
     def refuse(error: OSError) -> NoReturn:
         raise DataError(f"{error.filename}: {error.strerror}") from None

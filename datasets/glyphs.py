@@ -82,15 +82,7 @@ def _is_candidate(code: int) -> bool:
 
 
 def render(character: str, font: ImageFont.FreeTypeFont) -> bytes | None:
-    """Draw a character, cropped to its ink and resized to fill a square image, centred.
-
-    Args:
-        character: A single character.
-        font: A font that contains the character.
-
-    Returns:
-        32 x 32 bytes of pixels in row order, white on black; None if the character has no ink.
-    """
+    """Draw a character, cropped to its ink, centred in 32 x 32 bytes, white on black; None if it has no ink."""
     left, top, right, bottom = (round(edge) for edge in font.getbbox(character))
     if right <= left or bottom <= top:
         return None
@@ -178,15 +170,7 @@ class Glyphs(Dataset):
     image_size = (SIDE, SIDE)
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Images of the training and the validation characters, which are disjoint.
-
-        Args:
-            fold: Index of the contiguous block of the 500 development characters that is held out for validation.
-            folds: Number of blocks that the development characters are cut into.
-
-        Raises:
-            ValueError: If the fold or the number of folds is out of range.
-        """
+        """Images of the training and the validation characters, which are disjoint; there are 500 to cut into folds."""
         development, _ = development_and_test_classes(NUM_CLASSES)
         train, val = train_and_validation_classes(len(development), fold, folds)
         return TrainVal(_images(train), _images(val), fold, folds)

@@ -49,11 +49,7 @@ class Grocery(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if a folder contains ``classes.csv`` and the three lists of images.
-
-        Raises:
-            DataError: If it contains ``classes.csv`` and only some of the lists.
-        """
+        """Check if a folder contains ``classes.csv`` and the lists of images; some of them alone are refused."""
         there = [(folder / f"{part}.txt").exists() for part in PARTS]
         if not (folder / "classes.csv").exists() or not any(there):
             return False
@@ -62,17 +58,7 @@ class Grocery(PhotoDataset):
         return True
 
     def list_images(self, folder: Path) -> Listing:
-        """Read image paths and classes from the three lists.
-
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, name of the class and part of each image: ``dev`` (training and validation), ``query`` or ``gallery``.
-
-        Raises:
-            DataError: If a list has another format.
-        """
+        """Read path, class and part (``dev``, ``query`` or ``gallery``) of each image from the three lists."""
         rows: list[tuple[str, str, str]] = []
         for part in PARTS:
             for words in read_lines(folder / f"{part}.txt"):

@@ -18,15 +18,7 @@ Result = TypeVar("Result")
 
 
 def require_tensor(what: str, value: object) -> None:
-    """Check that a value is a torch tensor.
-
-    Args:
-        what: Name of the value, for the error message.
-        value: The value.
-
-    Raises:
-        ValueError: If it is not a tensor; the message gives its type and how to convert it.
-    """
+    """Check that a value is a torch tensor; the ValueError gives its type and how to convert it."""
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{what} must be a torch tensor, not {type(value).__name__}; torch.from_numpy converts an array"
@@ -196,15 +188,7 @@ class ImageSet(ABC):
         """
 
     def selected_names(self, index: Tensor) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-        """Labels, identities and class names of a subset of the images.
-
-        Args:
-            index: int64 ``[M]``, different positions in the set.
-
-        Returns:
-            Labels ``[M]`` renumbered from 0, M identities, and the names of the classes that occur, in the order of the
-            labels.
-        """
+        """Labels ``[M]`` renumbered from 0, identities, and names of the classes that occur in a subset."""
         classes, labels = torch.unique(self.labels[index], return_inverse=True)
         ids = tuple(self.ids[i] for i in index.tolist())
         return labels, ids, tuple(self.class_names[c] for c in classes.tolist())

@@ -66,15 +66,7 @@ def source_digits(ids: Iterable[str]) -> NDArray[np.int64]:
 
 
 def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
-    """Make images of three-digit numbers from their identities, which determine every pixel.
-
-    Args:
-        ids: N identities of images, such as ``"ndigit/test/047/3"``: data set, split, number, index.
-        upsample: Enlarge the digits from 8 x 8 to 16 x 16 pixels (bilinear).
-
-    Returns:
-        uint8 ``[N, H, W]``, 18 x 50 pixels when enlarged, else 10 x 26.
-    """
+    """Make images, uint8 ``[N, 18, 50]`` if upsampled, else ``[N, 10, 26]``, from their identities alone."""
     identities = list(ids)
     cell = SIDE * (2 if upsample else 1)
     height, width = cell + 2 * PAD, DIGITS * cell + 2 * PAD
@@ -144,15 +136,7 @@ def _twice(images: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 class _Numbers(Dataset):
-    """Base class of the data sets of numbers.
-
-    Attributes:
-        classes: Number of classes.
-        images_per_class: Number of images of each class.
-        upsample: Whether the digits are enlarged.
-        mean: Mean pixel of the training images of fold 0, in [0, 1].
-        std: Standard deviation of their pixels.
-    """
+    """Base class of the data sets of numbers; mean and std are those of the training pixels of fold 0, in [0, 1]."""
 
     embedded = True
     input_channels = 1

@@ -52,19 +52,11 @@ class PhotoAugmentation(TrainingAugmentation):
 
 
 def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation, u: Tensor) -> Tensor:
-    """Draw the boxes of random resized crops, as torchvision's ``RandomResizedCrop`` does.
+    """Draw the boxes of random resized crops (top, left, height, width) as torchvision's ``RandomResizedCrop`` does.
 
-    A box has the first of ten draws of area and ratio (uniform and log-uniform) that fits into the image; if none
-    does, it is the largest centred box whose ratio is in range.
-
-    Args:
-        heights: Heights of the images in pixels, ``[B]``.
-        widths: Widths of the images in pixels, ``[B]``.
-        augmentation: Ranges of area and ratio.
-        u: Uniform random numbers in [0, 1), ``[B, 22]``: ten pairs for area and ratio, then two for the position.
-
-    Returns:
-        int64 ``[B, 4]``: top, left, height, width.
+    A box has the first of ten draws of area and ratio (uniform and log-uniform) that fits into the image; if none does,
+    it is the largest centred box whose ratio is in range. Of the uniform numbers ``u``, ``[B, 22]`` in [0, 1), ten
+    pairs are for area and ratio, the last two for the position.
     """
     h0, w0 = heights.double()[:, None], widths.double()[:, None]
     a = augmentation
@@ -91,17 +83,10 @@ _GREY_ROW = torch.tensor([_GREY])
 
 
 def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
-    """Change brightness, contrast and saturation, as torchvision's ``adjust_*`` functions do.
+    """Change brightness, contrast and saturation in place and in some order, as torchvision's ``adjust_*`` do.
 
-    It works on one image at a time and in place: an image stays in the processor's cache, a batch does not.
-
-    Args:
-        image: float ``[3, H, W]`` in [0, 1], contiguous; changed in place.
-        factors: Factors of brightness, contrast and saturation; 1 changes nothing.
-        order: Order in which the three are applied: a permutation of 0 (brightness), 1 (contrast), 2 (saturation).
-
-    Returns:
-        The image that was given.
+    It works on one image at a time, float ``[3, H, W]`` in [0, 1]: an image stays in the processor's cache, a batch
+    does not. A factor of 1 changes nothing.
     """
     pixels = image.view(3, -1)
     for change in order:

@@ -155,15 +155,7 @@ class PhotoImages(ImageSet):
         return resize(image, [side]) if min(image.shape[1:]) > side else image
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded.
-
-        Args:
-            function: Called with one item.
-            items: Any values, such as positions in the set, files or pixels.
-
-        Yields:
-            One result per item, in the order of the items.
-        """
+        """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded."""
         if self.threads == 1:
             yield from map(function, items)
             return
@@ -172,13 +164,7 @@ class PhotoImages(ImageSet):
                 yield from pool.map(function, items[start : start + 256])
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Size of each file in bytes, as text, which :meth:`manifest_sha256` hashes after ids and class names.
-
-        The hash therefore nearly always changes if a file is replaced by another image of the same name.
-
-        Args:
-            order: Positions of the images in the set, in the order in which to give their sizes.
-        """
+        """Size of each file in bytes, as text, so that replacing a file nearly always changes the hash."""
         for i in order:
             try:
                 yield f"{self.paths[i].stat().st_size}\n".encode()
@@ -219,42 +205,19 @@ class PhotoImages(ImageSet):
         return self._caches["training"], index.tolist()
 
     def pixels_of(self, index: Tensor) -> Tensor:
-        """RGB pixels of some images as resized and cropped for evaluation.
-
-        Args:
-            index: int64 ``[B]``, positions in the set.
-
-        Returns:
-            uint8 ``[B, 3, S, S]``; S is ``view.image_size``.
-        """
+        """RGB pixels of some images as resized and cropped for evaluation, uint8; the side is ``view.image_size``."""
         self._open("evaluation")
         # The copy is what reads the file: in the threads, not one after the other in `stack`.
         return torch.stack(list(self.map(lambda i: self._image(i, "evaluation").contiguous(), index.tolist())))
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Scale RGB pixels to [0, 1]; the network itself normalises further.
-
-        Args:
-            pixels: uint8 ``[B, 3, S, S]``, square images of side S.
-
-        Returns:
-            float32 ``[B, 3, S, S]``.
-        """
+        """Scale RGB pixels, uint8 ``[B, 3, S, S]``, to [0, 1]; the network itself normalises further."""
         return pixels.float() / 255
 
     def training(
         self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
-        """Random resized crops of training photographs, flipped and with colour jitter.
-
-        Args:
-            index: int64 ``[B]``, positions in the set.
-            augmentation: Settings, a :class:`PhotoAugmentation`.
-            generator: Source of every random number.
-            out: An earlier batch that is no longer needed, whose memory is reused if its shape fits.
-
-        Returns:
-            RGB in [0, 1], float32 ``[B, 3, S, S]``; S is ``view.image_size``.
+        """Random resized crops of photographs, flipped and with colour jitter, RGB in [0, 1].
 
         Raises:
             TypeError: If the settings are not a :class:`PhotoAugmentation`.
@@ -307,15 +270,7 @@ class PhotoImages(ImageSet):
         return box
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
-        """Centre crops of the original files, resized to the size of evaluation.
-
-        Args:
-            index: int64 ``[B]``, positions in the set.
-            fraction: ``[B]``, side of each square crop as a fraction of the image's shorter side, in (0, 1].
-
-        Returns:
-            RGB in [0, 1], float32 ``[B, 3, S, S]``; S is ``view.image_size``.
-        """
+        """Centre crops of the original files, resized as for evaluation; a fraction is one of the shorter side."""
         crops: list[tuple[int, float]] = list(zip(index.tolist(), fraction.tolist()))
         views = self.map(lambda crop: self._cropped(*crop), crops)
         return self.normalised(torch.stack(list(views)))
@@ -328,14 +283,7 @@ class PhotoImages(ImageSet):
             self._image(0, purpose)
 
     def select(self, index: Tensor) -> PhotoImages:
-        """Subset of the images, in the given order; both sets read the same cache of decoded training images.
-
-        Args:
-            index: int64 ``[M]``, different positions in the set.
-
-        Returns:
-            A new set: classes without an image are dropped, and the others are renumbered in their old order.
-        """
+        """Subset of the images, in the given order; both sets read the same cache of decoded training images."""
         labels, ids, class_names = self.selected_names(index)
         paths = [self.paths[i] for i in index.tolist()]
         whole, rows = self.within or (self, torch.arange(len(self)))

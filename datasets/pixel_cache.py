@@ -32,10 +32,7 @@ class PixelCache:
     """Decoded images, one after the other in a memory-mapped file, with an index of where each one starts.
 
     ``cache[i]`` is image i, uint8 ``[3, H, W]``. The index is a second file, which also contains a checksum (CRC-32) of
-    every image. :meth:`build` writes both files.
-
-    Args:
-        path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
+    every image. The path is that of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,37 +52,19 @@ class PixelCache:
         return self.box(i, 0, 0, int(self.heights[i]), int(self.widths[i]))
 
     def box(self, i: int, top: int, left: int, height: int, width: int) -> Tensor:
-        """Pixels of a box of one image, uint8 ``[3, height, width]``: a view of the mapped file, not to be written to.
-
-        Args:
-            i: Position of the image in the cache.
-            top: First row of the box.
-            left: First column of the box.
-            height: Number of rows.
-            width: Number of columns.
-        """
+        """Box of one image, uint8 ``[3, height, width]``: a view of the mapped file, not to be written to."""
         row = 3 * int(self.widths[i])
         start = int(self.offsets[i]) + top * row + 3 * left
         return self._pixels.as_strided((3, height, width), (1, row, 3), start)
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Check if both files of a cache exist and are complete, by their index and size; pixels are not read.
-
-        Args:
-            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
-        """
+        """Check if both files of a cache exist and are complete, by their index and size; pixels are not read."""
         return _checksums(path) is not None
 
     @staticmethod
     def is_whole(path: Path) -> bool:
-        """Check if both files of a cache exist and the checksum of every image is right.
-
-        All pixels are read for this, once per process. A note on stderr names a damaged file.
-
-        Args:
-            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
-        """
+        """Check the checksum of every image, once per process; a note on stderr names a damaged file."""
         files = [path.with_suffix(".index.npz"), path.with_suffix(".pixels")]
         try:
             states = tuple(
@@ -104,15 +83,7 @@ class PixelCache:
 
     @staticmethod
     def build(path: Path, images: Iterable[Tensor]) -> None:
-        """Write the two files of a cache, each completely or not at all.
-
-        Args:
-            path: Path of the two files without their suffixes, ``.pixels`` and ``.index.npz``.
-            images: Decoded images, uint8 ``[3, H, W]`` each.
-
-        Raises:
-            DataError: If they cannot be written; the message says how to keep the cache elsewhere.
-        """
+        """Write the two files of a cache, each completely or not at all, from images uint8 ``[3, H, W]``."""
         shapes, checksums = [], []
         unfinished = path
         try:

@@ -57,13 +57,7 @@ class Listing:
     parts: list[str] = field(default_factory=list)
 
     def add(self, image: str, key: Any, name: str, part: str = "") -> None:
-        """Add one image to the listing.
-
-        Args:
-            image: Path relative to the folder of the listing.
-            key: Sortable key of its class; classes are ordered by it.
-            name: Name of its class.
-            part: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``, if the data set assigns parts.
+        """Add one image: path relative to the folder, sortable key and name of its class, and part if there is one.
 
         Raises:
             DataError: If a path or name is not text, or the part is unknown.
@@ -79,12 +73,7 @@ class Listing:
         self.parts.append(part)
 
     def check_names(self) -> None:
-        """Refuse file names that cannot be written to a file of results, or that lead out of the folder.
-
-        Raises:
-            DataError: If a name is not UTF-8, has a control character such as a line break, or is not below the folder.
-                The message contains the first such name.
-        """
+        """Refuse names that are not UTF-8, have a control character or lead out of the folder; the error names one."""
         outside = next((name for name in self.ids if _leads_out(name)), None)
         if outside is not None:
             listed = f"{outside[:200]!a} is listed, which is not the path of a file below it"
@@ -97,11 +86,7 @@ class Listing:
             raise DataError(f"{self.folder}: the file name {control[:200]!a} has a control character; rename it")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
-        """Listing of some of the images and their classes.
-
-        Args:
-            chosen: True for each image to keep, one value per image in the order of ``ids``.
-        """
+        """Listing of some of the images, one truth value per image, and of their classes."""
         kept = Listing(self.folder)
         for image, key, part, wanted in zip(self.ids, self.classes, self.parts, chosen):
             if wanted:
@@ -153,20 +138,11 @@ def read_lines(path: Path) -> list[list[str]]:
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """List a folder and the folders below it, nearest first.
+    """List a folder and the folders below it, nearest first, each level in the order of names.
 
     Below the first folder, folders with more than 100 subfolders are listed themselves, but not entered. Hidden ones,
-    such as those of an unfinished import, are left out. Links are followed, but no folder is listed twice.
-
-    Args:
-        root: The first folder.
-        depth: Number of levels below it.
-
-    Yields:
-        The first folder, then the folders of each level in the order of their names.
-
-    Raises:
-        DataError: If the first folder cannot be read; others that cannot be read are skipped.
+    such as those of an unfinished import, are left out, and so are those that cannot be read. Links are followed, but
+    no folder is listed twice.
     """
     level, seen = [root], set[str]()
     for _ in range(depth + 1):
@@ -240,12 +216,6 @@ class PhotoDataset(Dataset):
     ) -> None:
         """Find and list the images; no image is opened.
 
-        Args:
-            root: Folder that contains the release, at any depth down to four.
-            view: How images are read.
-            allow_partial: Accept a release in which images or classes are missing; :attr:`partial` then says what.
-            threads: Number of threads that decode.
-
         Raises:
             DataError: If the release is not found, is incomplete, or contradicts itself.
         """
@@ -266,11 +236,7 @@ class PhotoDataset(Dataset):
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
-        """Instructions for getting the data set from its owners, for error messages.
-
-        Args:
-            root: Folder that was searched, if any.
-        """
+        """Instructions for getting the data set from its owners, for error messages."""
         where = f"--data-root {root or 'ROOT'}"
         by_hand = f"`bench data import {cls.name} ARCHIVE_OR_DIR {where}`"
         if cls.archive is not None:
@@ -281,11 +247,7 @@ class PhotoDataset(Dataset):
 
     @classmethod
     def default_root(cls, home: Path) -> Path:
-        """Folder in which the release is looked for if the user names none.
-
-        Args:
-            home: Folder of all downloaded data sets.
-        """
+        """Folder, below that of all downloaded data sets, in which the release is looked for if the user names none."""
         return home
 
     @classmethod
@@ -379,18 +341,7 @@ class PhotoDataset(Dataset):
         )
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Training and validation images, of disjoint classes.
-
-        Both are of development classes, which are those that are not for the test.
-
-        Args:
-            fold: Index of the contiguous block of development classes held out for validation, 0 <= fold < folds.
-            folds: Number of blocks that the development classes are cut into; if there are fewer classes, one block per
-                class.
-
-        Raises:
-            ValueError: If the fold or the number of folds is out of range.
-        """
+        """Training and validation images of disjoint classes; a fold is one class if there are fewer than folds."""
         train, val = self._train_and_val(fold, folds)
         return TrainVal(train, val, fold, folds)
 
@@ -432,12 +383,6 @@ class PhotoDataset(Dataset):
 
         Training images are kept whole and the same for every fold; the validation images of a fold and the test images
         are kept as resized centre crops. What is in the cache already is not decoded again.
-
-        Args:
-            fold: Index of the block of development classes (all but the test classes) that is held out for validation.
-            folds: Number of blocks that the development classes are cut into.
-            progress: Function called after each image with the name of the task, the number of images done and their
-                total.
 
         Raises:
             DataError: If images are damaged, with the names of the first five.

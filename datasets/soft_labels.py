@@ -47,11 +47,7 @@ class SoftLabels:
     sha256: str
 
     def of(self, ids: Sequence[str]) -> Tensor:
-        """Label distributions of N images, float64 ``[N, K]`` for K classes; rows of nan for images without one.
-
-        Args:
-            ids: Identities of the images.
-        """
+        """Label distributions of N images, float64 ``[N, K]`` for K classes; rows of nan for images without one."""
         place = {identity: row for row, identity in enumerate(self.ids)}
         rows = torch.tensor([place.get(identity, -1) for identity in ids], dtype=torch.long)
         # Row -1 is the nan that is put last.
@@ -59,15 +55,9 @@ class SoftLabels:
 
 
 def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[str]) -> SoftLabels:
-    """Read label distributions given by people from a CSV file.
+    """Read label distributions given by people from a CSV file, a :data:`FILE`.
 
-    Its first column is ``path``, the identity of an image; then comes a column per class. Rows sum to 1. A class
-    without a column has probability 0 everywhere; an image without a row has no distribution.
-
-    Args:
-        path: The file.
-        ids: Identities of the images of the data set.
-        class_names: Names of its classes.
+    A class without a column has probability 0 everywhere; an image without a row has no distribution.
 
     Raises:
         DataError: If the file is not such a table, names an unknown image or class, or contains a row that is not a
@@ -118,12 +108,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
 
 
 def _lines(text: str) -> list[list[str]]:
-    """Cells of every line that has any; pandas would fill a short line up to the longest, whatever that takes.
-
-    Raises:
-        ValueError: If a line has more or less cells than the first, or there is none.
-        csv.Error: If it cannot be read.
-    """
+    """Cells of every line that has any, as many in each (pandas would fill short lines up to the longest)."""
     lines: list[list[str]] = []
     reader = csv.reader(io.StringIO(text, newline=""))
     for cells in reader:

@@ -37,11 +37,7 @@ class SOP(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if a folder contains ``Ebay_train.txt`` and ``Ebay_test.txt``.
-
-        Raises:
-            DataError: If it contains only one of the two.
-        """
+        """Check if a folder contains the two lists of SOP; with only one of them it is a DataError."""
         there = [(folder / f"Ebay_{part}.txt").exists() for part in ("train", "test")]
         if any(there) and not all(there):
             raise DataError(f"{folder} has one of {cls.needs} only; {cls.advice()}")
@@ -49,12 +45,6 @@ class SOP(PhotoDataset):
 
     def list_images(self, folder: Path) -> Listing:
         """Read image paths and classes from ``Ebay_train.txt`` (for training and validation) and ``Ebay_test.txt``.
-
-        Args:
-            folder: The folder that :meth:`recognises` accepted.
-
-        Returns:
-            Path, class number and part of each image: ``dev`` (training and validation) or ``test``.
 
         Raises:
             DataError: If a list has another format, or the two are swapped.

@@ -10,17 +10,7 @@ from itertools import pairwise
 
 
 def development_and_test_classes(num_classes: int) -> tuple[range, range]:
-    """Split classes into a first half for development, i.e. training and validation, and a second half for the test.
-
-    Args:
-        num_classes: Number of classes C, at least 2. If it is odd, the test half has one more.
-
-    Returns:
-        Class numbers of the two halves: 0..C//2-1 and C//2..C-1.
-
-    Raises:
-        ValueError: If there are fewer than two classes.
-    """
+    """Split C classes into 0..C//2-1 for development, i.e. training and validation, and C//2..C-1 for the test."""
     if num_classes < 2:
         raise ValueError(f"a split needs at least 2 classes, not {num_classes}")
     middle = num_classes // 2
@@ -28,18 +18,7 @@ def development_and_test_classes(num_classes: int) -> tuple[range, range]:
 
 
 def class_folds(num_classes: int, folds: int) -> list[range]:
-    """Cut classes into contiguous blocks, as ``sklearn.model_selection.KFold`` without shuffling does.
-
-    Args:
-        num_classes: Number of classes C.
-        folds: Number of blocks k, 2 <= k <= C.
-
-    Returns:
-        k ranges that cover 0..C-1 in order; the first C mod k of them hold one class more.
-
-    Raises:
-        ValueError: If the number of folds is not in 2..C.
-    """
+    """Cut C classes into 2 to C contiguous blocks, as ``sklearn.model_selection.KFold`` without shuffling does."""
     if not 2 <= folds <= num_classes:
         needed = f"; {folds} folds need at least {folds} development classes" if folds > num_classes else ""
         raise ValueError(
@@ -53,14 +32,8 @@ def class_folds(num_classes: int, folds: int) -> list[range]:
 def train_and_validation_classes(num_classes: int, fold: int = 0, folds: int = 4) -> tuple[list[int], list[int]]:
     """Split development classes (all but the test classes) into training classes and the validation block of one fold.
 
-    Args:
-        num_classes: Number of development classes.
-        fold: Index of the validation block, 0 <= fold < folds.
-        folds: Number of blocks. With 1 nothing is held out: all classes train, and the first quarter of them is
-            returned as validation classes too, by which nothing may then be selected.
-
-    Returns:
-        Numbers of the training classes and of the validation classes, both ascending.
+    With 1 fold nothing is held out: all classes train, and the first quarter of them is returned as validation classes
+    too, by which nothing may then be selected.
 
     Raises:
         ValueError: If the fold or the number of folds is out of range.

@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 class SplitVerification(TypedDict):
-    """Report on one split of a data set (training, validation or test): its size and a hash of its content.
-
-    Attributes:
-        images: Number of images.
-        classes: Number of classes.
-        manifest_sha256: SHA-256 of names and content of the images, see :meth:`ImageSet.manifest_sha256`.
-        queries: Number of queries, if the data set prescribes which images are queries.
-        gallery: Number of gallery images, likewise.
-    """
+    """Report on one split of a data set: its numbers of images and classes, and a hash of its content."""
 
     images: int
     classes: int
@@ -34,15 +26,7 @@ class SplitVerification(TypedDict):
 
 
 class SoftLabelVerification(TypedDict):
-    """Report on the label distributions that people gave to the images of a data set.
-
-    Attributes:
-        file: Name of the CSV file.
-        images: Number of images with a distribution.
-        test_images: Number of these among the test images.
-        classes: Number of classes of the distributions.
-        sha256: SHA-256 of the file.
-    """
+    """Report on label distributions given by people: the CSV file, the images that have one, and those of the test."""
 
     file: str
     images: int
@@ -54,17 +38,8 @@ class SoftLabelVerification(TypedDict):
 class Verification(TypedDict):
     """Report on a data set of image files, every one of which has been decoded.
 
-    Attributes:
-        name: Name of the data set in this benchmark.
-        release: Name under which its owners publish it.
-        folder: Folder in which it was found.
-        images: Number of images.
-        classes: Number of classes.
-        partial: Description of what is missing; empty for a complete data set.
-        damaged: One line per file that cannot be read.
-        converted_to_rgb: Number of images by colour mode, for modes other than RGB.
-        splits: Reports on ``train``, ``val`` and ``test``; the first two are those of the first of four folds.
-        soft_labels: Report on label distributions given by people, if there are any.
+    ``partial`` describes what is missing, ``damaged`` has a line per file that cannot be read, ``converted_to_rgb``
+    counts images by colour mode; ``train`` and ``val`` of the splits are those of the first of four folds.
     """
 
     name: str
@@ -80,15 +55,7 @@ class Verification(TypedDict):
 
 
 class MemoryVerification(TypedDict):
-    """Report on a data set that is built in memory.
-
-    Attributes:
-        name: Name of the data set.
-        images: Number of images in training, validation (of the first fold) and test together.
-        classes: Number of their classes.
-        shape: Channels, height and width of an image as a network sees it.
-        splits: Reports on ``train``, ``val`` and ``test``; the first two are those of the first of four folds.
-    """
+    """Report on a data set that is built in memory; training and validation are those of the first of four folds."""
 
     name: str
     images: int
@@ -98,11 +65,7 @@ class MemoryVerification(TypedDict):
 
 
 def verified(images: ImageSet) -> SplitVerification:
-    """Report on a set of images: their number, the number of classes, and a hash of names and content.
-
-    The keys are ``images``, ``classes`` and ``manifest_sha256``. If the set is divided into queries and gallery, their
-    numbers ``queries`` and ``gallery`` follow.
-    """
+    """Report on a set of images; ``queries`` and ``gallery`` are given if the set is divided into them."""
     split: SplitVerification = {
         "images": len(images),
         "classes": images.num_classes,
@@ -115,10 +78,6 @@ def verified(images: ImageSet) -> SplitVerification:
 
 def verify_in_memory(dataset: Dataset) -> MemoryVerification:
     """Build a data set that needs no files, and report counts, hashes of its splits and the shape of its images.
-
-    Returns:
-        ``name``, ``images`` and ``classes`` (their numbers), ``shape`` (channels, height and width of an image), and
-        ``splits``: size and hash of ``train``, ``val`` and ``test``.
 
     Raises:
         ValueError: If its images do not have the shape that it declares, or its splits share a class.
@@ -148,15 +107,7 @@ def verify_in_memory(dataset: Dataset) -> MemoryVerification:
 
 
 def inspect(path: Path) -> tuple[str, str]:
-    """Try to decode an image file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its colour mode, such as ``"RGB"``, and an empty string; or an empty string and the problem, if it cannot be
-        read.
-    """
+    """Colour mode of an image file, such as ``"RGB"``, and an empty string; or an empty string and the problem."""
     try:
         decode(path)
         with open_image(path) as image:

@@ -43,16 +43,7 @@ class View:
 
 
 def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
-    """Resize one image bilinearly.
-
-    Args:
-        image: uint8 ``[3, H, W]``.
-        size: ``[height, width]``, or ``[side]`` with the length of the shorter side, which keeps the aspect ratio.
-        antialias: Whether each pixel of a smaller image averages over all the pixels that it replaces.
-
-    Returns:
-        uint8 ``[3, H', W']``.
-    """
+    """Resize one image, uint8 ``[3, H, W]``, to ``[height, width]``, or to ``[side]``, that of its shorter side."""
     from torchvision.transforms.v2 import functional as F
 
     out: Tensor = F.resize(image, size, antialias=antialias)
@@ -60,16 +51,7 @@ def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
 
 
 def evaluation_view(image: Tensor, view: View) -> Tensor:
-    """Resize one image for evaluation and cut out its centre square, or squash it into a square.
-
-    Args:
-        image: uint8 ``[3, H, W]``.
-        view: Settings: the shorter side after resizing (``resize``), the side S of the square (``image_size``), and
-            whether to crop or to squash (``fit``).
-
-    Returns:
-        uint8 ``[3, S, S]``.
-    """
+    """Resize one image for evaluation and cut out its centre square, or squash it into one: uint8 ``[3, S, S]``."""
     from torchvision.transforms.v2 import functional as F
 
     if view.fit == "squash":
@@ -81,15 +63,7 @@ def evaluation_view(image: Tensor, view: View) -> Tensor:
 def cropped_view(image: Tensor, fraction: float, view: View) -> Tensor:
     """Crop a centred square from an original image and resize it for evaluation: less context, more blur.
 
-    As in "Probabilistic Embeddings Revisited" (PER).
-
-    Args:
-        image: uint8 ``[3, H, W]``.
-        fraction: Side of the square as a fraction of the shorter side, in (0, 1].
-        view: Settings of how the square is resized and cropped; S is its ``image_size``.
-
-    Returns:
-        uint8 ``[3, S, S]``.
+    As in "Probabilistic Embeddings Revisited" (PER); its side is a fraction in (0, 1] of the shorter side.
     """
     from torchvision.transforms.v2 import functional as F
 

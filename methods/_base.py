@@ -40,17 +40,11 @@ class MethodParams(BaseModel):
 
 
 def tuned(default: Any, low: float, high: float, *, log: bool = False, **limits: Any) -> Any:
-    """Declare a hyper-parameter that a search tunes, as the value of a field of a :class:`MethodParams`.
+    """Declare a hyper-parameter that a search tunes from ``low`` to ``high``, as a field of a :class:`MethodParams`.
 
-    Args:
-        default: Value if nothing is tuned, and in the first trial of every search.
-        low: Smallest value that the search proposes.
-        high: Largest value that the search proposes.
-        log: Search on a logarithmic scale.
-        limits: Limits of what is *valid* (``gt``, ``ge``, ``lt``, ``le``), which may be wider than the search.
-
-    Returns:
-        A pydantic field whose ``json_schema_extra["search"]`` contains the range.
+    The default is also the value in the first trial of every search; ``log`` searches on a logarithmic scale.
+    ``limits`` of what is *valid* (``gt``, ``ge``, ``lt``, ``le``) may be wider than the search. The range is kept in
+    the field's ``json_schema_extra["search"]``.
 
     Raises:
         ValueError: If the range is empty, or if it is logarithmic and ``low`` is not positive.
@@ -154,15 +148,7 @@ class Method:
 
     @classmethod
     def defaults(cls, fidelity: str) -> dict[str, Any]:
-        """Defaults of hyper-parameters that differ, in one form of the method, from those of the form ``corrected``.
-
-        Args:
-            fidelity: Form of the method: ``corrected`` follows the paper, ``released`` (or ``released_...``) a public
-                code.
-
-        Returns:
-            ``{name: default}``; empty if the form changes no default.
-        """
+        """Defaults of hyper-parameters in one form that differ from those of ``corrected``: ``{name: default}``."""
         return dict(cls.fidelity_defaults.get(fidelity, {}))
 
     @classmethod
@@ -177,10 +163,7 @@ class Method:
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
-
-        :meth:`initialise` sets initial values that depend on the data.
-        """
+        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all of one epoch."""
         return None
 
     @property
@@ -190,10 +173,7 @@ class Method:
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Names of the trained parts of the model, of ``backbone``, ``mean``, ``spread`` and ``objective``.
-
-        They are :attr:`trains`, unless a subclass lets a hyper-parameter choose them.
-        """
+        """Names of the trained parts: :attr:`trains`, unless a subclass lets a hyper-parameter choose them."""
         return self.trains
 
     @property
@@ -210,69 +190,45 @@ class Method:
         """Build the module from pooled features ``[B, F]`` to spread parameters ``[B, S]``; None for a point embedding.
 
         The S outputs per image are unbounded; :meth:`distribution` maps them to variances or concentrations.
-
-        Args:
-            in_features: Number F of pooled features.
-            dim: Embedding size D.
         """
         return None
 
     def heads(self, model: EmbeddingModel, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Apply the two heads to pooled features.
+        """Apply the two heads to pooled features ``[B, F]``: raw embeddings ``[B, D]``, and spreads ``[B, S]`` or None.
 
-        In evaluation mode, the outputs for an image must not depend on the other images of the batch.
-
-        Args:
-            model: The network; its attribute ``training`` tells training from evaluation.
-            features: Pooled features ``[B, F]``.
-
-        Returns:
-            Raw embeddings ``[B, D]``, and spread parameters ``[B, S]`` or None, both for :meth:`distribution`.
+        In evaluation mode (``model.training`` is false), the outputs for an image must not depend on the other images
+        of the batch.
         """
         return model.mean(features), None if model.spread is None else model.spread(features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
         """Make the embedding distributions of a batch from the outputs of the two heads.
 
-        Args:
-            raw: Output ``[B, D]`` of the mean head, not normalised.
-            spread: Output ``[B, S]`` of the module of :meth:`spread_head`, or None if there is none.
+        ``raw``, not normalised, is the output ``[B, D]`` of the mean head, ``spread`` that of :meth:`spread_head`,
+        ``[B, S]``.
         """
         return PointMass(raw)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the training objective: a module ``(distribution, labels [B]) -> scalar loss``.
 
-        Args:
-            num_classes: Number of training classes.
-            dim: Embedding size D.
-            base: Trained objective of the base, the model from which a two-stage method starts; else None.
-
-        Raises:
-            TypeError: If the method does not define this.
+        ``base`` is the trained objective of the base, the model from which a two-stage method starts; else None.
         """
         raise TypeError(f"method {self.name!r} defines no objective")
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set initial values that depend on the data; called once before the first step if :attr:`warm_start` is true.
 
-        Args:
-            model: The untrained network, whose parts may be changed in place.
-            raw: Raw embeddings ``[N, D]``, of the images in :attr:`warm_start_batches` training batches.
-            labels: Classes ``[N]`` of these images.
+        The untrained network may be changed in place; the raw embeddings ``[N, D]`` and classes ``[N]`` are those of
+        the images in :attr:`warm_start_batches` training batches.
         """
 
     def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
         """Fit the trained parts in one pass, without gradients; called instead of training if :attr:`fitted` is true.
 
-        Args:
-            model: The network with the weights of its base or, without one, at its starting weights; its trained parts
-                are changed in place.
-            features: Pooled features ``[N, F]`` of the training images, one augmented view of each.
-            labels: Classes ``[N]`` of these images.
-
-        Raises:
-            TypeError: If the method does not define this.
+        The network has the weights of its base or, without one, starting weights; its trained parts are changed in
+        place. The pooled features ``[N, F]`` are those of one augmented view of each training image, of classes
+        ``[N]``.
         """
         raise TypeError(f"method {self.name!r} defines no fit")
 
@@ -287,8 +243,7 @@ M = TypeVar("M", bound=type[Method])
 def register(cls: M) -> M:
     """Mark a class as a method that can be named in the benchmark: a class decorator.
 
-    The attribute ``published``, the sources of published settings, is about one method only: it becomes empty unless
-    the class itself defines it.
+    The attribute ``published`` is about one method only: it becomes empty unless the class itself defines it.
 
     Raises:
         TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, is

@@ -34,24 +34,15 @@ class EnsembleMethod(Method):
         return True
 
     def agreement(self, log_probabilities: Tensor) -> Tensor:
-        """Confidence ``[B]`` of the embeddings, from what the members say about the training classes.
-
-        Args:
-            log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
-
-        Raises:
-            TypeError: If the method does not define this.
-        """
+        """Confidence ``[B]`` from what the members say about the training classes, log-probabilities ``[M, B, C]``."""
         raise TypeError(f"method {self.name!r} defines no agreement")
 
 
 class EnsembleEmbedding(NamedTuple):
-    """Embeddings of a batch of B images by an ensemble of M members.
+    """Embeddings of a batch of B images by each of M members, and together.
 
-    Attributes:
-        raw: Raw embeddings of the members side by side, ``[B, M D]``.
-        distribution: Their unit vectors side by side, scaled to unit length: points, event shape ``[M D]``.
-        members: Embeddings by each member.
+    The raw embeddings are side by side, ``[B, M D]``; the distribution is points, their unit vectors side by side,
+    scaled to unit length.
     """
 
     raw: Tensor
@@ -60,15 +51,7 @@ class EnsembleEmbedding(NamedTuple):
 
 
 class EnsembleModel(nn.Module):
-    """Network of an ensemble: its trained members, which see the same images.
-
-    Args:
-        method: Method that the ensemble is, with its parameters.
-        members: Trained networks of one method on the same classes, at least one.
-
-    Raises:
-        TypeError: If a member has no classifier of the training classes.
-    """
+    """Network of an ensemble: its trained members, which see the same images and have classifiers of equal classes."""
 
     def __init__(self, method: EnsembleMethod, members: Sequence[EmbeddingModel]) -> None:
         super().__init__()
@@ -117,9 +100,5 @@ class EnsembleModel(nn.Module):
 
 
 def mean_log_probabilities(log_probabilities: Tensor) -> Tensor:
-    """Log of the mean of the members' class probabilities, ``[B, C]``.
-
-    Args:
-        log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
-    """
+    """Log of the mean of the members' class probabilities, ``[B, C]``, from their logs ``[M, B, C]``."""
     return torch.logsumexp(log_probabilities, dim=0) - math.log(len(log_probabilities))

@@ -15,12 +15,9 @@ from .heads import MeanHead
 
 
 class Embedding(NamedTuple):
-    """Embeddings of a batch of B images.
+    """Embeddings of a batch of B images: raw outputs ``[B, D]`` of the mean head, and one batched distribution.
 
-    Attributes:
-        raw: Output ``[B, D]`` of the mean head, not normalised.
-        distribution: One batched distribution, batch shape ``[B]``, event shape ``[D]``; for a deterministic method a
-            point mass at the raw output.
+    That of a deterministic method is a point mass at the raw output.
     """
 
     raw: Tensor
@@ -39,9 +36,8 @@ class EmbeddingModel(nn.Module):
         backbone: Module ``images -> [B, F]`` with an ``out_features`` attribute.
         num_classes: Number of training classes.
         dim: Embedding size.
-        base_objective: Trained loss module of the base, the model from which a two-stage method starts; else None. It
-            is kept frozen. Its class weights serve as a classifier for confidences, and as targets of the objective of
-            some methods.
+        base_objective: Trained loss module of the base of a two-stage method, kept frozen; else None. Its class weights
+            serve as a classifier for confidences, and as targets of the objective of some methods.
         seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
             these parts is made, so that a part starts the same whatever other parts a method has.
         freeze_backbone: Whether the backbone is not trained, whatever the method says.
@@ -84,10 +80,7 @@ class EmbeddingModel(nn.Module):
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
     def train(self, mode: bool = True) -> EmbeddingModel:
-        """Set training mode, or evaluation mode if ``mode`` is false, and return the model.
-
-        Frozen parts stay in evaluation mode, so their batch-norm statistics never move.
-        """
+        """Set training or evaluation mode; frozen parts stay in the latter, so their batch-norm statistics stay."""
         super().train(mode)
         for part in self._frozen_parts():
             part.eval()
@@ -115,11 +108,7 @@ class EmbeddingModel(nn.Module):
         return features
 
     def embed_features(self, features: Tensor) -> Embedding:
-        """Embeddings of images from their pooled features ``[B, F]``.
-
-        Raises:
-            NonFiniteEmbeddings: If the distribution cannot be made because outputs of the heads are infinite or nan.
-        """
+        """Embeddings of images from pooled features ``[B, F]``; heads with infinite or nan outputs are refused."""
         # Distribution parameters and losses are float32 whatever precision the backbone ran in.
         raw, spread = self.method.heads(self, features.float())
         try:
@@ -131,17 +120,11 @@ class EmbeddingModel(nn.Module):
             raise NonFiniteEmbeddings(f"{int(bad.sum())} of {len(bad)} embeddings are not finite") from error
 
     def forward(self, images: Tensor) -> Embedding:
-        """Embeddings of images ``[B, C, H, W]``.
-
-        In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
-        """
+        """Embeddings of images ``[B, C, H, W]``."""
         return self.embed_features(self.features(images))
 
     def scorer_options(self) -> dict[str, float]:
-        """Trained parameters of the scorer by name, such as HIB's ``scale`` and ``bias``; empty for most methods.
-
-        The scorer is the method's function that compares two sets of embeddings.
-        """
+        """Trained parameters of the scorer by name, such as HIB's ``scale`` and ``bias``; empty for most methods."""
         options = getattr(self.objective, "scorer_options", None)
         return {} if options is None else dict(options())
 
@@ -149,11 +132,10 @@ class EmbeddingModel(nn.Module):
     def confidences(self, embedding: Embedding) -> dict[str, Tensor]:
         """All confidences of a batch by name, each ``[B]`` and higher = more confident.
 
-        They are ``method`` (the method's own, if it has one), ``norm`` (the norm of the raw embedding) and, from a
-        classifier of the training classes, ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log
-        of the largest class probability) and ``neg_entropy`` (negative entropy of the class probabilities). The
-        classifier is that of the method's objective or else that of the base, the model from which a two-stage method
-        starts. Without a classifier, these three are absent.
+        They are ``method`` (the method's own, if it has one), ``norm`` (the norm of the raw embedding) and, from the
+        classifier of the method's objective or else of its base, if there is one, ``max_cosine`` (largest cosine to a
+        class weight), ``max_probability`` (log of the largest class probability) and ``neg_entropy`` (negative entropy
+        of the class probabilities).
         """
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective

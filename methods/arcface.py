@@ -46,8 +46,5 @@ class ArcFace(Method):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=1.57)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: ArcFace cross-entropy over the training classes.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: ArcFace cross-entropy over the training classes."""
         return ArcFaceLoss(num_classes, dim, self.params.scale, self.params.margin, self.released)

@@ -12,16 +12,11 @@ from torch.distributions import Distribution
 def classifier_confidences(objective: nn.Module | None, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of embeddings from the classifier of the training classes; test images may be of other classes.
 
-    Args:
-        objective: Trained loss module. If it has ``class_cosines(distribution) -> ([B, C], scale)``, with the scale a
-            number or ``[B, 1]``, its classifier is the softmax of the scaled cosines to its C class weights. If it also
-            has ``class_logits(distribution) -> [B, C]``, these are the logits instead. The result is empty without
-            ``class_cosines`` and for None.
-        distribution: Batch of B embeddings.
-
-    Returns:
-        ``max_cosine`` (largest cosine to a class weight), ``max_probability`` (log of the largest class probability,
-        without a margin) and ``neg_entropy`` (negative entropy of the class probabilities, nats), each ``[B]``.
+    If the objective has ``class_cosines(distribution) -> ([B, C], scale)``, with the scale a number or ``[B, 1]``, its
+    classifier is the softmax of the scaled cosines to its C class weights. If it also has ``class_logits(distribution)
+    -> [B, C]``, these are the logits instead. The result is empty without ``class_cosines``, else it is ``max_cosine``
+    (largest cosine to a class weight), ``max_probability`` (log of the largest class probability, without a margin) and
+    ``neg_entropy`` (negative entropy of the class probabilities, nats), each ``[B]``.
     """
     class_cosines: Any = getattr(objective, "class_cosines", None)
     if class_cosines is None:
@@ -32,12 +27,7 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
 
 
 def class_log_probabilities(objective: Any, distribution: Distribution) -> Tensor:
-    """Log of the probabilities of the C training classes, float64 ``[B, C]``.
-
-    Args:
-        objective: Trained loss module that has ``class_cosines``, as in :func:`classifier_confidences`.
-        distribution: Batch of B embeddings.
-    """
+    """Log of the probabilities of the C training classes, float64 ``[B, C]``."""
     class_logits = getattr(objective, "class_logits", None)
     # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
     if class_logits is None:

@@ -42,8 +42,5 @@ class CosFace(Method):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: CosFace cross-entropy over the training classes.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: CosFace cross-entropy over the training classes."""
         return CosFaceLoss(num_classes, dim, self.params.scale, self.params.margin)

@@ -17,11 +17,7 @@ from ._ensemble import EnsembleMethod, mean_log_probabilities
 
 
 def mutual_information(log_probabilities: Tensor) -> Tensor:
-    """Mutual information ``[B]`` of class and member, in nats: the mean KL divergence of the members from their mean.
-
-    Args:
-        log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
-    """
+    """Mutual information ``[B]`` of class and member, in nats: mean KL divergence of the members from their mean."""
     mean = mean_log_probabilities(log_probabilities)
     divergence = (log_probabilities.exp() * (log_probabilities - mean)).sum(-1).mean(0)
     # Rounding can leave a negative number where members agree.
@@ -55,9 +51,5 @@ class DeepEnsemble(EnsembleMethod):
     default_confidence = "neg_entropy"
 
     def agreement(self, log_probabilities: Tensor) -> Tensor:
-        """Confidence ``[B]``: the negative mutual information of class and member, at most 0.
-
-        Args:
-            log_probabilities: Log of the members' class probabilities, ``[M, B, C]``.
-        """
+        """Confidence ``[B]``: the negative mutual information of class and member, at most 0."""
         return -mutual_information(log_probabilities)

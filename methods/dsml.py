@@ -27,17 +27,11 @@ from .published import PER
 
 
 class ClassDistributions(CosineClassifier):
-    """Loss of DSML: cross-entropy over the likelihoods of a point under the distributions of the classes.
+    """Loss of DSML: cross-entropy over the likelihoods of a point under class distributions, vMFs or normals.
 
-    DSML is a method of the public code of Probabilistic Embeddings Revisited (PER).
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        kind: Distribution of a class, ``vmf`` or ``normal``.
-        released: Whether to follow PER's public code: the modes and a raw spread per class, both trained, start as one
-            Xavier-uniform matrix, and a raw spread r becomes phi(r) plus a constant (:func:`positive_from_raw`), a
-            variance or the inverse of a concentration. If False, raw spreads start at 0, the variance 2/D.
+    With ``released``, as in PER's public code, the modes and a raw spread per class, both trained, start as one
+    Xavier-uniform matrix, and a raw spread r becomes phi(r) plus a constant (:func:`positive_from_raw`), a variance or
+    the inverse of a concentration. Otherwise raw spreads start at 0, the variance 2/D.
     """
 
     def __init__(self, num_classes: int, dim: int, kind: str, released: bool) -> None:
@@ -114,8 +108,5 @@ class Dsml(Method):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class distributions and the cross-entropy over their likelihoods.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class distributions and the cross-entropy over their likelihoods."""
         return ClassDistributions(num_classes, dim, self.params.distribution, self.released)

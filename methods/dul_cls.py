@@ -29,18 +29,17 @@ from .published import PER, same_names
 def released_prior(distribution: VonMisesFisher) -> Tensor:
     """Term ``[B]`` that a public code computes in place of the KL to the uniform vMF: k + log C(k) - log C(1e-6).
 
-    The code is that of Probabilistic Embeddings Revisited. k is the concentration and C the normaliser. The term is no
-    KL divergence: that has k A(k) in place of k, with the mean resultant length A.
+    The code is that of Probabilistic Embeddings Revisited. The term is no KL divergence: that has k A(k) in place of k,
+    with the mean resultant length A.
     """
     k, dim = distribution.concentration, distribution.dim
     return k + vmf_log_normalizer(k, dim) - released_log_uniform(dim)
 
 
 class SampledClassification(nn.Module):
-    """Loss of DUL-cls: margin softmax of one draw per image plus a weighted KL divergence.
+    """Loss of DUL-cls (Chang et al. 2020): margin softmax of one draw per image plus a weighted KL divergence.
 
-    DUL is data uncertainty learning (Chang et al. 2020). The KL is to N(0, I) for a normal, to the uniform distribution
-    for a vMF.
+    The KL is to N(0, I) for a normal, to the uniform distribution for a vMF.
 
     Args:
         classifier: CosFace or ArcFace loss applied to the draws.
@@ -60,10 +59,7 @@ class SampledClassification(nn.Module):
         return self.classifier.class_cosines(distribution)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of B embeddings with class labels ``[B]``: margin softmax of one draw each plus the weighted KL.
-
-        The KL divergence is from the embedding's distribution to the prior, N(0, I) or the uniform distribution.
-        """
+        """Scalar loss of B embeddings with labels ``[B]``: margin softmax of one draw each plus the weighted KL."""
         if isinstance(distribution, IsotropicNormal):
             sample, prior = distribution.rsample(), kl_to_standard_normal(distribution)
         else:
@@ -114,16 +110,7 @@ class DulCls(SpreadMethod):
     )
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-cls: margin softmax, weight of the KL and distribution of an embedding.
-
-        Attributes:
-            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
-            scale: Scale s of the cosines in the softmax.
-            margin: Margin m of the softmax.
-            kl_weight: Weight of the KL divergence of embeddings to the prior, N(0, I) or (for ``vmf``) the uniform
-                distribution.
-            classifier: Kind of margin, that of ``cosface`` or ``arcface``.
-        """
+        """Hyper-parameters: distribution of an embedding, scale, margin and kind of the softmax, weight of the KL."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
@@ -131,10 +118,7 @@ class DulCls(SpreadMethod):
         classifier: Literal["cosface", "arcface"] = "cosface"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior."""
         p = self.params
         classifier = (
             ArcFaceLoss(num_classes, dim, p.scale, p.margin, self.released)

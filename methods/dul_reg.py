@@ -51,29 +51,20 @@ class DulReg(SpreadMethod):
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
-        """Hyper-parameters of DUL-reg: choice of the distribution and of the network parts that are trained.
+        """Hyper-parameters: the distribution of an embedding, and the trained parts.
 
-        Attributes:
-            distribution: Distribution of an embedding, ``normal`` or ``vmf``.
-            train: Trained parts: ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the
-                backbone too).
+        ``train`` is ``heads`` (mean and spread), ``variance`` (the spread head only) or ``all`` (the backbone too).
         """
 
         train: Literal["heads", "variance", "all"] = "heads"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:
-        """Names of the trained parts of the network, as the hyper-parameter ``train`` says.
-
-        They are both heads, ``mean`` and ``spread``; with ``all`` also ``backbone``, with ``variance`` only ``spread``.
-        """
+        """Names of the trained parts: both heads, with ``all`` the backbone too, with ``variance`` only ``spread``."""
         return {"heads": ("mean", "spread"), "variance": ("spread",), "all": ("backbone", "mean", "spread")}[
             self.params.train
         ]
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: negative log likelihood of the class weights of a trained base model.
-
-        ``base`` is the loss module of that model; the other arguments are not used.
-        """
+        """Build the loss module: negative log likelihood of the class weights of a trained base model."""
         return ClassLikelihood(base, self.name)

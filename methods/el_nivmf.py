@@ -43,8 +43,5 @@ class ElNivmf(DistributionProxyMethod):
         """
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: non-isotropic vMF proxies and the cross-entropy of expected likelihoods.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: non-isotropic vMF proxies and the cross-entropy of expected likelihoods."""
         return ElNivmfLoss(num_classes, dim, self.params, self.released)

@@ -22,16 +22,9 @@ def _subnet(inputs: int, outputs: int, depth: int, width: int) -> nn.Sequential:
 class Coupling(nn.Module):
     """Layer of a normalising flow: a fixed permutation of the dimensions, then a two-sided affine coupling.
 
-    Each half of the dimensions is scaled and shifted by the outputs of a small network, the subnet, that reads the
-    other half and the condition.
-
-    Args:
-        dim: Embedding size D.
-        condition: Size of the condition vector appended to the input of both subnets (0 for none).
-        depth: Number of linear layers of a subnet.
-        width: Number of hidden units of a layer.
-        clamp: Bound of the log scales: their absolute values stay below about 0.999 times it.
-        permutation: Order ``[D]`` in which the layer takes the dimensions.
+    Each half of the dimensions is scaled and shifted by the outputs of a small network, the subnet of ``depth`` linear
+    layers of ``width`` units, that reads the other half and a condition of the given size (0 for none). The absolute
+    values of log scales stay below about 0.999 times ``clamp``.
     """
 
     permutation: Tensor
@@ -54,10 +47,7 @@ class Coupling(nn.Module):
         return self.clamp * SQUASH * torch.atan(out[:, :size]), out[:, size:]
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output ``[B, D]`` of the layer for inputs ``x [B, D]``, and the log determinant log |det J| ``[B]``.
-
-        ``condition`` has one row per input; it is ignored by a layer without a condition.
-        """
+        """Output ``[B, D]`` of the layer for inputs ``[B, D]``, and the log determinant log |det J| ``[B]``."""
         x = x[:, self.permutation]
         x1, x2 = x[:, : self.first], x[:, self.first :]
         s2, t2 = self._affine(self.to_first, x2, condition, self.first)
@@ -79,15 +69,8 @@ class Coupling(nn.Module):
 class ConditionalFlow(nn.Module):
     """Normalising flow from embeddings to a standard normal latent, conditioned on the proxies of their classes.
 
-    It is a stack of affine couplings (NIR, Roth et al., CVPR 2022, Eq. 7-9), each with two small networks, the subnets.
-
-    Args:
-        dim: Embedding size D.
-        blocks: Number of couplings.
-        depth: Number of linear layers of a subnet.
-        width: Number of hidden units of a layer.
-        clamp: Bound of the absolute log scales.
-        conditioned: Blocks that see the condition: ``all``, or only the one at the ``start``, ``mid`` or ``end``.
+    It is a stack of affine couplings (NIR, Roth et al., CVPR 2022, Eq. 7-9; :class:`Coupling`), of which all see the
+    condition, or only the one at the ``start``, ``mid`` or ``end``.
     """
 
     def __init__(
@@ -116,7 +99,7 @@ class ConditionalFlow(nn.Module):
         return latent
 
     def negative_log_likelihood(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Negative log likelihood ``[B]`` of embeddings ``x [B, D]`` given conditions ``[B, D]``, without the constant.
+        """Negative log likelihood ``[B]`` of embeddings ``[B, D]`` given conditions ``[B, D]``, up to a constant.
 
         It is 1/2 |latent|^2 - log |det J| (NIR, Roth et al., CVPR 2022, Eq. 10); D/2 log 2 pi is left out.
         """

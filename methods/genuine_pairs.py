@@ -9,15 +9,9 @@ from torch import Tensor
 
 
 def genuine_pairs(labels: Tensor, limit: int, with_self: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-    """All ordered pairs of images of one class, block by block.
+    """Positions of all ordered pairs of images of one class (labels ``[N]``), in blocks of P pairs, each ``[P]``.
 
-    Args:
-        labels: Classes ``[N]`` of the images.
-        limit: Largest number of pairs in a block, unless a single image has more.
-        with_self: Whether an image is a pair with itself.
-
-    Yields:
-        Positions of the first and of the second images of the P pairs in a block, each ``[P]``.
+    A block has at most ``limit`` pairs, unless a single image has more; ``with_self`` pairs an image with itself, too.
 
     Example:
         >>> [(i.tolist(), j.tolist()) for i, j in genuine_pairs(torch.tensor([4, 7, 4, 4]), 3)]

@@ -23,13 +23,8 @@ class SpreadHead(nn.Sequential):
     A raw spread is an unbounded number that is mapped to a variance or a concentration elsewhere. Plain ReLUs, as in
     the papers, die under large learning rates: every image gets the same confidence, for the rest of the training. A
     slope of 0.01 below zero keeps the gradient. The last layer starts small, so that the spread starts near its initial
-    value for every image while its gradient is not zero.
-
-    Args:
-        in_features: Number F of features.
-        out: Number of raw spreads per image.
-        linear: Leave out the activations and the small start of the last layer, as the public code of Probabilistic
-            Embeddings Revisited does.
+    value for every image while its gradient is not zero. ``linear`` leaves out the activations and the small start, as
+    the public code of Probabilistic Embeddings Revisited does.
     """
 
     DEVIATION = "the variance head has leaky ReLUs (slope 0.01): plain ones die (the papers: ReLU; PER's code: none)"
@@ -64,19 +59,15 @@ def positive_from_raw(raw: Tensor) -> Tensor:
 
 
 def variance_from_raw(raw: Tensor, dim: int) -> Tensor:
-    """Variance ``(2 / dim) * phi(raw)``, with phi(r) = 1 / (1 - r) for r < 0, else 1 + r (:func:`positive_from_raw`).
+    """Variance ``(2 / dim) * phi(raw)`` from unbounded numbers of any shape (:func:`positive_from_raw`).
 
     The map has a continuous slope and needs no clamp: however far one large step throws a raw value out, its gradient
     stays of the order of 1/r and a regulariser can bring it back. With a clamped exponential the gradient beyond the
     clamp is zero, and a variance that gets there stays constant.
 
-    At ``2 / dim`` a sample's noise has squared norm 2 against a unit mean: the cosine between a sample and its mean
-    is about 0.58 in any dimension. An initial variance of 1, as in Probabilistic Embeddings Revisited, gives
-    1/sqrt(dim + 1), hardly any signal at dim = 128.
-
-    Args:
-        raw: Output of a spread head, any shape, unbounded.
-        dim: Embedding size.
+    At ``2 / dim`` a sample's noise has squared norm 2 against a unit mean: the cosine between a sample and its mean is
+    about 0.58 in any dimension. An initial variance of 1, as in Probabilistic Embeddings Revisited, gives 1/sqrt(dim +
+    1), hardly any signal at dim = 128.
 
     Example:
         >>> variance_from_raw(torch.tensor([-3.0, 0.0, 3.0]), dim=2)

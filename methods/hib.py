@@ -30,20 +30,11 @@ if TYPE_CHECKING:
 
 
 class MatchLoss(nn.Module):
-    """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch.
+    """Loss of HIB (hedged instance embedding): soft contrastive loss over the pairs of a batch, plus a weighted KL.
 
     The match probability of a pair is the mean of sigmoid(-a |z_1 - z_2| + b) over the K x K combinations of its draws,
-    with trained a and b.
-
-    Args:
-        kl_weight: Weight of the KL divergence of the embeddings to the prior N(0, I).
-        samples: Number K of draws per image.
-        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
-            and of different classes) half the weight each.
-
-    Attributes:
-        learning_rates: Parameters of the loss that have a learning rate of their own and no weight decay: name to
-            ``(rate, factor)``. They learn at factor times the rate, ``lr_objective`` being that of the loss.
+    with trained a and b; the KL is to N(0, I). ``all`` averages over all pairs; ``balanced`` gives genuine and impostor
+    pairs (of the same and of different classes) half the weight each.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {
@@ -66,10 +57,7 @@ class MatchLoss(nn.Module):
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Set the initial slope a of the match probability sigmoid(-a distance + b) to 1 / ``size``.
-
-        ``size`` is a scalar, the mean absolute coordinate of the embeddings at the start.
-        """
+        """Set the initial slope a to 1 / ``size``, the mean absolute coordinate of the embeddings at the start."""
         self.log_scale.copy_(-size.log())
 
     def scorer_options(self) -> dict[str, float]:
@@ -85,12 +73,7 @@ class MatchLoss(nn.Module):
         return (self.bias - self.scale() * distance).reshape(count, k, count, k)
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine and of the impostor pairs of a batch (same and different class), two vectors.
-
-        Args:
-            distribution: Embeddings of the batch, B of them.
-            genuine: Mask ``[B, B]`` of the pairs of the same class; pairs of an image with itself are left out.
-        """
+        """Losses of the genuine and of the impostor pairs of a batch, two vectors; an image is no pair with itself."""
         draws = distribution.rsample((self.samples,))
         logits = self._logits(draws, draws)
         log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(self.samples)
@@ -99,10 +82,7 @@ class MatchLoss(nn.Module):
         return -log_match[genuine & others], -log_other[~genuine]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL.
-
-        The KL divergence is that of the embeddings to the prior, KL(N(mu, s2 I) || N(0, I)).
-        """
+        """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL."""
         positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
         if self.pairs == "balanced":
             parts = [x.mean() for x in (positive, negative) if len(x)]
@@ -119,16 +99,7 @@ class ReleasedMatchLoss(MatchLoss):
     a free number of either sign. Pairs of an image with itself count. In the ``[B, B]`` matrix of pairs, rows and
     columns use separate draws of the images. The cross-entropy is computed from probabilities with torch's clamps: the
     logarithm stops at -100, and the gradient divides by max(p (1 - p), 1e-12), so that it vanishes for pairs with p (1
-    - p) far below 1e-12.
-
-    Args:
-        kl_weight: Weight of the KL divergence of the embeddings to the prior N(0, I).
-        samples: Number K of draws per image; a pair has K x K combinations.
-        pairs: ``all`` averages over all pairs of the batch; ``balanced`` gives genuine and impostor pairs (of the same
-            and of different classes) half the weight each.
-
-    Attributes:
-        learning_rates: Empty: a and b have the learning rate and weight decay of all parameters of the loss.
+    - p) far below 1e-12. The parameters a and b have the learning rate and weight decay of all parameters of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -142,10 +113,7 @@ class ReleasedMatchLoss(MatchLoss):
 
     @torch.no_grad()
     def start(self, size: Tensor) -> None:
-        """Set the initial slope a of the match probability sigmoid(-a distance + b) to 1 / ``size``.
-
-        ``size`` is a scalar, the mean absolute coordinate of the embeddings at the start.
-        """
+        """Set the initial slope a to 1 / ``size``, the mean absolute coordinate of the embeddings at the start."""
         self.raw_scale.copy_(size.reciprocal())
 
     def match(self, distribution: IsotropicNormal) -> Tensor:
@@ -155,12 +123,7 @@ class ReleasedMatchLoss(MatchLoss):
         return torch.sigmoid(self._logits(rows, columns)).mean((1, 3))
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine and of the impostor pairs of a batch (same and different class), two vectors.
-
-        Args:
-            distribution: Embeddings of the batch, B of them.
-            genuine: Mask ``[B, B]`` of the pairs of the same class; pairs of an image with itself count.
-        """
+        """Losses of the genuine and of the impostor pairs, two vectors; pairs of an image with itself count."""
         losses = F.binary_cross_entropy(self.match(distribution), genuine.to(distribution.loc.dtype), reduction="none")
         return losses[genuine], losses[~genuine]
 
@@ -208,64 +171,35 @@ class HIB(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of HIB: weight of the KL divergence to N(0, I), draws per image, and how pairs are averaged.
-
-        Attributes:
-            pairs: ``all`` averages over all pairs of a batch; ``balanced`` gives genuine and impostor pairs (of the
-                same and of different classes) half the weight each.
-        """
+        """Hyper-parameters of HIB: weight of the KL divergence to N(0, I), draws per image, average over pairs."""
 
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
-
-        ``dim``, the embedding size, is not used.
-        """
+        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """Isotropic normal N(raw, s2 I), whose mean is not normalised.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Output ``[B, 1]`` of the variance head, mapped to the variance s2 here.
-        """
+        """Isotropic normal N(raw, s2 I), whose mean is not normalised, with s2 mapped from ``spread [B, 1]``."""
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         variance = phi + RELEASED_SPREAD if self.released else math.exp(-5.0) * phi
         return IsotropicNormal(raw, variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: soft contrastive loss over the pairs of a batch.
-
-        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and no base model.
-        """
+        """Build the loss module: soft contrastive loss over the pairs of a batch."""
         p = self.params
         return (ReleasedMatchLoss if self.released else MatchLoss)(p.kl_weight, p.samples, p.pairs)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
-
-        :meth:`initialise` sets initial values that depend on the data. The number is 10 with ``fidelity`` ``released``,
-        which follows a public code, and None with ``corrected``.
-        """
+        """Number of batches whose raw embeddings :meth:`initialise` gets: 10 if released, else None for an epoch's."""
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to unit variance, and set the slope a to one over their mean absolute coordinate.
-
-        The slope is that of the match probability sigmoid(-a distance + b). The released form, which follows the public
-        code of Probabilistic Embeddings Revisited, sets the slope only.
-
-        Args:
-            model: The untrained network, changed in place.
-            raw: Raw embeddings ``[N, D]`` of training images.
-            labels: Classes of these images, not used.
-        """
+        """Scale embeddings to unit variance, unless released, and the slope a to one over their mean coordinate."""
         objective = model.objective
         assert isinstance(objective, MatchLoss)
         with torch.no_grad():

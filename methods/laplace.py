@@ -37,11 +37,6 @@ def pair_sums(directions: Tensor, labels: Tensor, margin: float) -> Tensor:
 
     The weight of the pair (i, j) is 1/P_i + 1/P_j for images of one class, which have P_i and P_j such partners, and
     -1/Q_i - 1/Q_j for images of different classes at a distance below the margin, of which they have Q_i and Q_j.
-
-    Args:
-        directions: Unit vectors ``[N, D]``.
-        labels: Classes ``[N]``.
-        margin: Euclidean distance within which images of other classes count.
     """
     rows = max(1, _BLOCK_ELEMENTS // len(labels))
     places = torch.arange(len(labels), device=labels.device)
@@ -66,13 +61,8 @@ def pair_sums(directions: Tensor, labels: Tensor, margin: float) -> Tensor:
 def fixed_hessian(raw: Tensor, features: Tensor, labels: Tensor, margin: float) -> Tensor:
     """Diagonal of the Hessian of the loss in the weights and biases of the mean head, ``[D, F + 1]``, biases last.
 
-    In each pair the other image is held fixed. Entries may be negative.
-
-    Args:
-        raw: Outputs ``[N, D]`` of the mean head.
-        features: Its inputs ``[N, F]``.
-        labels: Classes ``[N]``.
-        margin: Euclidean distance between directions within which images of other classes count.
+    In each pair the other image is held fixed. Entries may be negative. ``raw`` ``[N, D]`` are the outputs of the head
+    for ``features`` ``[N, F]``; the margin is a Euclidean distance of directions.
     """
     u = F.normalize(raw, dim=-1)
     sums = pair_sums(u, labels, margin)
@@ -83,13 +73,9 @@ def fixed_hessian(raw: Tensor, features: Tensor, labels: Tensor, margin: float) 
 
 
 def variance_on_sphere(raw: Tensor, variance: Tensor) -> Tensor:
-    """Variance ``[B, D]`` of z / |z| to first order, for z with mean ``raw`` and independent dimensions.
+    """Variance ``[B, D]`` of z / |z| to first order, for z with mean ``raw`` and independent variances ``[B, D]``.
 
     It is the diagonal of P diag(v) P / |z|^2 with the projection P = I - u u^T to the tangent space.
-
-    Args:
-        raw: Means ``[B, D]``.
-        variance: Variances ``[B, D]``, not negative.
     """
     squared = F.normalize(raw, dim=-1).square()
     along = (squared * variance).sum(-1, keepdim=True)
@@ -106,15 +92,8 @@ def _squared_norm(raw: Tensor) -> Tensor:
 class WeightPosterior(nn.Module):
     """Variances ``[B, D]`` of the outputs of a linear layer whose weights and biases are independent normals.
 
-    Until it is fitted, the weights have the prior's precision.
-
-    Args:
-        in_features: Number F of inputs.
-        dim: Number D of outputs.
-        prior: Precision of the prior, the same for all weights, positive.
-
-    Attributes:
-        hessian: Diagonal of the Hessian of the loss, ``[D, F + 1]``, biases last, not negative.
+    Until it is fitted, the weights have the prior's precision, the same for all. The attribute ``hessian`` ``[D, F +
+    1]``, biases last, is not negative.
     """
 
     hessian: Tensor
@@ -138,11 +117,7 @@ class RelativeLikelihood(nn.Module):
     """
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of N diagonal normals with class labels ``[N]``.
-
-        Raises:
-            ValueError: If no two images are of one class.
-        """
+        """Scalar loss of N diagonal normals with class labels ``[N]``, at least two of them of one class."""
         dim = distribution.event_shape[0]
         ratio = log_variance = distribution.mean.new_zeros((), dtype=torch.float64)
         count = 0
@@ -190,12 +165,7 @@ class Laplace(Method):
     fitted = True
 
     class Params(MethodParams):
-        """Hyper-parameters of the Laplace approximation.
-
-        Attributes:
-            prior_precision: Precision of the normal prior of each weight.
-            margin: Euclidean distance between directions within which images of other classes count.
-        """
+        """Hyper-parameters: precision of the normal prior of each weight, and the margin of :func:`pair_sums`."""
 
         prior_precision: float = tuned(1.0, 1e-3, 1e4, log=True, gt=0)
         margin: float = Field(1.0, gt=0, le=2)
@@ -205,27 +175,13 @@ class Laplace(Method):
         return WeightPosterior(in_features, dim, self.params.prior_precision)
 
     def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
-        """Compute the Hessian of the loss at the base's weights; negative entries become 0.
-
-        Args:
-            model: The network with the weights of its base.
-            features: Pooled features ``[N, F]`` of the training images.
-            labels: Classes ``[N]`` of these images.
-        """
+        """Compute the Hessian of the loss at the base's weights; negative entries become 0."""
         assert isinstance(model.spread, WeightPosterior)
         hessian = fixed_hessian(model.mean(features), features, labels, self.params.margin)
         model.spread.hessian.copy_(hessian.clamp_min(0.0))
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> DiagonalNormal:
-        """Normal around the direction of the raw embedding, with the variances of that direction to first order.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Variances ``[B, D]`` of that output.
-
-        Raises:
-            ValueError: If a variance is not positive.
-        """
+        """Normal around the direction of the raw embedding, with the variances of that direction to first order."""
         assert spread is not None
         if not bool((spread > 0).all()):
             raise ValueError("variances of the mean head's outputs must be positive")
@@ -233,10 +189,7 @@ class Laplace(Method):
         return DiagonalNormal(F.normalize(raw, dim=-1), variance, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the module by which settings are compared: the mutual likelihood of genuine pairs, up to a factor.
-
-        None of the arguments is used.
-        """
+        """Build the module by which settings are compared: the mutual likelihood of genuine pairs, up to a factor."""
         return RelativeLikelihood()
 
     def confidence(self, distribution: Distribution) -> Tensor:

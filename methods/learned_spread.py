@@ -44,19 +44,11 @@ class SpreadMethod(Method):
     repository = "per"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the spread head, a network from features ``[B, in_features]`` to one raw number per image, ``[B, 1]``.
-
-        ``dim``, the embedding size, is not used.
-        """
+        """Build the spread head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), as the hyper-parameter says.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Output ``[B, 1]`` of the spread head, mapped to s2 or k here.
-        """
+        """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), s2 or k from ``spread [B, 1]``."""
         assert spread is not None
         dim = raw.shape[-1]
         value = spread.squeeze(-1)
@@ -67,10 +59,7 @@ class SpreadMethod(Method):
         return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
 
     def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: negative log variance or log concentration.
-
-        Both fall as the entropy rises.
-        """
+        """Confidence ``[B]``, which falls as the entropy rises: negative log variance or log concentration."""
         return spread_confidence(distribution)
 
 

@@ -22,15 +22,9 @@ from .losses import CosineClassifier
 
 
 class PredictedCrossEntropy(CosineClassifier):
-    """Normalised softmax plus the mean squared error of predictions of each image's cross-entropy.
+    """Normalised softmax plus a weighted squared error of predictions of its cross-entropy.
 
-    The target of a prediction is constant: no gradient flows through it.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s of the softmax, positive.
-        prediction_weight: Weight of the squared error.
+    ``scale`` is the inverse temperature. The target of a prediction is constant: no gradient flows through it.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float, prediction_weight: float) -> None:
@@ -47,9 +41,7 @@ class PredictedCrossEntropy(CosineClassifier):
 class LossHead(SpreadHead):
     """Head from features ``[B, F]`` to raw numbers ``[B, 1]`` that predict losses.
 
-    Args:
-        in_features: Number F of features.
-        stop_gradient: Keep the gradient of the prediction from the features, and so from the backbone.
+    ``stop_gradient`` keeps the gradient of the prediction from the features, and so from the backbone.
     """
 
     def __init__(self, in_features: int, *, stop_gradient: bool) -> None:
@@ -90,40 +82,23 @@ class LossPrediction(Method):
     default_confidence = "method"
 
     class Params(MethodParams):
-        """Hyper-parameters of loss prediction.
-
-        Attributes:
-            scale: Scale s of the cosines in the softmax, its inverse temperature.
-            prediction_weight: Weight of the squared error of the predicted losses.
-            stop_gradient: Keep the gradient of the predictions from the backbone.
-        """
+        """Hyper-parameters of loss prediction: those of :class:`PredictedCrossEntropy` and :class:`LossHead`."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         prediction_weight: float = tuned(0.04, 1e-3, 1.0, log=True, gt=0)
         stop_gradient: bool = False
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the head that predicts losses, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
-
-        ``dim``, the embedding size, is not used.
-        """
+        """Build the head that predicts losses, from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
         return LossHead(in_features, stop_gradient=self.params.stop_gradient)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> RatedPoint:
-        """Points whose uncertainty is the predicted loss.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Output ``[B, 1]`` of the loss head, mapped to the predicted loss softplus(spread) here.
-        """
+        """Points whose uncertainty is the predicted loss, softplus of ``spread [B, 1]``."""
         assert spread is not None
         return RatedPoint(raw, F.softplus(spread.squeeze(-1)))
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: cross-entropy over the training classes and squared error of its predictions.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: cross-entropy over the training classes and squared error of its predictions."""
         return PredictedCrossEntropy(num_classes, dim, self.params.scale, self.params.prediction_weight)
 
     def confidence(self, distribution: Distribution) -> Tensor:

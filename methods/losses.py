@@ -13,15 +13,11 @@ from ._base import UnfitBase
 
 
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
-    """Target cosine cos(theta) after an additive angular margin m (ArcFace, Deng et al. 2019, Eq. 3).
+    """Target cosine cos(theta) after an additive angular margin m in [0, pi] (ArcFace, Deng et al. 2019, Eq. 3).
 
     It is ``cos(theta + m)`` while ``theta + m <= pi``; beyond, where that would rise again, it is the linear
-    continuation ``cos(theta) - m sin(m)`` of the authors' code. Cosines are clamped away from +-1 because the
-    derivative of the sine is infinite there.
-
-    Args:
-        cosine: Cosines of any shape, in [-1, 1] up to rounding.
-        margin: Margin m in radians, in [0, pi].
+    continuation ``cos(theta) - m sin(m)`` of the authors' code. Cosines, of any shape and in [-1, 1] up to rounding,
+    are clamped away from +-1 because the derivative of the sine is infinite there.
     """
     limit = 1e-6 if cosine.dtype == torch.float32 else 1e-12
     c = cosine.clamp(-1.0 + limit, 1.0 - limit)
@@ -33,11 +29,8 @@ def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     """Target cosine after an angular margin m as in a public code: ``cos(theta + m)`` up to pi, ``cos(theta)`` beyond.
 
     The code is that of Probabilistic Embeddings Revisited. The logit jumps up by ``1 - cos(m)`` at ``theta + m = pi``:
-    an image on the far side of its class pays less than one at the edge.
-
-    Args:
-        cosine: Cosines of any shape, in [-1, 1] up to rounding; clamped to [-1 + 1e-6, 1 - 1e-6] in every precision.
-        margin: Margin m in radians, in [0, pi].
+    an image on the far side of its class pays less than one at the edge. Cosines are clamped to [-1 + 1e-6, 1 - 1e-6]
+    in every precision.
     """
     c = cosine.clamp(-1.0 + 1e-6, 1.0 - 1e-6)
     shifted = c * math.cos(margin) - (1.0 - c.square()).sqrt() * math.sin(margin)
@@ -45,14 +38,10 @@ def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
 
 
 class CosineClassifier(nn.Module):
-    """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over the training classes.
+    """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over C training classes with weights ``[C, D]``.
 
-    Samples ``z`` are drawn from the embedding distribution (for a point, the point itself).
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s of the softmax, positive.
+    Samples ``z`` are drawn from the embedding distribution (for a point, the point itself). The scale s, the inverse
+    temperature, is positive.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float) -> None:
@@ -66,25 +55,15 @@ class CosineClassifier(nn.Module):
         return F.linear(F.normalize(z, dim=-1), F.normalize(self.weight, dim=-1))
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``; unchanged here, because this class has no margin.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class.
-        """
+        """Apply the margin, which this class has not, to cosines ``[B]`` of embeddings to their own class weights."""
         return target
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
-        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax.
-
-        Confidences such as the largest class probability are computed from them.
-        """
+        """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax."""
         return self.cosines(distribution.mean), self.scale
 
     def training_logits(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Logits ``[B, C]`` of the cross-entropy, from one draw of each of B embeddings with class labels ``[B]``.
-
-        They are the scaled cosines to the class weights, with the margin in that of an embedding's own class.
-        """
+        """Scaled cosines ``[B, C]`` of one draw of each of B embeddings, with the margin in that of the own class."""
         cosine = self.cosines(distribution.rsample())
         target = cosine.gather(1, labels[:, None])
         logits = cosine.scatter(1, labels[:, None], self.with_margin(target).to(cosine.dtype))
@@ -96,39 +75,22 @@ class CosineClassifier(nn.Module):
 
 
 class CosFaceLoss(CosineClassifier):
-    """CosFace (Wang et al. 2018, Eq. 4): softmax cross-entropy with the target logit ``s * (cos(theta_y) - m)``.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s.
-        margin: Margin m of the cosine.
-    """
+    """CosFace (Wang et al. 2018, Eq. 4): softmax cross-entropy with the target logit ``s * (cos(theta_y) - m)``."""
 
     def __init__(self, num_classes: int, dim: int, scale: float, margin: float) -> None:
         super().__init__(num_classes, dim, scale)
         self.margin = margin
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``: cos(theta) - m.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class, cos(theta).
-        """
+        """Target cosines ``[B]`` with the margin: cos(theta) - m."""
         return target - self.margin
 
 
 class ArcFaceLoss(CosineClassifier):
     """ArcFace (Deng et al. 2019, Eq. 3): softmax cross-entropy with the target logit ``s * cos(theta_y + m)``.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature s.
-        margin: Angle m in radians.
-        released: What replaces cos(theta_y + m) for angles theta_y beyond pi - m. If true, cos(theta_y), as in the
-            public code of "Probabilistic Embeddings Revisited" (PER); if false, cos(theta_y) - m sin(m), as in the code
-            of ArcFace's authors.
+    The angle m is in radians. Beyond pi - m the cosine is :func:`released_arcface_cosines` if ``released``, else
+    :func:`arcface_cosines`.
     """
 
     RELEASED = "beyond theta + m = pi the target logit is the plain cosine"
@@ -138,12 +100,9 @@ class ArcFaceLoss(CosineClassifier):
         self.margin, self.released = margin, released
 
     def with_margin(self, target: Tensor) -> Tensor:
-        """Apply the margin to target cosines ``[B]``: cos(theta + m) for theta <= pi - m.
+        """Target cosines ``[B]`` with the margin: cos(theta + m) for theta <= pi - m.
 
         Beyond that angle it is cos(theta) - m sin(m), or cos(theta) if ``released``.
-
-        Args:
-            target: Cosine of each embedding to the weight of its own class, cos(theta).
         """
         widened = released_arcface_cosines if self.released else arcface_cosines
         return widened(target, self.margin)
@@ -152,14 +111,7 @@ class ArcFaceLoss(CosineClassifier):
 class ClassLikelihood(nn.Module):
     """Loss of DUL-reg and SCF: negative log likelihood of each image's class weight under the image's distribution.
 
-    The class weights are those of a trained base model and stay fixed.
-
-    Args:
-        base: Loss module of the base model, with class weights ``weight [C, D]``.
-        method: Name of the method, for the error message.
-
-    Raises:
-        UnfitBase: If the base has no class weights.
+    The class weights are those of a trained base model and stay fixed; a base without them is an :class:`UnfitBase`.
     """
 
     def __init__(self, base: nn.Module | None, method: str) -> None:
@@ -175,14 +127,10 @@ class ClassLikelihood(nn.Module):
         return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of images whose classes have no weight, because they are not training classes.
+        """Scalar loss of N images whose classes, labels ``[N]``, have no weight, because they are not training classes.
 
         In place of the class weight, each image has the mean direction of the other images of its class; an image
         without any is left out.
-
-        Args:
-            distribution: Embeddings of N images.
-            labels: Classes ``[N]`` of the images.
         """
         mode = distribution.loc  # type: ignore[attr-defined]
         total = mode.new_zeros(int(labels.max()) + 1, mode.shape[-1]).index_add(0, labels, mode)

@@ -19,15 +19,9 @@ def margin_loss(
     """Margin loss of T triplets, a scalar (Wu et al., ICCV 2017).
 
     It is the sum of [m + d_ap - beta]_+ and [m - d_an + beta]_+ over all triplets, divided by the number of active
-    terms, those above zero.
-
-    Args:
-        anchor_positive: Distances d_ap ``[T]`` from anchor to positive.
-        anchor_negative: Distances d_an ``[T]`` from anchor to negative.
-        beta: Boundaries ``[T]`` between positive and negative distances, those of the anchors' classes.
-        margin: Half-width m of the band around the boundary.
-        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
-            2022).
+    terms, those above zero, or, as in the public EL-nivMF code (Kirchhof et al. 2022, ``released``), of triplets with
+    one. Distances and the boundaries beta of the anchors' classes are ``[T]``; m is half the width of the band around
+    these.
     """
     pull, push = F.relu(anchor_positive - beta + margin), F.relu(beta - anchor_negative + margin)
     active = ((pull > 0) | (push > 0)).sum() if released else (pull > 0).sum() + (push > 0).sum()
@@ -42,9 +36,6 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
         same: Mask ``[A, B]`` of the images of the anchor's class, which are not drawn.
         dim: Embedding size D.
         cutoff: Least distance: smaller ones count as it, so that noise close to the anchor is not drawn too often.
-
-    Returns:
-        Positions ``[A]`` of the anchors' negatives in the batch.
     """
     d = distances.detach().clamp(cutoff, 2.0 - 1e-4)
     log_weight = -((dim - 2) * d.log() + 0.5 * (dim - 3) * torch.log1p(-0.25 * d.square()))
@@ -55,12 +46,7 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
 class MarginLoss(nn.Module):
     """Margin loss over distance-weighted triplets of a batch, with a learned boundary per class (Wu et al., ICCV 2017).
 
-    Args:
-        num_classes: Number of training classes.
-        margin: Half-width of the band around a boundary between positive and negative distances.
-        beta: Initial boundary of every class, a distance of unit vectors.
-        released: Divide by the number of triplets with an active term, as in the public EL-nivMF code (Kirchhof et al.
-            2022), instead of by the number of active terms.
+    ``beta``, a distance of unit vectors, is the initial boundary; see :func:`margin_loss`.
     """
 
     learning_rates = {"beta": ("lr_objective", 0.1)}  # noqa: RUF012
@@ -123,8 +109,5 @@ class Margin(Method):
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the learned class boundaries and the margin loss.
-
-        ``dim``, the embedding size, and ``base``, the loss module of a trained base model, are not used.
-        """
+        """Build the loss module: the learned class boundaries and the margin loss."""
         return MarginLoss(num_classes, self.params.margin, self.params.beta, self.released)

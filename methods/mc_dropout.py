@@ -32,13 +32,7 @@ _SEED = 2016
 
 
 def dropout_masks(passes: int, features: int, rate: float) -> Tensor:
-    """Masks of dropout, the same in every call: ``[S, F]`` on the CPU, 0 or 1 / (1 - rate).
-
-    Args:
-        passes: Number S of masks.
-        features: Number F of features.
-        rate: Probability that a feature is dropped, in [0, 1).
-    """
+    """Masks ``[S, F]`` of dropout on the CPU, 0 or 1 / (1 - rate), the same in every call; the rate is in [0, 1)."""
     drawn = torch.rand(passes, features, generator=torch.Generator().manual_seed(_SEED))
     return (drawn >= rate).float() / (1.0 - rate)
 
@@ -46,10 +40,7 @@ def dropout_masks(passes: int, features: int, rate: float) -> Tensor:
 def moments_over_masks(head: MeanHead, features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and unbiased variance ``[B, D]`` of the normalised outputs of a linear head over masks of its inputs.
 
-    Args:
-        head: Linear layer from F features to D dimensions.
-        features: Pooled features ``[B, F]``.
-        masks: Factors ``[S, F]`` of the features, S >= 2; every image gets the same.
+    Every image ``[B, F]`` gets the same masks ``[S, F]``, S >= 2.
     """
     # A mask of the features is one of the weights' columns.
     passes = [F.linear(features, head.weight * mask, head.bias) for mask in masks.to(features)]
@@ -83,13 +74,7 @@ class MCDropout(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of MC dropout.
-
-        Attributes:
-            scale: Scale s of the softmax, the inverse temperature.
-            rate: Probability that a feature is dropped.
-            passes: Number S of passes at test time.
-        """
+        """Hyper-parameters: scale s of the softmax, probability that a feature is dropped, and passes at test time."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         rate: float = tuned(0.1, 0.01, 0.5, log=True, ge=0, lt=1)
@@ -98,13 +83,9 @@ class MCDropout(Method):
     def heads(self, model: EmbeddingModel, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """Apply the mean head with dropout; at test time, also take the moments over S passes.
 
-        Args:
-            model: The network; its attribute ``training`` tells training from evaluation.
-            features: Pooled features ``[B, F]``.
-
-        Returns:
-            Raw embeddings ``[B, D]``: in training of one pass with random masks, else those without dropout. With them,
-            None in training, else mean and variance of the normalised outputs of S passes side by side, ``[B, 2 D]``.
+        Raw embeddings ``[B, D]`` are in training those of one pass with random masks, else those without dropout. With
+        them comes None in training, else mean and variance of the normalised outputs of S passes side by side, ``[B, 2
+        D]``.
         """
         rate = self.params.rate
         if model.training:
@@ -113,12 +94,7 @@ class MCDropout(Method):
         return model.mean(features), torch.cat(moments_over_masks(model.mean, features, masks), -1)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
-        """Distribution of the embedding: a point in training, else a normal with the moments of the passes.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Mean and variance of the passes side by side, ``[B, 2 D]``, or None for a point at ``raw``.
-        """
+        """Distribution of the embedding: a point in training, else a normal with the moments of the passes."""
         if spread is None:
             return PointMass(raw)
         mean, variance = spread.chunk(2, dim=-1)
@@ -127,10 +103,7 @@ class MCDropout(Method):
         return DiagonalNormal(F.normalize(mean, dim=-1), variance.clamp_min(floor), validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: cross-entropy over the training classes.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: cross-entropy over the training classes."""
         return CosineClassifier(num_classes, dim, self.params.scale)
 
     def confidence(self, distribution: Distribution) -> Tensor | None:

@@ -28,11 +28,9 @@ from .learned_spread import spread_confidence
 
 
 class MonteCarloInfoNCE(nn.Module):
-    """Loss MCInfoNCE: InfoNCE over the genuine pairs of a batch, its likelihood averaged over draws.
+    """Loss MCInfoNCE: InfoNCE over the genuine pairs of a batch, its likelihood averaged over ``samples`` joint draws.
 
-    Args:
-        kappa: Concentration of latent positives around their anchor, the inverse temperature of InfoNCE.
-        samples: Number K of joint draws.
+    ``kappa`` is the concentration of latent positives around their anchor, the inverse temperature of InfoNCE.
     """
 
     def __init__(self, kappa: float, samples: int) -> None:
@@ -40,12 +38,7 @@ class MonteCarloInfoNCE(nn.Module):
         self.kappa, self.samples = kappa, samples
 
     def pair_losses(self, draws: Tensor, labels: Tensor) -> Tensor:
-        """Losses ``[P]`` of the ordered pairs of different images of one class, in row-major order.
-
-        Args:
-            draws: Joint draws ``[K, B, D]`` of a batch of B images.
-            labels: Classes ``[B]`` of the images.
-        """
+        """Losses ``[P]`` of ordered pairs of one class, in row-major order, from joint draws ``[K, B, D]``."""
         logits = self.kappa * draws @ draws.mT
         same = labels[:, None] == labels[None, :]
         # Finite: without any negative, a logarithm of zero would have no gradient.
@@ -57,11 +50,7 @@ class MonteCarloInfoNCE(nn.Module):
         return math.log(len(draws)) - log_likelihood.logsumexp(0)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch of B embeddings with class labels ``[B]``.
-
-        Raises:
-            ValueError: If no two images are of one class.
-        """
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``, at least two of them of one class."""
         losses = self.pair_losses(distribution.rsample((self.samples,)), labels)
         if not len(losses):
             raise ValueError("MCInfoNCE needs batches with at least two images of some class")
@@ -100,41 +89,24 @@ class McInfoNCE(Method):
     default_confidence = "method"
 
     class Params(MethodParams):
-        """Hyper-parameters of MCInfoNCE.
-
-        Attributes:
-            kappa: Concentration of latent positives around their anchor, the inverse temperature of InfoNCE.
-            image_concentration: Initial concentration of the images, divided by the embedding size D.
-            samples: Number K of joint draws of a batch.
-        """
+        """Hyper-parameters: those of :class:`MonteCarloInfoNCE`, and the initial concentration of images over D."""
 
         kappa: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
         samples: int = Field(16, ge=1)
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the concentration head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
-
-        ``dim``, the embedding size, is not used.
-        """
+        """Build the concentration head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
         return SpreadHead(in_features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
-        """Embedding distribution vMF(raw/|raw|, k).
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Output ``[B, 1]`` of the concentration head, mapped to the concentration k here.
-        """
+        """Embedding distribution vMF(raw/|raw|, k), with k mapped from ``spread [B, 1]``."""
         assert spread is not None
         start = self.params.image_concentration * raw.shape[-1]
         return VonMisesFisher(raw, start * positive_from_raw(spread.squeeze(-1)), validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module, which has no trained parameters.
-
-        ``num_classes``, ``dim`` and ``base``, the loss module of a trained base model, are not used.
-        """
+        """Build the loss module, which has no trained parameters."""
         return MonteCarloInfoNCE(self.params.kappa, self.params.samples)
 
     def confidence(self, distribution: Distribution) -> Tensor:

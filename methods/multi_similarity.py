@@ -31,18 +31,12 @@ def multi_similarity_loss(
     *,
     over_kept: bool = False,
 ) -> Tensor:
-    """Multi-Similarity loss of a batch from its cosines (Wang et al. 2019, Eq. 15 with the mining of Eq. 11-12).
+    """Multi-Similarity loss of a batch from its cosines ``[B, B]`` (Wang et al. 2019, Eq. 15, mining of Eq. 11-12).
 
-    Args:
-        cosines: Cosines ``[B, B]`` of all pairs of the batch.
-        labels: Classes ``[B]`` of the samples.
-        alpha: Scale of the positives.
-        beta: Scale of the negatives.
-        threshold: Cosine that is subtracted before scaling.
-        epsilon: Slack of the mining: an anchor keeps positives below its largest negative cosine plus epsilon, and
-            negatives above its smallest positive cosine minus epsilon.
-        over_kept: Average over the anchors that keep pairs of both kinds, as in the public EL-nivMF code (Kirchhof et
-            al. 2022), instead of over all anchors.
+    ``alpha`` and ``beta`` scale the positives and the negatives, from which ``threshold`` is subtracted before. An
+    anchor keeps positives below its largest negative cosine plus ``epsilon``, and negatives above its smallest positive
+    cosine minus it. ``over_kept`` averages over the anchors that keep pairs of both kinds, as in the public EL-nivMF
+    code (Kirchhof et al. 2022), instead of over all anchors.
     """
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -63,12 +57,7 @@ def multi_similarity_loss(
 
 
 class MultiSimilarityLoss(nn.Module):
-    """Multi-Similarity loss of the pairs in a batch, as a module without parameters.
-
-    The arguments are those of :func:`multi_similarity_loss`: the scales ``alpha`` of positives and ``beta`` of
-    negatives, the cosine ``threshold`` that is subtracted before scaling, the slack ``epsilon`` of the mining, and
-    ``over_kept``, an average over the anchors that keep pairs of both kinds.
-    """
+    """Multi-Similarity loss of the pairs in a batch, as a module without parameters (:func:`multi_similarity_loss`)."""
 
     def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
         super().__init__()
@@ -118,10 +107,7 @@ class MultiSimilarity(Method):
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: Multi-Similarity loss over the pairs of a batch.
-
-        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and no base model.
-        """
+        """Build the loss module: Multi-Similarity loss over the pairs of a batch."""
         p = self.params
         over_kept = self.fidelity == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

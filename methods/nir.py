@@ -5,7 +5,7 @@ A conditional flow tau^{-1}(.|rho_y) maps unit embeddings, given their proxy, to
     NLL_i = 1/2 |tau^{-1}(z_i | rho_{y_i})|^2 - log |det J|,   L = mean_i gamma(NLL_i) + omega L_proxy
 
 Corrected: NLL is a mean over dimensions. As the sum over D dimensions that the public code takes, exp(NLL) and with it
-the regulariser's gradient die within the first epoch (``benchmarks/nir_gradient.py``).
+the regulariser's gradient die within the first epoch (docs/findings.md).
 
 Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition``
 ("No Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. Of "Negative
@@ -52,12 +52,9 @@ class NirLoss(nn.Module):
     Args:
         proxy_loss: Loss with proxies ``weight [C, D]``, or SoftTriple with its centres ``[C, K, D]``.
         flow: Conditional flow from embeddings to a standard normal latent.
-        params: Hyper-parameters of NIR.
+        params: Hyper-parameters of NIR; negative pairs need two classes.
         released: Compute what the public code does: the negative log likelihood is summed over dimensions, not
             averaged, and the noise added to embeddings is uniform, not normal.
-
-    Raises:
-        ValueError: If ``params.negative_pairs`` is positive and there is one class only.
     """
 
     def __init__(self, proxy_loss: nn.Module, flow: ConditionalFlow, params: NIR.Params, released: bool) -> None:
@@ -76,10 +73,7 @@ class NirLoss(nn.Module):
         return weight
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the embedding means to the class proxies, and the scale of their softmax.
-
-        The proxy loss computes both; for SoftTriple a cosine is a weighted mean over the centres of the class.
-        """
+        """Cosines ``[B, C]`` of the means to the class proxies, and the scale of the proxy loss's softmax."""
         cosines: tuple[Tensor, float] = self.proxy_loss.class_cosines(distribution)  # type: ignore[operator]
         return cosines
 
@@ -101,9 +95,9 @@ class NirLoss(nn.Module):
         return own.detach() if self.params.detach_condition else own
 
     def negative_log_likelihood(self, unit: Tensor, condition: Tensor) -> Tensor:
-        """Negative log likelihood ``[B]`` under the flow, of unit embeddings given their conditions, each ``[B, D]``.
+        """Negative log likelihood ``[B]`` of unit embeddings under the flow, given conditions: a mean over dimensions.
 
-        It is a mean over dimensions, in the released form (the public code) a sum.
+        In the released form (the public code) it is a sum.
         """
         nll = self.flow.negative_log_likelihood(unit, condition)
         return nll if self.released else nll / unit.shape[1]
@@ -111,8 +105,7 @@ class NirLoss(nn.Module):
     def gamma(self, nll: Tensor) -> Tensor:
         """Scalar regulariser: the mean over a batch of an increasing function of the negative log likelihoods ``[B]``.
 
-        The function is chosen by the hyper-parameter ``gamma``: the exponential, the softplus or
-        the identity.
+        The function is chosen by the hyper-parameter ``gamma``: the exponential, the softplus or the identity.
         """
         if self.params.gamma == "exp":
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
@@ -123,12 +116,8 @@ class NirLoss(nn.Module):
     def regulariser(self, points: Tensor, labels: Tensor) -> Tensor:
         """Regulariser of a batch, a scalar: mean_i gamma(NLL_i), with NLL_i the negative log likelihood of point i.
 
-        gamma is an increasing function, chosen by a hyper-parameter. If ``negative_pairs`` is positive, a term that
-        lowers the likelihood of points given proxies of other classes is added.
-
-        Args:
-            points: Embeddings ``[B, D]``, normalised here.
-            labels: Classes ``[B]`` of the points.
+        If ``negative_pairs`` is positive, a term that lowers the likelihood of points given proxies of other classes is
+        added.
         """
         unit = F.normalize(points, dim=-1)
         if self.params.noise:
@@ -149,10 +138,6 @@ class NirLoss(nn.Module):
         """Proxy loss of synthetic samples, a scalar: for each sample of the batch the flow draws one of the same class.
 
         The hyper-parameter ``synthetic`` says whether the proxies, the flow or both learn from them.
-
-        Args:
-            points: Embeddings ``[B, D]`` of the batch.
-            labels: Classes ``[B]`` of the points.
         """
         condition, latent = self.condition(points, labels), torch.randn_like(points)
         loss: Tensor
@@ -295,10 +280,7 @@ class NIR(Method):
         flow_rate: float = Field(0.1, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: class proxies, the flow conditioned on them, and the loss.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: class proxies, the flow conditioned on them, and the loss."""
         p = self.params
         proxy_loss: nn.Module
         if p.base_loss == "proxy_anchor":

@@ -31,10 +31,6 @@ def quadratic_log_normalizer(k: Tensor, dim: int) -> Tensor:
     """Quadratic fit of the vMF log normaliser log C(k) from the EL-nivMF paper (Kirchhof et al. 2022).
 
     It was made for k in [10, 50] and D = 128 and 512; any other D gets the fit of 512.
-
-    Args:
-        k: Concentrations, any shape.
-        dim: Dimension D of the space around the sphere.
     """
     if dim == 128:
         return 127.0 - 0.01909 * k - 0.003355 * k.square()
@@ -145,10 +141,8 @@ def distance_logits(
 class ElNivmfParams(NormConcentrationParams):
     """Hyper-parameters of EL-nivMF (Kirchhof et al. 2022): those of its proxies, draws per image and normaliser.
 
-    Attributes:
-        samples: Draws per image.
-        normalizer: Normaliser of the proxies' densities. ``heuristic`` is the paper's; only ``exact`` makes them
-            integrate to one; ``none`` leaves out the factor for the stretch of the axes.
+    The normaliser ``heuristic`` is the paper's; only ``exact`` makes the proxies' densities integrate to one; ``none``
+    leaves out the factor for the stretch of the axes.
     """
 
     samples: int = 5
@@ -156,15 +150,9 @@ class ElNivmfParams(NormConcentrationParams):
 
 
 class ElNivmfLoss(DistributionProxies):
-    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies.
+    """Loss of EL-nivMF: cross-entropy of expected likelihoods under non-isotropic vMF proxies, which it contains.
 
-    The module contains the proxies, one per class.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Initial values and learning rates of the proxies, draws per image and normaliser.
-        released: Compute what the public code of the paper does (Kirchhof et al. 2022).
+    ``released`` computes what the public code of the paper does (Kirchhof et al. 2022).
     """
 
     def __init__(self, num_classes: int, dim: int, params: ElNivmfParams, released: bool) -> None:
@@ -191,10 +179,7 @@ class ElNivmfLoss(DistributionProxies):
         )
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, from the same random numbers in every call.
-
-        Confidences such as the largest class probability are computed from them.
-        """
+        """Logits ``[B, C]`` in float64, from the same random numbers in every call, for confidences."""
         loc = distribution.loc
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             torch.manual_seed(0)

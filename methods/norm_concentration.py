@@ -33,11 +33,9 @@ PROXY_DEVIATIONS = (
 
 
 class ScaledNorm(nn.Module):
-    """Module without trained parameters that gives the constant alpha for every image.
+    """Module without trained parameters, in place of a spread head, that gives the constant alpha for every image.
 
-    The concentration of an image is alpha times the norm of its raw embedding. The module takes the place of a spread
-    head, the part of a network that predicts variances or concentrations, and ignores the features. Alpha is 1 until it
-    is set.
+    The concentration of an image is alpha times the norm of its raw embedding. Alpha is 1 until it is set.
     """
 
     alpha: Tensor
@@ -52,28 +50,17 @@ class ScaledNorm(nn.Module):
 
 
 class NormConcentrationMethod(Method):
-    """Base of methods that embed an image as vMF(z/|z|, alpha |z|), with z its raw embedding.
-
-    The constant alpha is set once, before training, by :meth:`initialise`.
-    """
+    """Base of methods that embed an image as vMF(z/|z|, alpha |z|), z its raw embedding, alpha set at the start."""
 
     default_confidence = "method"
     warm_start = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the module that gives alpha, the constant factor from norms to concentrations.
-
-        It has no trained parameter. ``in_features`` and ``dim``, the sizes of features and embeddings, are not used.
-        """
+        """Build the module that gives alpha, the constant factor from norms to concentrations."""
         return ScaledNorm()
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
-        """Embedding distribution vMF(raw/|raw|, alpha |raw|).
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: The constant alpha, ``[B, 1]``.
-        """
+        """Embedding distribution vMF(raw/|raw|, alpha |raw|), with alpha in ``spread [B, 1]``."""
         assert spread is not None
         k = spread.squeeze(-1) * raw.square().sum(-1).clamp_min(1e-12).sqrt()
         return VonMisesFisher(raw, k, validate_args=False)
@@ -112,18 +99,11 @@ class NormConcentrationParams(MethodParams):
 
 
 class DistributionProxies(nn.Module):
-    """Class proxies that are distributions: each has a direction and one concentration, or one per dimension.
+    """Class proxies that are distributions: a direction and one concentration, or (``vector``) one per dimension.
 
     All proxies share a temperature. Without ``released``, concentration and temperature are exponentials of the trained
     numbers. With ``released`` (as in the public EL-nivMF code, Kirchhof et al. 2022) they are the trained numbers
     themselves: a concentration below 0.1 counts as 0.1 and has no gradient, and the temperature may cross zero.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Initial values, and learning rates relative to that of the directions.
-        vector: Whether a class has one concentration per dimension, not one in all.
-        released: Whether concentration and temperature are parametrised as in the public code.
     """
 
     def __init__(
@@ -168,19 +148,13 @@ class DistributionProxies(nn.Module):
         raise NotImplementedError
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, from which confidences such as the largest class probability are computed.
-
-        In float64 these confidences still differ between images at a small temperature.
-        """
+        """Logits ``[B, C]`` for confidences, in float64: at a small temperature they still differ between images."""
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
 
 
 class DistributionProxyMethod(NormConcentrationMethod):
-    """Base of methods that compare images vMF(z/|z|, alpha |z|) with class proxies that are distributions.
-
-    z is the raw embedding and alpha a constant. The proxies are :class:`DistributionProxies`.
-    """
+    """Base of methods that compare images vMF(z/|z|, alpha |z|) with class proxies, :class:`DistributionProxies`."""
 
     repository = "el"
     fidelity_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
@@ -192,11 +166,6 @@ class DistributionProxyMethod(NormConcentrationMethod):
         That is ``image_concentration`` times the embedding size D. With ``norm_multiplier``, multiply the weight of the
         last layer instead, as the public EL-nivMF code does (Kirchhof et al. 2022). With ``start=class_means``, start
         the proxies at the class means of the raw embeddings; a class without images keeps its random direction.
-
-        Args:
-            model: The untrained network, changed in place.
-            raw: Raw embeddings ``[N, D]`` of training images.
-            labels: Classes ``[N]`` of these images.
         """
         assert isinstance(model.spread, ScaledNorm)
         p = self.params
@@ -213,18 +182,11 @@ class DistributionProxyMethod(NormConcentrationMethod):
 
 
 def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters of distribution proxies.
+    """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters and rates of the objective.
 
     The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to the concentrations
-    and temperatures themselves, so they suit methods with ``fidelity`` ``released`` only; with ``corrected`` the
-    logarithms are trained.
-
-    Args:
-        values: Options of the setting in the scripts, by name.
-        fields: Names of the method's hyper-parameters; options without a counterpart are left out.
-
-    Returns:
-        Hyper-parameters, and learning rates of the objective (``lr_objective``), each by name.
+    and temperatures themselves, so they suit released forms only; with ``corrected`` the logarithms are trained.
+    Options without a counterpart among the fields are left out.
     """
     rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
     # The scripts ask for both starts whatever the loss; their code heeds them for losses of this name.

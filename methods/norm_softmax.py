@@ -31,8 +31,5 @@ class NormSoftmax(Method):
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: cross-entropy over the training classes.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: cross-entropy over the training classes."""
         return CosineClassifier(num_classes, dim, self.params.scale)

@@ -29,9 +29,7 @@ class MutualLikelihood(nn.Module):
     """Loss of PFE: negative mean mutual likelihood score of the genuine pairs of a batch, those of one class.
 
     The score of a pair is the log of the integral of the product of their densities (Shi and Jain 2019, Eq. 3 and 5).
-
-    Args:
-        with_self: Whether an image is a genuine pair with itself.
+    ``with_self`` counts an image as a genuine pair with itself.
     """
 
     def __init__(self, with_self: bool = False) -> None:
@@ -49,11 +47,7 @@ class MutualLikelihood(nn.Module):
         return -mutual_likelihood(distribution, distribution, Matrix)[genuine].mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
-        """Scalar loss of N images with class labels ``[N]``, the same as in training, but in blocks of bounded memory.
-
-        Raises:
-            ValueError: If there is no genuine pair, that is no two images of one class.
-        """
+        """Scalar loss of N images with labels ``[N]``, the same as in training, but in blocks of bounded memory."""
         total = distribution.mean.new_zeros((), dtype=torch.float64)
         count = 0
         for left, right in genuine_pairs(labels, _BLOCK_ELEMENTS // distribution.event_shape[0], self.with_self):
@@ -104,8 +98,5 @@ class PFE(SpreadMethod):
         """
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: negative mutual likelihood score of the genuine pairs, those of one class.
-
-        None of the arguments is used: the loss has no classes, no weights of size ``dim`` and none of the base model.
-        """
+        """Build the loss module: negative mutual likelihood score of the genuine pairs, those of one class."""
         return MutualLikelihood(with_self=self.released)

@@ -25,12 +25,8 @@ lengths are 2.8 (``normal``) and about 1.3 with 100 classes or 0.3 with 11,000 (
 class Proxies(nn.Module):
     """Learned proxies, one per class: the direction of a free vector.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Scale of the cosines in a softmax over the proxies, from which confidences such as the largest class
-            probability are computed; a subclass's loss may have the same scale.
-        start: Initial vectors: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    ``scale`` is that of the cosines in a softmax over the proxies, from which confidences are computed; a subclass's
+    loss may have the same. ``start`` is ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
     """
 
     def __init__(self, num_classes: int, dim: int, scale: float = 16.0, start: str = "xavier") -> None:
@@ -48,10 +44,7 @@ class Proxies(nn.Module):
         return F.normalize(points, dim=-1) @ self.directions().mT
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax.
-
-        Confidences such as the largest class probability are computed from them.
-        """
+        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax."""
         return self.cosines(distribution.mean), self.scale
 
 
@@ -65,14 +58,9 @@ def proxy_anchor_loss(
 ) -> Tensor:
     """Proxy-Anchor loss (Kim et al., CVPR 2020, Eq. 4), in which proxies pull and push all samples of a batch.
 
-    Args:
-        cosines: Cosines ``[B, C]`` of samples and proxies.
-        labels: Classes ``[B]`` of the samples.
-        alpha: Scale of the cosines.
-        delta: Margin of the cosines.
-        over_samples: Average the positive term over the batch, so that a class weighs as much as it has samples,
-            instead of over the classes of the batch. The public code of EL-nivMF (Kirchhof et al. 2022) and NIR (Roth
-            et al. 2022) does.
+    The cosines of samples and proxies are ``[B, C]``, with scale ``alpha`` and margin ``delta``. ``over_samples``
+    averages the positive term over the batch, so that a class weighs as much as it has samples, instead of over the
+    classes of the batch, as the public code of EL-nivMF (Kirchhof et al. 2022) and NIR (Roth et al. 2022) does.
     """
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     pull = _softplus_lse(-alpha * (cosines - delta), positive, 0)
@@ -87,15 +75,9 @@ def proxy_nca_softplus_loss(
     """ProxyNCA loss in the form of Proxy-Anchor (Roth et al., CVPR 2022, Eq. 6): each sample sums over proxies.
 
     It is the mean over samples of softplus(-alpha (own cosine - delta)), the pull to the own proxy, plus log(1 + sum_c
-    exp(alpha (cosine_c + delta))) over the other proxies c.
-
-    Args:
-        cosines: Cosines ``[B, C]`` of samples and proxies.
-        labels: Classes ``[B]`` of the samples.
-        alpha: Scale of the cosines.
-        delta: Margin of the cosines.
-        count_samples: Count the own proxy in the pull as often as its class has samples in the batch, as the public
-            code of that paper does, instead of once.
+    exp(alpha (cosine_c + delta))) over the other proxies c, from cosines ``[B, C]``. ``count_samples`` counts the own
+    proxy in the pull as often as its class has samples in the batch, as the public code of that paper does, instead of
+    once.
     """
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     own = cosines.gather(1, labels[:, None]).squeeze(1)
@@ -108,14 +90,9 @@ def proxy_nca_softplus_loss(
 def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float, *, with_positive: bool) -> Tensor:
     """ProxyNCA loss (Movshovitz-Attias et al., ICCV 2017, Eq. 4) or, with the positive in the sum, ProxyNCA++.
 
-    It is the mean of -log exp(-d_y) / sum_c exp(-d_c), with d the squared distance of unit vectors times ``scale``.
-
-    Args:
-        points: Embeddings ``[B, D]``, normalised here.
-        proxies: Proxies ``[C, D]``, normalised here.
-        labels: Classes ``[B]`` of the samples.
-        scale: Inverse temperature: 9 is ProxyNCA++'s 1/9 (Teh et al., ECCV 2020).
-        with_positive: Whether the proxy of the sample's own class is in the denominator.
+    It is the mean of -log exp(-d_y) / sum_c exp(-d_c), with d the squared distance of points ``[B, D]`` and proxies
+    ``[C, D]``, both normalised here, times ``scale``, the inverse temperature: 9 is ProxyNCA++'s 1/9 (Teh et al., ECCV
+    2020).
     """
     cosines = F.normalize(points, dim=-1) @ F.normalize(proxies, dim=-1).mT
     logits = -scale * (2.0 - 2.0 * cosines)
@@ -126,16 +103,9 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
 
 
 class ProxyAnchorLoss(Proxies):
-    """Proxy-Anchor loss as a module that contains its proxies.
+    """Proxy-Anchor loss (:func:`proxy_anchor_loss`) as a module that contains its proxies.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Scale alpha of the cosines.
-        margin: Margin delta of the cosines.
-        released: Average the positive term over samples, as the public code of EL-nivMF (Kirchhof et al. 2022) and NIR
-            (Roth et al. 2022) does, not over classes.
-        start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    ``released`` averages the positive term over samples, not over classes.
     """
 
     def __init__(
@@ -151,18 +121,11 @@ class ProxyAnchorLoss(Proxies):
 
 
 class ProxyNCALoss(Proxies):
-    """ProxyNCA loss as a module that contains its proxies.
+    """ProxyNCA loss as a module that contains its proxies, in one of three forms.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Inverse temperature of the cosines.
-        form: ``original``, ``plusplus`` (ProxyNCA++, the own proxy is in the denominator too) or ``softplus`` (that of
-            NIR, Roth et al., CVPR 2022, similar to Proxy-Anchor).
-        margin: Margin of the cosines, for ``softplus`` only.
-        released: Count the own proxy once per sample of its class in the batch, as the public NIR code does; for
-            ``softplus`` only.
-        start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
+    They are ``original``, ``plusplus`` (ProxyNCA++, the own proxy is in the denominator too) and ``softplus`` (that of
+    NIR, Roth et al., CVPR 2022, similar to Proxy-Anchor), which alone has a margin and a released form
+    (:func:`proxy_nca_softplus_loss`).
     """
 
     def __init__(
@@ -191,14 +154,8 @@ class ProxyNCALoss(Proxies):
 class SoftTripleLoss(nn.Module):
     """SoftTriple loss (Qian et al., ICCV 2019) as a module that contains its K centres per class, ``weight [C, K, D]``.
 
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        scale: Scale of the similarities in the softmax over classes.
-        margin: Margin subtracted from the similarity to the own class.
-        centres: Number K of centres per class.
-        gamma: Temperature of the softmax over the centres of a class.
-        tau: Weight of the regulariser that merges centres.
+    ``scale`` and ``margin`` are those of the similarities in the softmax over classes, ``gamma`` is the temperature of
+    the softmax over the centres of a class, ``tau`` the weight of the regulariser that merges centres.
     """
 
     def __init__(
@@ -222,18 +179,11 @@ class SoftTripleLoss(nn.Module):
         return (share * cosines).sum(-1), share
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Similarities ``[B, C]`` of the means to the classes, and the scale of their softmax.
-
-        A similarity is the mean cosine to the centres of a class; closer ones weigh more. Confidences such as the
-        largest class probability are computed from them.
-        """
+        """Similarities ``[B, C]`` of the means to the classes (:meth:`assigned`), and the scale of their softmax."""
         return self.assigned(distribution.mean)[0], self.scale
 
     def regulariser(self) -> Tensor:
-        """Regulariser of SoftTriple, a scalar: half the mean distance between two centres of a class.
-
-        It merges needless centres.
-        """
+        """Regulariser that merges needless centres, a scalar: half the mean distance between two centres of a class."""
         classes, centres, _ = self.weight.shape
         if centres == 1:
             return self.weight.new_zeros(())

@@ -62,9 +62,6 @@ class ProxyAnchor(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class proxies and the Proxy-Anchor loss.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class proxies and the Proxy-Anchor loss."""
         p, over_samples = self.params, self.fidelity == "released_el"
         return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

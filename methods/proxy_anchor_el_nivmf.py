@@ -17,16 +17,7 @@ from .published import NivmfScripts
 
 
 class GuidedElNivmfLoss(ElNivmfLoss):
-    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions.
-
-    EL-nivMF is the expected likelihood under non-isotropic vMF proxies (Kirchhof et al. 2022, with this sum in Eq. 7).
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Hyper-parameters of EL-nivMF, and weight, scale and margin of Proxy-Anchor.
-        released: Compute what the public code of the paper does.
-    """
+    """EL-nivMF loss plus a weighted Proxy-Anchor loss on the same proxy directions (Kirchhof et al. 2022, Eq. 7)."""
 
     def __init__(self, num_classes: int, dim: int, params: ProxyAnchorElNivmf.Params, released: bool) -> None:
         super().__init__(num_classes, dim, params, released)
@@ -68,8 +59,5 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
         delta: float = 0.1
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the shared proxies, and the sum of the EL-nivMF and Proxy-Anchor losses.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the shared proxies, and the sum of the EL-nivMF and Proxy-Anchor losses."""
         return GuidedElNivmfLoss(num_classes, dim, self.params, self.released)

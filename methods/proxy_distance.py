@@ -27,13 +27,8 @@ from .published import NivmfScripts
 class DistanceLoss(DistributionProxies):
     """Cross-entropy of the logits -d / t, with d a closed-form distance of image and class proxy.
 
-    The module contains the proxies and the temperature t.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-        params: Distance, and initial values and learning rates of the proxies.
-        released: Compute what the public code of the EL-nivMF paper does (Kirchhof et al. 2022).
+    The module contains the proxies and the temperature t; ``released`` computes what the public code of the EL-nivMF
+    paper does (Kirchhof et al. 2022).
     """
 
     def __init__(self, num_classes: int, dim: int, params: ProxyDistance.Params, released: bool) -> None:
@@ -98,21 +93,11 @@ class ProxyDistance(DistributionProxyMethod):
     )
 
     class Params(NormConcentrationParams):
-        """Hyper-parameters: those of the proxies, the choice of the distance, and its normaliser.
-
-        Attributes:
-            distance: Distance of image and proxy: ``cosine``, ``l2``, ``nivmf`` (point against non-isotropic vMF), or
-                of two vMFs ``el_vmf`` (expected likelihood), ``b_vmf`` (Bhattacharyya) or ``kl_vmf``
-                (Kullback-Leibler).
-            normalizer: Normaliser of ``nivmf``: ``heuristic`` (the paper's), ``exact`` or ``none``.
-        """
+        """Hyper-parameters: those of the proxies, the distance, and its normaliser, as in :func:`distance_logits`."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the proxies and the cross-entropy of negative distances.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the proxies and the cross-entropy of negative distances."""
         return DistanceLoss(num_classes, dim, self.params, self.released)

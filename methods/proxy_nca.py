@@ -54,14 +54,7 @@ class ProxyNCA(Method):
     fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies.
-
-        Attributes:
-            form: ``original``, ``plusplus`` (ProxyNCA++) or ``softplus`` (that of NIR, Roth et al., CVPR 2022).
-            scale: Inverse temperature of the cosines.
-            margin: Margin of the cosines, for ``softplus`` only.
-            start: Initial proxies: ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
-        """
+        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies."""
 
         form: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
@@ -69,9 +62,6 @@ class ProxyNCA(Method):
         start: Literal["xavier", "normal"] = "xavier"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form."""
         p = self.params
         return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)

@@ -14,11 +14,6 @@ from typing import Any
 def same_names(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
     """Keep the published parameters of a method that have the same name in this benchmark; the others are left out.
 
-    Args:
-        values: Published values by name.
-        fields: Names of the method's parameters here.
-        variant: Name of the published setting; not used.
-
     Example:
         >>> same_names({"scale": 16.0, "kl": 0.1}, ["scale", "margin"], "cosface")
         {'scale': 16.0}
@@ -33,12 +28,10 @@ class PER:
     The published table has one row of values per method and data set.
 
     Attributes:
-        name: Name of the method in PER, such as ``dul-cls``. A row's name may add the base model or the classifier,
-            such as ``dul-cls-arcface``.
+        name: Name of the method in PER, such as ``dul-cls``, to which rows may add the base model or the classifier.
         convert: Function ``(values, fields, variant) -> parameters`` from the published values, the names of the
             method's parameters, and the whole name of the row.
-        kinds: Further row names that are this method with other parameters: row name to the parameters that differ,
-            ``{name: value}``.
+        kinds: Further row names that are this method with other parameters, ``{name: value}``.
     """
 
     name: str
@@ -54,12 +47,9 @@ class NivmfScripts:
     network.
 
     Attributes:
-        convert: Function ``(options, fields) -> (parameters, rates)``. ``options`` are those of a row by name, with the
-            name of the data set as ``dataset``; ``fields`` are the names of the method's parameters. ``parameters``
-            maps names of the method's parameters to values, and ``rates`` maps ``lr_objective`` to the learning rate
-            of the loss's own parameters.
-        names: Names of methods in the scripts that stand for this method with certain parameters: name to these
-            parameters, ``{parameter: value}``.
+        convert: Function ``(options, fields) -> (parameters, rates)`` of a row and the names of the parameters;
+            ``rates`` maps ``lr_objective`` to the learning rate of the loss's own parameters.
+        names: Names of methods in the scripts that stand for this method with certain parameters.
         released_only: Whether the settings make sense only if the method computes what the public code does.
     """
 

@@ -57,8 +57,5 @@ class SCF(SpreadMethod):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: negative log likelihood of the class weights of a trained base model.
-
-        ``base`` is the loss module of that model; the other arguments are not used.
-        """
+        """Build the loss module: negative log likelihood of the class weights of a trained base model."""
         return ClassLikelihood(base, self.name)

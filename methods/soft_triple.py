@@ -31,15 +31,7 @@ class SoftTriple(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of SoftTriple.
-
-        Attributes:
-            scale: Scale of the similarities in the softmax over classes.
-            margin: Margin subtracted from the similarity to the own class.
-            centres: Centres per class.
-            gamma: Temperature of the softmax over the centres of a class.
-            tau: Weight of the regulariser that merges centres.
-        """
+        """Hyper-parameters of SoftTriple, those of :class:`SoftTripleLoss`."""
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
@@ -48,9 +40,6 @@ class SoftTriple(Method):
         tau: float = 0.2
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the centres of the classes and the SoftTriple loss.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the centres of the classes and the SoftTriple loss."""
         p = self.params
         return SoftTripleLoss(num_classes, dim, p.scale, p.margin, p.centres, p.gamma, p.tau)

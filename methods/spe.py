@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 
 
 def halves(labels: Tensor) -> Tensor:
-    """Half (False or True) ``[B]`` of the batch to which each image belongs.
-
-    The images of a class alternate between the two.
-
-    Args:
-        labels: Classes ``[B]`` of the images.
+    """Half (False or True) ``[B]`` of the batch to which each image belongs; those of a class alternate.
 
     Example:
         >>> halves(torch.tensor([7, 7, 3, 7, 3])).tolist()
@@ -51,15 +46,9 @@ def halves(labels: Tensor) -> Tensor:
 
 
 def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, IsotropicNormal]:
-    """Prototypes of the classes: for each class the normalised product of the densities of its images.
+    """Classes in ascending order ``[C]``, and for each the normalised product of the densities of its images.
 
-    Args:
-        loc: Means ``[S, D]`` of the images.
-        variance: Variances ``[S]`` of the images, positive.
-        labels: Classes ``[S]`` of the images.
-
-    Returns:
-        The classes in ascending order ``[C]``, and their prototypes, batch shape ``[C]``.
+    The S images have means ``[S, D]``, positive variances ``[S]`` and labels ``[S]``.
     """
     classes, place = labels.unique(return_inverse=True)
     precision = variance.reciprocal()
@@ -71,13 +60,9 @@ def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, I
 def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor, samples: int) -> Tensor:
     """Estimate ``[Q]`` of the log expected softmax of queries, log E_{z ~ query} [p_target(z) / sum_c p_c(z)].
 
-    A query is an image to classify; p_c is the density of the prototype of class c.
-
-    Args:
-        query: Distributions of the queries, batch shape ``[Q]``.
-        prototype: Prototypes of the classes, batch shape ``[C]``.
-        target: Position ``[Q]`` of each query's class among the prototypes.
-        samples: Draws from the normalised product of query and target prototype; 0 takes its mean instead.
+    A query is an image to classify; p_c is the density of the prototype of class c, and ``target [Q]`` the position of
+    each query's class among the prototypes. Draws are from the normalised product of query and target prototype; 0
+    takes its mean instead.
     """
     own = IsotropicNormal(prototype.loc[target], prototype.variance[target], validate_args=False)
     u, v = query.variance, own.variance
@@ -97,16 +82,9 @@ class PrototypeLoss(nn.Module):
     """Loss of SPE (stochastic prototype embeddings): softmax over class prototypes that the batch makes itself.
 
     The batch is cut into two halves. Images of one half are classified by prototypes, normal distributions made from
-    the images of the other half; then the halves change roles. The softmax is an expectation over draws.
-
-    Args:
-        samples: Draws per query, the image that is classified; 0 evaluates the softmax at a mean instead of draws.
-        noise: Whether a trained noise variance eps is added to the images' variances.
-
-    Attributes:
-        learning_rates: Parameters of the loss that have a learning rate of their own and no weight decay: name to
-            ``(rate, factor)``. They learn at factor times the rate, ``lr_objective`` being that of the loss.
-        noisy_queries: Whether the noise variance is added to queries too, not only to the images of prototypes.
+    the images of the other half; then the halves change roles. The softmax is an expectation over draws per query, with
+    0 samples at a mean instead. ``noise`` adds a trained variance eps to the images' variances, of queries too
+    (``noisy_queries``).
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
@@ -122,20 +100,11 @@ class PrototypeLoss(nn.Module):
         return 0.0 if self.log_noise is None else self.log_noise.exp()
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half (False or True) ``[B]`` of the batch to which each image belongs.
-
-        The images of a class alternate between the two. ``labels [B]`` are the classes.
-        """
+        """Half (False or True) ``[B]`` of the batch to which each image belongs, by :func:`halves`."""
         return halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes.
-
-        Args:
-            query: Distributions of the queries, batch shape ``[Q]``.
-            prototype: Prototypes of the classes, batch shape ``[C]``.
-            target: Position ``[Q]`` of each query's class among the prototypes.
-        """
+        """Log probabilities ``[Q]`` of the queries' own classes, at positions ``target [Q]``, given the prototypes."""
         return log_expected_softmax(query, prototype, target, self.samples)
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
@@ -167,9 +136,6 @@ def released_halves(labels: Tensor) -> Tensor:
     The first half of a class's images is in one, the second in the other, as in the public code of Probabilistic
     Embeddings Revisited.
 
-    Args:
-        labels: Classes ``[B]`` of the images.
-
     Example:
         >>> released_halves(torch.tensor([7, 7, 3, 7, 3, 7])).tolist()
         [False, False, False, True, True, True]
@@ -183,13 +149,7 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 
     The code is that of Probabilistic Embeddings Revisited. The softmax is p_target(z) / sum_c p_c(z), with p_c the
     density of the prototype of class c. In place of p_c(z) for one z, the sum over classes has p_c(z_c), with z_c drawn
-    from the product of the query and prototype c.
-
-    Args:
-        query: Distributions of the queries, batch shape ``[Q]``.
-        prototype: Prototypes of the classes, batch shape ``[C]``.
-        target: Position ``[Q]`` of each query's class among the prototypes.
-        samples: Draws z_c per query and class; 0 takes the mean of the product.
+    from the product of the query and prototype c, or its mean with 0 samples.
     """
     u, v = query.variance.unsqueeze(1), prototype.variance.unsqueeze(0)
     loc = query.loc.unsqueeze(1) * v.unsqueeze(-1) + prototype.loc.unsqueeze(0) * u.unsqueeze(-1)
@@ -203,17 +163,8 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
 class ReleasedPrototypeLoss(PrototypeLoss):
     """Loss of SPE (stochastic prototype embeddings) as in the public code of Probabilistic Embeddings Revisited.
 
-    Images of one half of a batch, the queries, are classified by class prototypes made from the other half; then the
-    halves change roles. The noise variance is added to the images of a prototype and again to the prototype, but not to
-    queries.
-
-    Args:
-        samples: Draws per query and class; 0 takes a mean instead of draws.
-        dim: Embedding size D; the noise starts at exp(0.01^(2/D)).
-        noise: Whether a trained noise variance eps is added.
-
-    Attributes:
-        learning_rates: Empty: the noise has the learning rate and weight decay of all parameters of the loss.
+    The noise variance is added to the images of a prototype and again to the prototype, but not to queries; it starts
+    at exp(0.01^(2/D)) and has the learning rate and weight decay of all parameters of the loss.
     """
 
     learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
@@ -225,20 +176,11 @@ class ReleasedPrototypeLoss(PrototypeLoss):
             nn.init.constant_(self.log_noise, 0.01 ** (2 / dim))
 
     def split(self, labels: Tensor) -> Tensor:
-        """Half (False or True) ``[B]`` of the batch to which each image belongs.
-
-        The first half of a class's images is in one, the second in the other. ``labels [B]`` are the classes.
-        """
+        """Half (False or True) ``[B]`` of the batch to which each image belongs, by :func:`released_halves`."""
         return released_halves(labels)
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes, to which noise is added first.
-
-        Args:
-            query: Distributions of the queries, batch shape ``[Q]``.
-            prototype: Prototypes of the classes, batch shape ``[C]``.
-            target: Position ``[Q]`` of each query's class among the prototypes.
-        """
+        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes, to which noise is added first."""
         noisy = IsotropicNormal(prototype.loc, prototype.variance + self.noise(), validate_args=False)
         return log_released_softmax(query, noisy, target, self.samples)
 
@@ -281,41 +223,24 @@ class SPE(Method):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of SPE.
-
-        Attributes:
-            spread: Initial standard deviation of the coordinates of embeddings.
-            samples: Draws per classified image; 0 takes a mean instead.
-            noise: Whether a trained noise variance is added to the variances of images.
-        """
+        """Hyper-parameters: initial standard deviation of coordinates, draws per image (0: a mean), and noise."""
 
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
         samples: int = Field(16, ge=0)
         noise: bool = True
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``.
-
-        ``dim``, the embedding size, is not used.
-        """
+        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
         return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
-        """Isotropic normal N(raw, s2 I), whose mean is not normalised.
-
-        Args:
-            raw: Output ``[B, D]`` of the mean head.
-            spread: Output ``[B, 1]`` of the variance head, mapped to the variance s2 here.
-        """
+        """Isotropic normal N(raw, s2 I), whose mean is not normalised, with s2 mapped from ``spread [B, 1]``."""
         assert spread is not None
         phi = positive_from_raw(spread.squeeze(-1))
         return IsotropicNormal(raw, phi + RELEASED_SPREAD if self.released else phi, validate_args=False)
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: expected softmax over the prototypes of the batch.
-
-        ``dim`` is the embedding size. The other arguments are not used: there is no classifier and no base model.
-        """
+        """Build the loss module: expected softmax over the prototypes of the batch."""
         p = self.params
         return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
 
@@ -325,16 +250,7 @@ class SPE(Method):
         return frozenset({"spread"}) if self.released else frozenset()
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Scale embeddings to the standard deviation ``spread``, a hyper-parameter.
-
-        Nothing is done with ``fidelity`` ``released``, which follows the public code of Probabilistic Embeddings
-        Revisited.
-
-        Args:
-            model: The untrained network, changed in place.
-            raw: Raw embeddings ``[N, D]`` of training images.
-            labels: Classes of these images, not used.
-        """
+        """Scale embeddings to the standard deviation ``spread``, a hyper-parameter, unless released."""
         if self.released:
             return
         with torch.no_grad():

@@ -26,15 +26,11 @@ _BLOCK_ROWS = 4096
 
 
 def principal_directions(features: Tensor, dim: int) -> Tensor:
-    """Weights ``[D, F]`` that keep as much of the squared norm of features as D orthonormal directions can.
+    """Weights ``[D, F]`` that keep as much of the squared norm of features ``[N, F]`` as D orthonormal directions can.
 
     The rows are eigenvectors of the features' second moment, by descending eigenvalue; the largest entry of each is
     positive. A direction in which the features have nothing, up to rounding, is a row of zeros. With F <= D nothing is
     reduced: the rows are those of the identity, then zeros, so that cosines stay what they are.
-
-    Args:
-        features: Features ``[N, F]``, finite.
-        dim: Number D of directions.
     """
     width = features.shape[1]
     if width <= dim:
@@ -92,13 +88,7 @@ class Untrained(Method):
 
     @torch.no_grad()
     def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
-        """Set the weights of the mean head to the principal directions of the training images, and its bias to 0.
-
-        Args:
-            model: The network at its starting weights.
-            features: Pooled features ``[N, F]`` of the training images.
-            labels: Classes ``[N]`` of these images, not used.
-        """
+        """Set the weights of the mean head to the principal directions of the training images, and its bias to 0."""
         model.mean.weight.copy_(principal_directions(features, model.mean.out_features))
         model.mean.bias.zero_()
 

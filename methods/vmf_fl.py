@@ -25,12 +25,7 @@ from .published import PER
 
 
 class LikelihoodClassifier(CosineClassifier):
-    """Loss of vMF-FL: cross-entropy over the likelihoods of unit class weights under the image's distribution.
-
-    Args:
-        num_classes: Number C of training classes.
-        dim: Embedding size D.
-    """
+    """Loss of vMF-FL: cross-entropy over the likelihoods of unit class weights under the image's distribution."""
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__(num_classes, dim, scale=1.0)
@@ -81,8 +76,5 @@ class VmfFl(SpreadMethod):
         distribution: Literal["normal", "vmf"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: cross-entropy over the likelihoods of the class weights.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: cross-entropy over the likelihoods of the class weights."""
         return LikelihoodClassifier(num_classes, dim)

@@ -221,15 +221,7 @@ class VmfLossMethod(NormConcentrationMethod):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of the vMF-loss.
-
-        Attributes:
-            temperature: Inverse temperature of the softmax at the start.
-            image_length: Initial mean resultant length of the images' distributions.
-            class_length: Initial mean resultant length of the classes' distributions.
-            samples: Draws per image; 0 replaces a draw by its expectation.
-            classes: Kind of the classes: distributions (``vmf``) or points on the sphere (``point``).
-        """
+        """Hyper-parameters: those of :class:`VmfLoss`, and the initial mean resultant length of the images."""
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
@@ -238,31 +230,18 @@ class VmfLossMethod(NormConcentrationMethod):
         classes: Literal["vmf", "point"] = "vmf"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: the class distributions and the vMF-loss.
-
-        ``dim`` is the embedding size. ``base``, the loss module of a trained base model, is not used.
-        """
+        """Build the loss module: the class distributions and the vMF-loss."""
         p = self.params
         points = p.classes == "point"
         return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
 
     @property
     def warm_start_batches(self) -> int | None:
-        """Number of training batches whose raw embeddings :meth:`initialise` gets; None for all batches of one epoch.
-
-        :meth:`initialise` sets initial values that depend on the data. The number is 10 with ``fidelity`` ``released``,
-        which follows a public code, and None with ``corrected``.
-        """
+        """Number of batches whose raw embeddings :meth:`initialise` gets: 10 if released, else None for an epoch's."""
         return 10 if self.released else None
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set the factor from norms to concentrations: images start at the mean resultant length ``image_length``.
-
-        Args:
-            model: The untrained network, changed in place.
-            raw: Raw embeddings ``[N, D]`` of training images.
-            labels: Classes of these images, not used.
-        """
+        """Set the factor from norms to concentrations: images start at the mean resultant length ``image_length``."""
         spread, dim = model.spread, raw.shape[-1]
         assert isinstance(spread, ScaledNorm)
         length = self.params.image_length

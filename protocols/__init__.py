@@ -12,14 +12,7 @@ __all__ = ["PROTOCOLS", "Preset", "Protocol", "Selection", "Tests", "get_protoco
 
 
 def get_protocol(name: str) -> Protocol:
-    """Look up a protocol by its name: the plan of how classes are split and what is tuned, selected and tested.
-
-    Args:
-        name: ``reality_check`` or ``standardized``.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Look up a protocol by its name, ``reality_check`` or ``standardized``; a ValueError if there is none."""
     if name not in PROTOCOLS:
         raise ValueError(f"unknown protocol {name!r} (known: {', '.join(PROTOCOLS)})")
     protocol: Protocol = import_module(f".{name}", __name__).PROTOCOL

@@ -123,10 +123,7 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings by name, as nested dictionaries of plain values.
-
-        They are written to files of results, and the ids of trainings and tests are computed from them.
-        """
+        """All settings by name, as nested dictionaries of plain values, for files of results and for ids."""
         return asdict(self)
 
 
@@ -134,12 +131,7 @@ class Preset:
 class Protocol:
     """A declarative plan of an experiment: how classes are split, what is tuned, selected and tested.
 
-    Attributes:
-        name: Name on the command line and in the tables of results.
-        summary: Description of one line for ``bench list``.
-        version: Version number; results of different versions are never mixed in a folder.
-        document: Explanation for ``bench show``.
-        presets: Its variants by name.
+    Results of different versions are never mixed in a folder; ``document`` is the explanation for ``bench show``.
     """
 
     name: str

@@ -25,17 +25,11 @@ from .soft_labels import label_entropy
 def answer_probability(posterior: Tensor, labels: Tensor, ranking: Ranking) -> Tensor:
     """Probability that the answer to each query, the class of its nearest neighbour, is right, float64 ``[Q]``.
 
-    It is the posterior of that class; if several images are tied for the nearest place, the mean over them. No
-    confidence has a lower expected AUGRC for these answers: given the order of the queries, AUGRC is a sum of their
-    risks with weights that fall from the first to the last, and such a sum is lowest if the expected risks ascend.
-
-    Args:
-        posterior: Probability of every class given each query, ``[Q, C]``.
-        labels: Classes of all images, ``[N]``, 0 to C - 1.
-        ranking: Ranking of the queries, which contains all images that are tied for the nearest place.
-
-    Raises:
-        ValueError: If the ranking is not deep enough.
+    It is the posterior of that class, of which ``posterior`` has ``[Q, C]`` and labels are numbered likewise; if
+    several images are tied for the nearest place, the mean over them. No confidence has a lower expected AUGRC for
+    these answers: given the order of the queries, AUGRC is a sum of their risks with weights that fall from the first
+    to the last, and such a sum is lowest if the expected risks ascend. A ranking that does not reach the last tie is a
+    ValueError.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -61,17 +55,11 @@ def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     this answer is right, which no other confidence beats in expectation. The ``observer_image`` does not know the
     answer: its confidence is the largest probability of a class. It is judged as all others are.
 
-    Args:
-        view: The embedded images, with the posterior of the queries.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. The metric is
-        ``observer_augrc``, the AUGRC of the observer; ``augrc_regret``, for each image confidence, retrieval
-        confidence, combination, the random control and ``observer_image``; or ``spearman_posterior_entropy``, the rank
-        correlation of an image confidence with minus the entropy of the posterior, which is positive if images that
-        leave their class open are less confident. Queries without a posterior are left out, and in the first two those
-        without a positive.
+    The metric is ``observer_augrc``, the AUGRC of the observer; ``augrc_regret``, for each image confidence, retrieval
+    confidence, combination, the random control and ``observer_image``; or ``spearman_posterior_entropy``, the rank
+    correlation of an image confidence with minus the entropy of the posterior, which is positive if images that leave
+    their class open are less confident. Queries without a posterior are left out, and in the first two those without a
+    positive.
     """
     if view.posterior is None:
         return

@@ -37,12 +37,7 @@ class Answers:
 
     @classmethod
     def empty(cls, queries: int, k: int) -> Answers:
-        """Answers that are still to be filled in.
-
-        Args:
-            queries: Number of queries.
-            k: Number of nearest neighbours that ``agreement`` is about.
-        """
+        """Answers that are still to be filled in."""
         return cls(
             k,
             torch.full((queries,), -1, dtype=torch.int32),
@@ -51,14 +46,9 @@ class Answers:
         )
 
     def put(self, place: Tensor, items: Tensor, labels: Tensor, group: Tensor, valid: Tensor) -> None:
-        """Enter some queries with their neighbours, best first, which must reach beyond the class of the nearest.
+        """Enter B queries at their places ``[B]`` with their neighbours ``[B, M]``, beyond the class of the nearest.
 
-        Args:
-            place: Places of these B queries among all, ``[B]``.
-            items: Rows of their neighbours, ``[B, M]``.
-            labels: Classes of their neighbours, ``[B, M]``.
-            group: Number of the tie group of each place, from 0, ``[B, M]``.
-            valid: Whether there is a neighbour at a place, ``[B, M]``; places with one come first.
+        As in :func:`agreement`, the best come first, and groups of ties are numbered from 0.
         """
         other = (labels != labels[:, :1]) & valid
         first = other.byte().argmax(1, keepdim=True)
@@ -77,13 +67,9 @@ def agreement(labels: Tensor, group: Tensor, valid: Tensor, k: int) -> Tensor:
 
     The nearest neighbour itself counts, so that the share is at least 1/k. If neighbours are tied, the share is the
     expectation over their random orders. If there are fewer than k neighbours, all are taken. (The vote of nearest
-    neighbours of Cover and Hart 1967, as a confidence.)
-
-    Args:
-        labels: Classes of the neighbours of each query, best first, ``[Q, M]``, up to the end of the tie group at k.
-        group: Number of the tie group of each place, from 0, ascending along a row, ``[Q, M]``.
-        valid: Whether there is a neighbour at a place, ``[Q, M]``; places with one come first.
-        k: Number of nearest neighbours.
+    neighbours of Cover and Hart 1967, as a confidence.) The three tables are ``[Q, M]``: classes, best first, up to the
+    end of the tie group at k; ascending numbers of the tie groups; and whether there is a neighbour, first places
+    first.
 
     Example:
         >>> labels, group = torch.tensor([[5, 5, 7, 5]]), torch.tensor([[0, 1, 2, 2]])
@@ -127,14 +113,6 @@ def answer_depth(labels: Tensor, k: int = NEAREST) -> int:
     """Depth of a ranking (places kept per query) that shows the nearest item of another class than the nearest one's.
 
     It is one more than the size of the largest class or k, whichever is larger, at most the number of images.
-
-    Args:
-        labels: Classes of all gallery images, ``[N]``.
-        k: Number of nearest neighbours whose classes are compared.
-
-    Example:
-        >>> answer_depth(torch.tensor([0, 0, 0, 1, 1]), k=2), answer_depth(torch.tensor([0, 0, 0, 1, 1]))
-        (4, 5)
     """
     most = int(torch.unique(labels, return_counts=True)[1].max())
     return min(max(most + 1, k), len(labels))

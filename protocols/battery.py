@@ -11,15 +11,7 @@ from .rows import Row
 
 
 def applies(test: EmbeddingTest, view: Embeddings) -> bool:
-    """Check if a test can run on some embeddings.
-
-    It can if the embeddings have every field that it needs, such as confidences. A test for clean images cannot run on
-    corrupted ones.
-
-    Args:
-        test: The test.
-        view: The embedded images.
-    """
+    """Check if the embeddings have every field that a test needs, and are not corrupted if it is for clean ones."""
     if test.clean_only and not view.clean:
         return False
     values = (getattr(view, name) for name in test.needs)
@@ -29,18 +21,9 @@ def applies(test: EmbeddingTest, view: Embeddings) -> bool:
 def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest], scorers: Iterable[str] | None = None) -> list[Row]:
     """Run every test that applies to some embeddings.
 
-    Tests that rank or compare images run first, scorer by scorer (a scorer is a similarity of embeddings); then come
-    the tests of the embeddings as a whole.
-
-    Args:
-        view: The embedded images.
-        tests: Tests to run (:func:`~bench.protocols.known_tests.load_tests`).
-        scorers: Names of the scorers that rank or compare; all that the embeddings have if None.
-
-    Returns:
-        A row (:class:`~bench.protocols.rows.Row`) per value, with ``metric`` (its name), ``value``, and the names of
-        the ``scorer`` and the ``confidence`` behind the value. A value that does not exist (the correlation of a
-        constant confidence, say) is nan.
+    Tests that rank or compare images run first, scorer by scorer (all that the embeddings have by default); then come
+    the tests of the embeddings as a whole. A value that does not exist (the correlation of a constant confidence, say)
+    is nan.
 
     Raises:
         ValueError: If a value is outside the range of a metric that its test declares.

@@ -52,15 +52,9 @@ def fit_isotonic(confidence: Tensor, correct: Tensor) -> Calibration:
 def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:
     """Platt's calibration (1999): a logistic function of the confidence of the greatest likelihood.
 
-    As in his paper, the targets are ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` instead of 1 and 0, so it is finite
-    if all answers are right or confidence separates them. A constant confidence gives the mean target.
-
-    Args:
-        confidence: Confidence of each validation query, ``[N]``.
-        correct: Recall@1 of each, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as right.
-
-    Raises:
-        ValueError: If there is no query, the lengths differ, or a value is not finite or no share.
+    As in his paper, the targets are ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)`` instead of 1 and 0, so it is finite if
+    all answers are right or confidence separates them. A constant confidence gives the mean target. Arguments and
+    errors are those of :func:`fit_isotonic`.
 
     Example:
         >>> calibrate = fit_platt(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0]))
@@ -118,12 +112,8 @@ def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int =
 def brier_score(probability: Tensor, correct: Tensor) -> float:
     """Brier score (Brier 1950): mean squared error of the probability, lower is better; nan without queries.
 
-    Args:
-        probability: Probability that the answer is right, ``[N]`` in [0, 1].
-        correct: Recall@1 of each query, ``[N]`` in [0, 1]; of a fraction, the expected score is taken.
-
-    Raises:
-        ValueError: If the lengths differ, or a value is not in [0, 1].
+    Of a Recall@1 that is a fraction, the expected score is taken. Arguments and errors are those of
+    :func:`expected_calibration_error`.
 
     Example:
         >>> brier_score(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
@@ -162,15 +152,9 @@ def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
     images are corrupted. Judged are image confidences, retrieval confidences, and the logistic combinations with the
     margin, whose weights come from the same images. Mean ranks are not judged: they depend on the other queries.
 
-    Args:
-        view: The embedded images, with those of validation classes.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``ece_top1``, the expected calibration error, or
-        ``brier_top1``, the Brier score), ``confidence``, ``variant`` (``isotonic`` or ``platt``) and ``value``. The
-        value is nan if no validation query has a positive, or a combination had nothing to be fitted to. There are no
-        rows if the validation classes were trained on.
+    The metric is ``ece_top1``, the expected calibration error, or ``brier_top1``, the Brier score; the variant is
+    ``isotonic`` or ``platt``. The value is nan if no validation query has a positive, or a combination had nothing to
+    be fitted to. There are no rows if the validation classes were trained on.
     """
     validation = view.validation
     if validation is None or view.validation_split != "val":

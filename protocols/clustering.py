@@ -14,20 +14,10 @@ from .rows import Row, row
 
 
 def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int = 20, seed: int = 0) -> Tensor:
-    """Assign points to clusters by Lloyd's k-means, from the best of several starts.
+    """Assign points ``[N, D]`` to clusters by Lloyd's k-means: int64 ``[N]``, 0 to ``clusters - 1``.
 
-    Args:
-        points: Points ``[N, D]``; normalise them first to cluster directions.
-        clusters: Number of clusters, at most N.
-        restarts: Number of starts; the one with the smallest sum of squared distances counts.
-        iterations: Steps from each start.
-        seed: Seed of the random starts.
-
-    Returns:
-        Index of each point's cluster, int64 ``[N]``, 0 to ``clusters - 1``.
-
-    Raises:
-        ValueError: If there are more clusters than points.
+    The start with the smallest sum of squared distances counts; normalise points first to cluster directions. More
+    clusters than points are a ValueError.
 
     Example:
         >>> cluster = k_means(torch.tensor([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]]), 2)
@@ -53,11 +43,7 @@ def k_means(points: Tensor, clusters: int, *, restarts: int = 5, iterations: int
 
 
 def nmi(labels: Tensor, clusters: Tensor) -> float:
-    """Mutual information of classes and clusters, divided by the mean of their entropies (NMI): in [0, 1].
-
-    Args:
-        labels: Class of each image, integers ``[N]``.
-        clusters: Cluster of each image, integers ``[N]``.
+    """Mutual information of classes and clusters ``[N]``, divided by the mean of their entropies (NMI): in [0, 1].
 
     Example:
         >>> nmi(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 6, 6]))
@@ -69,11 +55,7 @@ def nmi(labels: Tensor, clusters: Tensor) -> float:
 
 
 def ami(labels: Tensor, clusters: Tensor) -> float:
-    """Adjusted mutual information: 0 on average for random clusters, 1 if the clusters are the classes.
-
-    Args:
-        labels: Class of each image, integers ``[N]``.
-        clusters: Cluster of each image, integers ``[N]``.
+    """Adjusted mutual information of classes and clusters ``[N]``: 0 on average for random clusters, at most 1.
 
     Example:
         >>> round(ami(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])), 6)
@@ -86,10 +68,6 @@ def ami(labels: Tensor, clusters: Tensor) -> float:
 
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:
     """F1 score over all pairs of images: a pair is positive if it shares a class, and predicted if it shares a cluster.
-
-    Args:
-        labels: Class of each image, integers ``[N]``.
-        clusters: Cluster of each image, integers ``[N]``.
 
     Example:
         >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
@@ -106,22 +84,7 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
 
 
 def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI, AMI and pair F1 of k-means on unit embeddings, with as many clusters as classes.
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
-        seed: Seed of the random starts.
-        restarts: Number of starts of k-means, the best of which counts.
-
-    Returns:
-        Three rows (:class:`~bench.protocols.rows.Row`), with ``metric`` (``nmi``, ``ami``, ``pair_f1``) and ``value``.
-
-    Example:
-        >>> rows = clustering_rows(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), seed=0)
-        >>> [(r["metric"], r["value"]) for r in rows]
-        [('nmi', 1.0), ('ami', 1.0), ('pair_f1', 1.0)]
-    """
+    """NMI, AMI and pair F1 of k-means on unit embeddings ``[N, D]``, with as many clusters as classes."""
     classes = len(torch.unique(labels))
     return list(_rows(labels, k_means(unit, classes, seed=seed, restarts=restarts)))
 
@@ -132,13 +95,7 @@ def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
 
 
 def clusters_of(view: Embeddings) -> Tensor:
-    """Index of each image's cluster, int64 ``[N]``, 0 to C - 1 for C classes.
-
-    The unit embeddings are clustered by k-means into C clusters. The result is kept, so that several tests share it.
-
-    Args:
-        view: The embedded images.
-    """
+    """Index of each image's cluster by k-means, int64 ``[N]``, computed once for all tests."""
     classes = len(torch.unique(view.labels))
     seed = view.seed("k-means") % 2**31
     return view.once("clusters", lambda: k_means(view.unit_vectors, classes, seed=seed, restarts=5))
@@ -146,12 +103,5 @@ def clusters_of(view: Embeddings) -> Tensor:
 
 @test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
 def clustering(view: Embeddings) -> Iterator[Row]:
-    """NMI, AMI and pair F1 of k-means on the unit embeddings, with as many clusters as classes.
-
-    Args:
-        view: The embedded images.
-
-    Yields:
-        Three rows (:class:`~bench.protocols.rows.Row`), with ``metric`` (``nmi``, ``ami``, ``pair_f1``) and ``value``.
-    """
+    """NMI, AMI and pair F1 of k-means on the unit embeddings, with as many clusters as classes."""
     yield from _rows(view.labels, clusters_of(view))

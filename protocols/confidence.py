@@ -29,11 +29,8 @@ def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
     """Risk-coverage curve ``[N]``: mean risk of the n most confident items for n = 1..N (Geifman et al. 2019).
 
     Items of equal confidence take the mean risk of their group, the expectation over their orders: a constant
-    confidence gives exactly the mean risk everywhere.
-
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+    confidence gives exactly the mean risk everywhere. Confidence and risk, such as 1 - Recall@1, are ``[N]`` for N
+    items.
 
     Example:
         >>> risk_coverage(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0])).tolist()
@@ -51,10 +48,6 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
 
     It is the mean of :func:`risk_coverage` over n, so a constant confidence gives exactly the mean risk.
 
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
-
     Example:
         >>> aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
         0.25
@@ -65,11 +58,7 @@ def aurc(confidence: Tensor, risk: Tensor) -> float:
 def e_aurc(confidence: Tensor, risk: Tensor) -> float:
     """Excess AURC: the area under the risk-coverage curve minus that of the best possible order (Geifman et al. 2019).
 
-    It is 0 for a perfect confidence; lower is better.
-
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+    It is 0 for a perfect confidence; lower is better. Arguments are those of :func:`risk_coverage`.
 
     Example:
         >>> e_aurc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
@@ -83,13 +72,9 @@ def augrc(confidence: Tensor, risk: Tensor) -> float:
 
     The generalised risk at coverage n / N is the total risk of the n most confident items divided by N: if risks are
     errors, the share of all items that are wrong and accepted. The area is that of the trapezoids from (0, 0) on. With
-    the expectation over the orders of equal confidences it equals ``(1 - AUROC) a (1 - a) + (1 - a)^2 / 2``, where
-    ``1 - a`` is the mean risk and AUROC is :func:`confidence_auroc`; so it is in [0, 1/2], and unlike AURC it does not
-    weigh an error more if the items before it are few.
-
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
+    the expectation over the orders of equal confidences it equals ``(1 - AUROC) a (1 - a) + (1 - a)^2 / 2``, where ``1
+    - a`` is the mean risk and AUROC is :func:`confidence_auroc`; so it is in [0, 1/2], and unlike AURC it does not
+    weigh an error more if the items before it are few. Arguments are those of :func:`risk_coverage`.
 
     Example:
         >>> augrc(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]))
@@ -103,11 +88,6 @@ def risk_at_coverage(confidence: Tensor, risk: Tensor, coverage: float) -> float
 
     It is a point of the risk-coverage curve (El-Yaniv and Wiener 2010), lower is better; nan without items. Items of
     equal confidence count by the expectation over their orders.
-
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
-        coverage: Share of the items, in (0, 1].
 
     Raises:
         ValueError: If the coverage is not in (0, 1].
@@ -126,11 +106,6 @@ def coverage_at_risk(confidence: Tensor, risk: Tensor, largest: float) -> float:
 
     Higher is better (Geifman and El-Yaniv 2017); nan without items. It is 0 if the risk is larger at every coverage.
     Items of equal confidence count by the expectation over their orders.
-
-    Args:
-        confidence: Confidence of each item (such as a query), ``[N]``.
-        risk: Risk of each item, ``[N]``, such as 1 - Recall@1.
-        largest: Largest mean risk that is allowed.
 
     Example:
         >>> coverage_at_risk(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]), 0.05)
@@ -166,15 +141,10 @@ def _coverage_at(curve: Tensor, largest: float) -> float:
 
 
 def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
-    """AUROC of telling right from wrong answers (Recall@1) by confidence; ties count half.
+    """AUROC of telling right from wrong answers by confidence, 0.5 if uninformative; nan if all are right or all wrong.
 
-    Args:
-        confidence: Confidence of each query, ``[N]``.
-        correct: Recall@1 of each query, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as right
-            and partly as wrong.
-
-    Returns:
-        In [0, 1], 0.5 for an uninformative confidence; nan if all are right or all wrong.
+    ``correct`` is the Recall@1 of each query, ``[N]`` in [0, 1]; a fraction, which tied scores give, counts partly as
+    right and partly as wrong. Tied confidences count half.
 
     Example:
         >>> confidence_auroc(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 1.0, 0.0]))
@@ -194,22 +164,10 @@ def risk_rows(
 ) -> Iterator[Row]:
     """AURC, E-AURC and AUGRC of each confidence for MAP@R and Recall@1; for Recall@1, points of the curve and AUROC.
 
-    AURC is the area under the risk-coverage curve of the queries, whose risk is 1 - metric. E-AURC is the AURC minus
-    that of the best possible order. AUGRC is the area under the generalised curve (:func:`augrc`). The AUROC is that of
-    telling right from wrong queries by their confidence.
-
-    Args:
-        values: Metrics of every query by name (``map_at_r``, ``recall_at_1``), each ``[Q]``, nan for queries without a
-            positive, which are left out (:func:`~bench.protocols.query_metrics.per_query`).
-        confidences: Confidences of the queries by name, each ``[Q]``.
-        scorer: Name of the scorer (similarity of embeddings) that the values were computed with; copied to the rows.
-        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``aurc``, ``e_aurc``, ``augrc``,
-        ``risk_at_coverage``, ``coverage_at_risk`` or ``confidence_auroc``), ``confidence``, ``value``, and in
-        ``variant`` the metric that gives the risk (empty for the AUROC), followed by the coverage or the risk at which
-        the value is read off, as in ``recall_at_1,coverage=0.8``.
+    Metrics (``map_at_r``, ``recall_at_1``) and confidences of the queries are ``[Q]`` each by name; queries without a
+    positive, of which a metric is nan, are left out. ``oracle`` adds the best possible confidence: each query's own
+    value of the metric. The ``variant`` of a row is the metric that gives the risk, 1 - metric (empty for the AUROC),
+    followed by the coverage or the risk at which the value is read off, as in ``recall_at_1,coverage=0.8``.
 
     Example:
         >>> values = {"recall_at_1": torch.tensor([1.0, 0.0]), "map_at_r": torch.tensor([1.0, 0.0])}
@@ -249,19 +207,9 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     the scorers chosen for that; so is each of them combined with the margin, by the mean of the ranks that the queries
     have by the two, and by a logistic fit on validation classes if there are any: this tells whether the image
     confidence adds anything to the margin, which costs nothing. Two confidences serve for comparison: a random one and
-    the oracle, the best possible one, which is each query's own value of the metric.
-
-    Args:
-        view: The embedded images, with their confidences (one of them random), if they have any.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. The metric is ``aurc``,
-        ``e_aurc`` (AURC minus that of the oracle), ``augrc`` (area under the generalised curve), ``risk_at_coverage``,
-        ``coverage_at_risk`` or ``confidence_auroc``. The risk is 1 - ``map_at_r`` or 1 - ``recall_at_1``; ``variant``
-        names this metric, and the coverage or the risk at which a point of the curve is read off. The value is nan for
-        a logistic fit if all answers on the validation classes are right, or all wrong.
-        :func:`~bench.protocols.confidence_kinds.kind_of` tells the kinds of confidences apart by their names.
+    the oracle, the best possible one, which is each query's own value of the metric. The rows are those of
+    :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
+    wrong.
     """
     values = view.query_values(scorer, view.options.risk_ks)
     of_images = view.confidences_of_queries() if scorer in view.own_scorers else {}
@@ -275,15 +223,9 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
 
 
 def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tensor], set[str]]:
-    """Image confidences of the queries, each combined with the margin, by name, each ``[Q]``.
+    """Image confidences combined with the margin by name, each ``[Q]``; and the names of those without a meaning.
 
-    Args:
-        view: The embedded images, with their confidences.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Returns:
-        The combined confidences, and the names of those without a meaning: fits on validation classes all of whose
-        answers are right, or all wrong.
+    Fits have no meaning on validation classes all of whose answers are right, or all wrong.
     """
     margin = view.retrieval_confidences(scorer)["margin"]
     combined: dict[str, Tensor] = {}
@@ -301,13 +243,7 @@ def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tenso
 def fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
     """Combination of an image confidence and the margin that suits clean images of validation classes.
 
-    Args:
-        view: The embedded images, with those of validation classes.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-        name: Name of the image confidence.
-
-    Returns:
-        None if there are no validation classes, they were trained on, or their images lack this confidence.
+    It is None if there are no validation classes, they were trained on, or their images lack this confidence.
     """
     validation = view.validation
     if validation is None or view.validation_split != "val" or name not in validation.confidences:

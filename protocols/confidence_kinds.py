@@ -39,13 +39,6 @@ def kind_of(confidence: str) -> Kind:
 
     An ``image`` confidence is known before there is a gallery. A ``retrieval`` confidence needs the ranking and the
     gallery's labels, never the query's own. A ``combined`` one is made of both. A ``control`` serves for comparison.
-
-    Args:
-        confidence: Name in the column ``confidence`` of a table of results.
-
-    Example:
-        >>> kind_of("norm"), kind_of("margin"), kind_of("norm+margin"), kind_of("oracle")
-        ('image', 'retrieval', 'combined', 'control')
     """
     if confidence in (*CONTROLS, OBSERVER, OBSERVER_IMAGE):
         return "control"

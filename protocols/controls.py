@@ -14,46 +14,16 @@ JUDGED_BY = ("map_at_r", "recall_at_1")
 
 
 def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
-    """Uniform random number in [0, 1) for each image, float64 ``[N]``.
-
-    It depends on the image's identity, the seed and the purpose alone, not on the other images.
-
-    Args:
-        ids: Identities (permanent names) of N images.
-        seed: Seed of the draw.
-        purpose: Any text, so that draws for different purposes are independent.
-    """
+    """Uniform numbers in [0, 1), float64 ``[N]``, each from an identity, the seed and the purpose alone."""
     keys = b"".join(blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids)
     return torch.from_numpy((np.frombuffer(keys, ">u8") >> 11).astype(np.float64) * 2.0**-53)
 
 
 def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
-    """Random confidence of each image, float64 ``[N]`` in [0, 1), with which tests compare the confidences of a method.
-
-    An image's value depends on its identity and the seed alone.
-
-    Args:
-        ids: Identities (permanent names) of N images.
-        seed: Seed of the draw.
-
-    Example:
-        >>> a = random_confidence(["x", "y"], seed=0)
-        >>> bool((a == random_confidence(["y", "x"], seed=0).flip(0)).all())
-        True
-    """
+    """Random confidence of each image, float64 ``[N]`` in [0, 1), from its identity and the seed alone."""
     return uniform_by_identity(ids, seed, "random confidence")
 
 
 def oracle_confidence(values: Tensor) -> Tensor:
-    """Best possible confidence for a metric: each query's own value of it, ``[N]``.
-
-    Queries without a positive, whose value is nan, get -1 and so come last.
-
-    Args:
-        values: Metric of each query, such as Recall@1, ``[N]``.
-
-    Example:
-        >>> oracle_confidence(torch.tensor([0.5, float("nan")])).tolist()
-        [0.5, -1.0]
-    """
+    """Best possible confidence for a metric: each query's own value of it, ``[Q]``; -1, the lowest, if it is nan."""
     return torch.where(values.isnan(), -1.0, values)

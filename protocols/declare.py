@@ -56,9 +56,6 @@ class DeclaredMetric(Protocol):
         """Values of the placeholders in a full name, as in ``{"k": "4"}`` for ``recall_at_4`` of ``recall_at_{k}``.
 
         None if the name belongs to another metric.
-
-        Args:
-            name: Full name of a metric, without placeholders.
         """
 
 
@@ -152,9 +149,5 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test of ours, whate
 
 
 def declared_tests(module: str | None = None) -> tuple[EmbeddingTest, ...]:
-    """Tests of embeddings that imported modules have declared with :func:`test`, in the order of their declaration.
-
-    Args:
-        module: Dotted name of a module, to get its tests alone; None for those of all imported modules.
-    """
+    """Tests that a module, or all imported modules, declared with :func:`test`, in the order of declaration."""
     return tuple(declared for (name, _), declared in _DECLARED.items() if module in (None, name))

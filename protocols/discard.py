@@ -47,17 +47,7 @@ class DiscardCurve:
 
 
 def pair_quality(quality: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Quality of pairs of images, ``[P]``: the smaller of the two, so that discarding pairs is discarding images.
-
-    Args:
-        quality: Quality, or confidence, of each image, ``[N]``.
-        left: Position of the first image of each pair, ``[P]``.
-        right: Position of the second image, ``[P]``.
-
-    Example:
-        >>> pair_quality(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 0]), torch.tensor([1, 2])).tolist()
-        [1.0, 2.0]
-    """
+    """Quality of pairs of images, ``[P]``: the smaller of the two, so that discarding pairs is discarding images."""
     return torch.minimum(quality[left], quality[right])
 
 
@@ -161,16 +151,7 @@ def _fnmr(matches: np.ndarray, false_matches: np.ndarray, rate: float) -> float:
 
 
 def fnmr_at(curve: DiscardCurve, fraction: float) -> float:
-    """False non-match rate of a curve once at most some share is discarded; nan if the curve has no points.
-
-    Args:
-        curve: The curve.
-        fraction: Share discarded, in [0, 1].
-
-    Example:
-        >>> fnmr_at(DiscardCurve(torch.tensor([0.0, 0.25]), torch.tensor([0.5, 0.0])), 0.2)
-        0.5
-    """
+    """False non-match rate of a curve once at most a share in [0, 1] is discarded; nan if the curve has no points."""
     # A billionth more: 0.07 * 100 is a little more than 7.
     reached = int((curve.discarded <= fraction + 1e-9).sum())
     return float(curve.fnmr[reached - 1]) if reached else math.nan
@@ -181,17 +162,8 @@ def discard_area(curve: DiscardCurve, limit: float = LIMIT) -> float:
 
     The ideal falls by what is discarded, ``max(0, e - x)`` with the error ``e`` of the start (Schlett et al. 2023). No
     curve of ``threshold_fixed`` is below it. One of ``threshold_refit`` may be: an image that is discarded takes
-    several pairs along, and the threshold changes.
-
-    Args:
-        curve: The curve.
-        limit: Largest share that is discarded, in (0, 1].
-
-    Returns:
-        The difference of the areas; nan if the curve has no points, or none of a known rate in the range.
-
-    Raises:
-        ValueError: If the limit is not in (0, 1].
+    several pairs along, and the threshold changes. The area, up to a share ``limit`` in (0, 1], is nan if the curve has
+    no points, or none of a known rate in the range.
 
     Example:
         >>> discard_area(DiscardCurve(torch.tensor([0.0, 0.25]), torch.tensor([0.5, 0.0])), 0.5)
@@ -214,18 +186,9 @@ def discard(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     The pairs are those of verification. With ``threshold_fixed``, pairs of one class are discarded, by the smaller of
     their two confidences; with ``threshold_refit``, images are, and the threshold is chosen anew for the false positive
-    rate of the options.
-
-    Args:
-        view: The embedded images, with their confidences (one of them random).
-        scorer: Name of the scorer (similarity of embeddings) of the pairs.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence``, ``variant`` (``threshold_fixed`` or
-        ``threshold_refit``) and ``value``. The metric is ``edc_fnmr``, the false non-match rate once the share
-        ``fraction`` is discarded, or ``edc_pauc``, the area up to a share of 0.2 minus that of the ideal
-        (:func:`discard_area`). ``n_queries`` is the number of pairs of one class. All values are nan if there are no
-        pairs of both kinds.
+    rate of the options. The metric is ``edc_fnmr``, the false non-match rate once the share ``fraction`` is discarded,
+    or ``edc_pauc``, the area up to a share of 0.2 minus that of the ideal (:func:`discard_area`). ``n_queries`` is the
+    number of pairs of one class. All values are nan if there are no pairs of both kinds.
     """
     sizes = torch.unique(view.labels, return_counts=True)[1]
     paired = len(sizes) > 1 and int(sizes.max()) > 1

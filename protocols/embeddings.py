@@ -28,18 +28,15 @@ def seed_of(purpose: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the tests of embeddings.
+    """Options of the tests of embeddings, with the meaning that they have in :class:`bench.protocols.Tests`.
 
     Attributes:
         recall_ks: Values of k for Recall@k.
         risk_ks: Values of k for which Recall@k of every query is computed, with MAP@R, to judge confidences. The
             largest sets the length of sums, so it can change the last bit of these values.
-        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve
-            (MAP@R and Recall@1 of what is left).
+        filter_fractions: Shares of the least confident images that are removed, one per point of a filter-out curve.
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
-        nearest_roc_point: Give the equal error rate and the true positive rate of verification also as in the public
-            code of "Probabilistic Embeddings Revisited" (PER): at the nearest point of the ROC, without interpolation.
-            For the true positive rate, the point may exceed ``false_positive_rate``.
+        nearest_roc_point: Also give errors and rates of verification at the nearest point of the ROC.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
     """
 
@@ -168,13 +165,9 @@ class Embeddings:
         return self.once("unit vectors", self.directions)
 
     def once(self, name: str, compute: Callable[[], T], *, shared: bool = False) -> T:
-        """A value that several tests need, computed on the first call and kept.
+        """A value that several tests need, computed on the first call and kept under its name.
 
-        Args:
-            name: Name under which the value is kept.
-            compute: Function that computes it.
-            shared: Whether the value depends on labels and identities alone, and is therefore kept for corrupted
-                versions of the same images too.
+        If it depends on labels and identities alone, it may be ``shared`` with corrupted versions of the same images.
 
         Example:
             >>> view = Embeddings(labels=torch.tensor([0, 0]), ids=("a", "b"))
@@ -187,21 +180,11 @@ class Embeddings:
         return cast("T", cache[name])
 
     def scorer(self, name: str) -> Scorer:
-        """Scorer (similarity of embeddings) of a name.
-
-        Only the scorer that was used last is kept in memory, with its ranking: both may be large.
-
-        Args:
-            name: One of the names in ``scorers``.
-        """
+        """Scorer of a name; only the last one is kept in memory, with its ranking, since both may be large."""
         return self._use(name).scorer
 
     def ranking(self, scorer: str) -> Ranking:
-        """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use.
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings).
-        """
+        """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use."""
         current = self._use(scorer)
         if current.ranking is None:
             filtered = scorer in self.own_scorers and self.options.filter_fractions
@@ -225,9 +208,6 @@ class Embeddings:
 
         They come from the ranking and the gallery's labels, never from the query's own label
         (:func:`~bench.protocols.retrieval_confidence.retrieval_confidences`).
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
         """
         return self.once(
             f"retrieval confidences {scorer}",
@@ -243,11 +223,8 @@ class Embeddings:
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         """Retrieval metrics of every query by name, each ``[Q]``; nan for queries without a positive.
 
-        The names are ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}`` for each k.
-
-        Args:
-            scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-            ks: Values of k for Recall@k; by default ``recall_ks`` of the options.
+        The names are ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}`` for each k, by default
+        those of the options.
         """
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))

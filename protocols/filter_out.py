@@ -40,27 +40,13 @@ def filter_out_rows(
     """Filter-out curves of each confidence: MAP@R and Recall@1 as the least confident images are removed.
 
     There are two curves: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes
-    images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other
-    queries are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``.
+    images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other queries
+    are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``.
 
-    Args:
-        scorer: Similarity of images, given by their positions, by which the gallery is ranked.
-        labels: Classes ``[N]``.
-        ids: Identities (permanent names) of the N images.
-        confidences: Confidences ``[N]`` by name.
-        oracle: Add ``oracle``, the best possible confidence, for comparison: each query's own value of the metric.
-        fractions: Shares removed, in [0, 1).
-        seed: Seed of the random order of images with equal confidence.
-        queries: Positions of the queries, of which ``query_only`` removes a share; all images if None.
-        gallery: Positions of the images that are searched; all if None. Unless every image is query and gallery,
-            ``oracle`` has no ``query_and_gallery`` curve: it needs the metric's value for every image.
-        ranking: Ranking by this scorer of these queries, in ascending order, and this gallery, if there is one
-            already. It should have :func:`~bench.protocols.ranking.filter_depth` places per query.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
-        ``filter_out_recall_at_1``), ``confidence``, ``variant`` (name of the curve), ``fraction`` (share removed) and
-        ``value``.
+    ``oracle`` adds the best possible confidence: each query's own value of the metric. Unless every image is query and
+    gallery, it has no ``query_and_gallery`` curve, which needs the metric's value for every image. Shares removed are
+    in [0, 1); ``seed`` orders images of equal confidence. A ranking that is given is by this scorer, of these queries
+    in ascending order, and should have :func:`~bench.protocols.ranking.filter_depth` places per query.
 
     Raises:
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
@@ -216,16 +202,7 @@ def query_filter_out_rows(
 ) -> Iterator[Row]:
     """Filter-out curves ``query_only`` of confidences that queries alone have: the gallery is left alone.
 
-    Args:
-        scorer: Name of the scorer (similarity of embeddings) that ranked the gallery.
-        values: MAP@R and Recall@1 of every query by name, each ``[Q]``, nan for queries without a positive.
-        ids: Identities (permanent names) of the Q queries.
-        confidences: Confidences of the queries by name, each ``[Q]``.
-        fractions: Shares removed, in [0, 1).
-        seed: Seed of the random order of queries with equal confidence.
-
-    Yields:
-        Rows as :func:`filter_out_rows` does.
+    ``values`` has MAP@R and Recall@1 of every query, ``confidences`` any number of confidences, each ``[Q]``.
 
     Example:
         >>> values = {"map_at_r": torch.tensor([0.5, 1.0]), "recall_at_1": torch.tensor([0.0, 1.0])}
@@ -249,16 +226,7 @@ def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
     value of the metric. Retrieval confidences, which the ranking itself gives, belong to queries: they remove queries
-    alone.
-
-    Args:
-        view: The embedded images, with their confidences (one of them random).
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
-        ``filter_out_recall_at_1``), ``confidence``, ``fraction`` (share removed), ``value``, and ``variant``:
-        ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
+    alone. The variant is ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
     """
     if not view.options.filter_fractions:
         return

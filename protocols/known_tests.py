@@ -28,25 +28,12 @@ BUILT_IN = {
 
 
 def known_groups() -> tuple[str, ...]:
-    """Names of all groups of tests of embeddings: the built-in ones, then those of imported plug-ins.
-
-    Example:
-        >>> known_groups()[:3]
-        ('retrieval', 'map_at_1000', 'verification')
-    """
+    """Names of all groups of tests of embeddings: the built-in ones, then those of imported plug-ins."""
     return tuple(dict.fromkeys([*BUILT_IN, *(test.group for test in _of_plugins())]))
 
 
 def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
-    """Names of the groups of tests of embeddings that some imported plug-ins declare.
-
-    Args:
-        packages: Dotted names of modules, or of packages that contain them.
-
-    Example:
-        >>> groups_of_modules(["no.such.plugin"])
-        ()
-    """
+    """Names of the groups of tests of embeddings that some imported plug-ins, modules or packages of them, declare."""
     names = tuple(packages)
     return tuple(
         dict.fromkeys(
@@ -59,9 +46,6 @@ def groups_of_modules(packages: Iterable[str]) -> tuple[str, ...]:
 
 def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
     """Tests of embeddings in some groups: built-in ones in their fixed order, then those of plug-ins.
-
-    Args:
-        groups: Names of groups, such as ``retrieval``.
 
     Raises:
         ValueError: If a group is unknown.

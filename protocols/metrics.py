@@ -81,9 +81,6 @@ class Metric:
     def values(self, name: str) -> dict[str, str] | None:
         """Values of the placeholders of this family in the full name of a metric; None if that is no member.
 
-        Args:
-            name: Full name of a metric.
-
         Example:
             >>> METRICS["recall_at_{k}"].values("recall_at_4")
             {'k': '4'}
@@ -94,10 +91,7 @@ class Metric:
 
     @property
     def has_request(self) -> bool:
-        """True if the option ``--metrics`` of ``bench score`` takes the metric.
-
-        False for metrics of a confidence that are computed whenever there is one.
-        """
+        """False for metrics of a confidence that are computed whenever there is one, so that nobody asks for them."""
         return self.of != "confidence" or self.on_request
 
     @property
@@ -459,11 +453,7 @@ METRICS: Mapping[str, Metric] = _table(*_RANKED, *_DIRECTIONS, *_CONFIDENCES)
 
 
 def known_metrics() -> dict[str, Metric]:
-    """All metrics by name: the built-in ones, then those declared by the tests of imported plug-ins.
-
-    Raises:
-        ValueError: If a plug-in declares another metric under a name that is taken, or something that is not a metric.
-    """
+    """All metrics by name: the built-in ones, then those declared by the tests of plug-ins, which must be new."""
     known = dict(METRICS)
     for declared in declared_tests():
         for metric in declared.metrics:
@@ -479,15 +469,7 @@ def known_metrics() -> dict[str, Metric]:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Metric, or family of metrics, that a name belongs to; None if there is none.
-
-    Args:
-        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
-
-    Example:
-        >>> find_metric("recall_at_16").title, find_metric("spearman_blur").group
-        ('Recall@{k}', 'quality')
-    """
+    """Metric, or family of metrics, that a name such as ``recall_at_16`` belongs to; None if there is none."""
     known = known_metrics()
     if name in known:
         return known[name]
@@ -495,14 +477,7 @@ def find_metric(name: str) -> Metric | None:
 
 
 def declared_metric(name: str) -> Metric:
-    """Metric, or family of metrics, that a name belongs to.
-
-    Args:
-        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
-
-    Raises:
-        LookupError: If there is none.
-    """
+    """Metric, or family of metrics, that a name belongs to; a LookupError if there is none."""
     metric = find_metric(name)
     if metric is None:
         raise LookupError(f"no metric {name!r} is declared")
@@ -511,10 +486,6 @@ def declared_metric(name: str) -> Metric:
 
 def title_of(name: str, *, short: bool = False) -> str:
     """Title of a metric for tables and figures; of an unknown metric, the name with spaces for underscores.
-
-    Args:
-        name: Entry of the column ``metric`` of a table of results, such as ``recall_at_16``.
-        short: Give the short heading, for tables with little space.
 
     Example:
         >>> title_of("recall_at_16"), title_of("paired_crop"), title_of("filter_out_map_at_r")
@@ -538,14 +509,7 @@ def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:
-    """Names of groups of related metrics that the option ``bench score --metrics`` takes, each with its metrics.
-
-    Metrics that are computed whenever there is a confidence are left out.
-
-    Example:
-        >>> metric_requests()["recall"], metric_requests()["clustering"]
-        (('recall_at_1', 'recall_at_2', 'recall_at_4', 'recall_at_8'), ('nmi', 'ami', 'pair_f1'))
-    """
+    """Names of groups of related metrics that ``bench score --metrics`` takes, each with its metrics."""
     requests: dict[str, tuple[str, ...]] = {}
     for metric in known_metrics().values():
         if metric.has_request:
@@ -555,22 +519,12 @@ def metric_requests() -> dict[str, tuple[str, ...]]:
 
 
 def default_requests() -> tuple[str, ...]:
-    """Names of the groups of related metrics that ``bench score`` computes if the option ``--metrics`` is not given.
-
-    Example:
-        >>> default_requests()
-        ('recall', 'map_at_r', 'r_precision')
-    """
+    """Names of the groups of related metrics that ``bench score`` computes if none is asked for."""
     return tuple(dict.fromkeys(m.asked_as or m.group for m in METRICS.values() if m.default))
 
 
 def metric_help() -> str:
-    """Help text of a command-line option that takes names of metrics.
-
-    Example:
-        >>> metric_help().startswith("Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification")
-        True
-    """
+    """Help text of a command-line option that takes names of metrics."""
     return (
         f"Any of {', '.join(metric_requests())}, all, single ones such as recall_at_16 or nmi, or"
         " groups of tests of plug-ins."

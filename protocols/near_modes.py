@@ -25,17 +25,7 @@ BLOCK_PAIRS = 1 << 15
 def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
     """Number of candidates per query: one more than the size of the largest class or, if larger, than the largest k.
 
-    The public code of "Probabilistic Embeddings Revisited" (PER) chooses, for each query, this number of images whose
-    embedding distributions have their modes nearest to the query's, and orders only these by a score. The query itself
-    is one of them.
-
-    Args:
-        labels: Classes of the gallery, ``[N]``.
-        ks: Values of k for Recall@k.
-
-    Example:
-        >>> candidate_count(torch.tensor([0, 0, 0, 1]), (1,)), candidate_count(torch.tensor([0, 0, 0, 1]), (1, 8))
-        (4, 9)
+    The query itself is one of them.
     """
     return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
 
@@ -44,19 +34,9 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
 class NearModes:
     """The gallery images nearest to each of Q queries by the modes of embedding distributions, and scores of them.
 
-    The public code of "Probabilistic Embeddings Revisited" (PER) chooses candidates by the distance of the embedding
-    distributions' modes and orders only these by a score, such as a likelihood.
-
-    Attributes:
-        near: Ranking by the distance of the modes, with K places per query. K is usually larger than the number of
-            candidates, so that most queries still have enough after images are removed.
-        scores: Scores by ``scorer`` of the images at these places, ``[Q, K]`` float64; minus infinity at places without
-            an image.
-        scorer: The scorer that orders the candidates.
-        modes: The scorer by the distance of the modes, which chooses the candidates.
-        labels: Classes of all N images.
-        searched: Whether an image is in the gallery, bool ``[N]``.
-        ks: Values of k for Recall@k.
+    ``near`` ranks by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
+    the candidates, so that most queries still have enough after images are removed. ``scores`` are those by ``scorer``,
+    which orders the candidates, ``[Q, K]`` float64; minus infinity at places without an image.
     """
 
     near: Ranking
@@ -79,20 +59,7 @@ class NearModes:
         gallery: Tensor | None = None,
         near: Ranking | None = None,
     ) -> NearModes:
-        """Rank the gallery by the distance of the modes, and score the nearest images with another scorer.
-
-        Args:
-            scorer: Scorer (similarity of embeddings) that orders the nearest images.
-            modes: Scorer by the distance of the embedding distributions' modes, which chooses them.
-            labels: Classes of all images, ``[N]``.
-            ks: Values of k for Recall@k.
-            queries: Positions in ``labels`` of the queries; all if None.
-            gallery: Positions in ``labels`` of the images that are searched; all if None.
-            near: Ranking by ``modes`` of these queries and this gallery, if there is one already.
-
-        Raises:
-            ValueError: If a score is not finite.
-        """
+        """Rank the gallery by the distance of the modes, and score the nearest images with another scorer."""
         if near is None:
             depth = near_depth(labels, ks)
             near = rank(modes, labels, depth=depth, queries=queries, gallery=gallery)
@@ -102,16 +69,10 @@ class NearModes:
         return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
-        """MAP@R and Recall@k of each query, after images have been removed from queries and gallery.
+        """MAP@R and Recall@k of each query that is kept, after images have been removed from queries and gallery.
 
-        Only the images nearest by mode in what is left of the gallery are ordered by the score.
-
-        Args:
-            keep: Whether an image is kept, bool ``[N]``; all are if None.
-
-        Returns:
-            ``map_at_r`` and ``recall_at_{k}``, each with a value per kept query, in the order of the queries; nan for
-            queries without a positive.
+        Only the images nearest by mode in what is left of the gallery are ordered by the score. A value is nan for
+        queries without a positive.
         """
         keep = torch.ones_like(self.searched) if keep is None else keep
         rows = keep[self.near.queries].nonzero().squeeze(1)
@@ -181,15 +142,7 @@ class NearModes:
 
 
 def near_depth(labels: Tensor, ks: Sequence[int]) -> int:
-    """Number of places per query that a ranking by the distance of embedding distributions' modes should keep.
-
-    Candidates, the images nearest to a query by mode, are taken from this ranking and then ordered by a score. With
-    this many places, most queries have all their candidates even after images have been removed from the gallery.
-
-    Args:
-        labels: Classes of all images, ``[N]``.
-        ks: Values of k for Recall@k; they and the classes set the number of candidates (:func:`candidate_count`).
-    """
+    """Places per query of a ranking by modes with which most queries keep all candidates as images are removed."""
     return min(max(filter_depth(labels), candidate_count(labels, ks)), len(labels))
 
 
@@ -208,24 +161,10 @@ def _scores(scorer: Scorer, near: Ranking) -> Tensor:
 
 
 def with_lone_queries(metric: str, values: Tensor) -> Tensor:
-    """Values to average for the mean of a metric over queries, some of which have no positive.
+    """Values ``[Q]`` to average for the mean of a metric over queries, of which those without a positive are nan.
 
     As in the public code of "Probabilistic Embeddings Revisited" (PER), a query without a positive counts as 0 in MAP@R
     and is left out of Recall@k.
-
-    Args:
-        metric: Name of the metric, such as ``map_at_r``.
-        values: Value of the metric for each query, ``[Q]``, nan for queries without a positive.
-
-    Returns:
-        All values, with 0 for nan, if the metric is ``map_at_r``; else the values that are not nan.
-
-    Example:
-        >>> nan = float("nan")
-        >>> with_lone_queries("map_at_r", torch.tensor([1.0, nan])).tolist()
-        [1.0, 0.0]
-        >>> with_lone_queries("recall_at_1", torch.tensor([1.0, nan])).tolist()
-        [1.0]
     """
     return values.nan_to_num(nan=0.0) if metric == "map_at_r" else values[~values.isnan()]
 
@@ -233,14 +172,7 @@ def with_lone_queries(metric: str, values: Tensor) -> Tensor:
 def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequence[int]) -> float:
     """MAP@R, for model selection, as the public code of "Probabilistic Embeddings Revisited" (PER) computes it.
 
-    Only the images whose embedding distributions have their modes nearest to the query's are ordered by the score.
-    Queries without a positive count as 0.
-
-    Args:
-        scorer: Scorer (similarity of embeddings) that orders the nearest images.
-        modes: Scorer by the distance of the modes, which chooses the nearest images.
-        labels: Classes ``[N]``; every image is query and gallery.
-        ks: Values of k for Recall@k; the largest k or the largest class decides how many images are ordered.
+    Every image is query and gallery; queries without a positive count as 0.
     """
     values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
     return mean_of_counted(with_lone_queries("map_at_r", values))

@@ -15,13 +15,7 @@ from .controls import random_confidence
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of images for verification.
-
-    Attributes:
-        left: Position of the first image of each pair, int64 ``[P]``.
-        right: Position of the second image, int64 ``[P]``.
-        same: Whether the two share a class, bool ``[P]``.
-    """
+    """Pairs of images for verification: positions ``[P]`` of both, and whether they share a class, bool ``[P]``."""
 
     left: Tensor
     right: Tensor
@@ -36,17 +30,9 @@ def _draw(seed: int, *what: object) -> int:
 def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
     """One positive and one negative pair per image for verification, as in "Probabilistic Embeddings Revisited".
 
-    Positives: each class is put in a random circular order, and every image is paired with the next; an image alone in
-    its class has none. Negatives: every image is paired with a uniform image of another class. The pairs depend on
-    ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
-
-    Args:
-        labels: Classes ``[N]``.
-        ids: Identities (permanent names) of the N images.
-        seed: Seed of the draw.
-
-    Returns:
-        Pairs of positions of images, positive ones first.
+    Positives, which come first: each class is put in a random circular order, and every image is paired with the next;
+    an image alone in its class has none. Negatives: every image is paired with a uniform image of another class. The
+    pairs depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
 
     Raises:
         ValueError: If there is only one class, or no class has two images.
@@ -87,11 +73,6 @@ def classes_in_random_order(labels: Tensor, ids: Sequence[str], seed: int) -> Te
 
     The draw of a class depends on the seed and the alphabetically first identity of its images, not on its number.
 
-    Args:
-        labels: Classes ``[N]``.
-        ids: Identities (permanent names) of the N images.
-        seed: Seed of the draw.
-
     Example:
         >>> sorted(classes_in_random_order(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0).tolist())
         [0, 1]
@@ -105,17 +86,7 @@ def classes_in_random_order(labels: Tensor, ids: Sequence[str], seed: int) -> Te
 
 
 def class_halves(labels: Tensor, ids: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
-    """Split the classes into two random halves.
-
-    The draw of a class depends on the seed and the alphabetically first identity of its images, not on its number.
-
-    Args:
-        labels: Classes ``[N]``.
-        ids: Identities (permanent names) of the N images.
-        seed: Seed of the draw.
-
-    Returns:
-        Positions of the images of each half, int64.
+    """Positions of the images of two random halves of the classes, drawn as in :func:`classes_in_random_order`.
 
     Example:
         >>> sorted(map(len, class_halves(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)))

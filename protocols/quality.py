@@ -49,13 +49,9 @@ def kendall(x: Tensor, y: Tensor) -> float:
 
 
 def share_above(clean: Tensor, corrupted: Tensor) -> float:
-    """Share of images that are more confident clean than corrupted; ties count half.
+    """Share of images that are more confident clean than corrupted, from confidences ``[N]`` of both; ties count half.
 
     As in the URL benchmark of uncertainty (Kirchhof et al. 2023).
-
-    Args:
-        clean: Confidences of N clean images, ``[N]``.
-        corrupted: Confidences of the same images under a corruption, ``[N]``.
 
     Example:
         >>> share_above(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
@@ -69,14 +65,9 @@ def share_above(clean: Tensor, corrupted: Tensor) -> float:
 def quality(view: Embeddings) -> Iterator[Row]:
     """Rank correlations of every confidence with a known quality of the images, and comparisons with clean images.
 
-    Args:
-        view: The embedded images, with their confidences and a quality, such as 1 - severity of a corruption.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``confidence`` and ``value``. For the crop, the
-        metrics are ``spearman_crop``, ``kendall_crop`` and ``paired_crop``, the share of images whose confidence is
-        higher clean than cropped (only if the confidences of the clean images are known). Those of other corruptions
-        are named likewise.
+    For the crop, the metrics are ``spearman_crop``, ``kendall_crop`` and ``paired_crop``, the share of images whose
+    confidence is higher clean than cropped (only if the confidences of the clean images are known). Those of other
+    corruptions are named likewise.
     """
     known = view.quality
     if known is None:
@@ -95,18 +86,10 @@ def quality(view: Embeddings) -> Iterator[Row]:
 def ranks_by_severity(
     confidences: Mapping[str, Tensor], quality: Tensor, severity: tuple[float, float], bins: int = 10
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Mean rank of the images' confidence in bins of equal width of the severity of a corruption.
+    """Severity at the middle of bins of equal width, and mean rank of the images in each bin by each confidence.
 
     The rank of an image among all N images is scaled to [0, 1]; the most confident image has the highest rank.
-
-    Args:
-        confidences: Confidences by name, each ``[N]``.
-        quality: 1 - severity of each image, ``[N]``.
-        severity: Smallest and largest severity.
-        bins: Number of bins; those without an image are left out.
-
-    Returns:
-        The severity at the middle of each bin; and for each confidence by name, the mean rank in each bin.
+    ``quality`` is 1 - severity, ``[N]``; bins without an image are left out.
 
     Example:
         >>> ranks_by_severity({"a": torch.tensor([2.0, 1.0])}, torch.tensor([1.0, 0.5]), (0.0, 0.5), bins=2)

@@ -20,11 +20,8 @@ from .scorers import Scorer
 class Places:
     """Groups of tied items in the rankings of Q queries: four tables ``[Q, K]`` with a value for each of K places.
 
-    Attributes:
-        size: Number of items in the place's tie group.
-        hits: Number of relevant items in the group.
-        start: Number of places before the group.
-        before: Number of relevant items before the group.
+    They have the number of items and of relevant items in the place's tie group (``size``, ``hits``), and of places and
+    relevant items before the group (``start``, ``before``).
     """
 
     size: Tensor
@@ -42,17 +39,10 @@ class Places:
         beyond_relevant: Tensor,
         need: int | None = None,
     ) -> Places:
-        """Describe the groups of tied items in the rankings of Q queries with K places.
+        """Describe the groups of tied items in rankings ``[Q, K]``, in which places with an item come first.
 
-        In each row, places with an item precede those without.
-
-        Args:
-            relevant: Whether the item at a place has the query's class, bool ``[Q, K]``.
-            group: Number of the place's group of tied items, ascending along a row, ``[Q, K]``.
-            valid: Whether there is an item at a place, bool ``[Q, K]``.
-            beyond: Number of items that are tied with the last place but lie beyond it, ``[Q]``.
-            beyond_relevant: Number of the relevant ones among them, ``[Q]``.
-            need: Number of first places to describe; all K if None.
+        ``group`` ascends along a row; ``beyond`` ``[Q]`` are items that are tied with the last place but lie beyond it.
+        Only the first ``need`` places are described, all if None.
         """
         relevant = relevant & valid
         need = group.shape[1] if need is None else min(need, group.shape[1])
@@ -89,23 +79,12 @@ class Places:
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
 
     def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Four tables that describe the group of tied items at each place: ``size``, ``hits``, ``start``, ``before``.
-
-        Each is ``[Q, K]``, with a row per query and a column per place of its ranking. They give the number of items in
-        the group, the number of relevant ones among these, the number of places before the group, and the number of
-        relevant items before the group.
-        """
+        """The four tables ``size``, ``hits``, ``start`` and ``before``."""
         return self.size, self.hits, self.start, self.before
 
 
 def expected_precisions(places: Places) -> Tensor:
-    """Expected product of the relevance of place i and the precision at i, ``[Q, K]``: the summands of MAP@R.
-
-    The expectation is over random orders of tied items.
-
-    Args:
-        places: Groups of tied items in the rankings of Q queries.
-    """
+    """Expected product of the relevance of place i and the precision at i, ``[Q, K]``: the summands of MAP@R."""
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     within = (i - s - 1.0) * (r - 1.0) / (m - 1.0).clamp_min(1.0)
@@ -113,16 +92,7 @@ def expected_precisions(places: Places) -> Tensor:
 
 
 def expected_metrics(places: Places, positives: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Retrieval metrics of every query, in expectation over random orders of tied items.
-
-    Args:
-        places: Groups of tied items in the rankings of Q queries.
-        positives: Number of relevant items R in the gallery of each query, ``[Q]``.
-        ks: Values of k for Recall@k.
-
-    Returns:
-        ``map_at_r``, ``r_precision``, ``precision_at_1`` and ``recall_at_{k}``, each ``[Q]``; nan without a positive.
-    """
+    """Metrics of every query, ``[Q]`` each, in expectation over random orders of ties; nan without a positive."""
     m, r, s, b = places.size.clamp_min(1.0), places.hits, places.start, places.before
     i = torch.arange(1, m.shape[1] + 1, dtype=torch.float64)[None, :]
     share = r / m
@@ -194,9 +164,6 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
 def mean_of_counted(values: Tensor) -> float:
     """Mean over the queries whose value is not nan, the same to the last bit in any order; nan if there are none.
 
-    Args:
-        values: Value of a metric for each query, ``[Q]``, nan for queries without a positive.
-
     Example:
         >>> mean_of_counted(torch.tensor([1.0, 0.0, float("nan")]))
         0.5
@@ -206,11 +173,7 @@ def mean_of_counted(values: Tensor) -> float:
 
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:
-    """MAP@R over the full gallery, without the other metrics, for model selection.
-
-    Args:
-        scorer: Similarity by which the gallery is ranked.
-        labels: Classes ``[N]``; every image is query and gallery, but never its own neighbour.
+    """MAP@R over the full gallery, without the other metrics, for model selection; every image is query and gallery.
 
     Example:
         >>> from .scorers import ScoreMatrix

@@ -250,17 +250,10 @@ def _rank_block(
 
 
 def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
-    """Number of the group of tied scores at each place, ``[Q, K]``, counted from 0 along rows of sorted scores.
+    """Number of the group of tied scores at each place, ``[Q, K]``, counted from 0 along rows of descending scores.
 
-    Places without an item share a group of their own.
-
-    Args:
-        descending: Scores ``[Q, K]``, best first; minus infinity where there is no item.
-        tolerance: Largest gap between neighbouring scores that are tied, ``[Q]``.
-
-    Example:
-        >>> tie_groups(torch.tensor([[2.0, 2.0, 1.0]]), torch.tensor([0.1])).tolist()
-        [[0, 0, 1]]
+    Two neighbours are tied within the tolerance ``[Q]``; places without an item (minus infinity) share a group of their
+    own.
     """
     gap = descending[:, :-1] - descending[:, 1:]
     # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
@@ -272,14 +265,6 @@ def full_depth(labels: Tensor, ks: Sequence[int] = (1,)) -> int:
     """Depth of a ranking (places kept per query) that all metrics of a query need.
 
     It is the largest class size less one or the largest k, at most the number of images.
-
-    Args:
-        labels: Classes of all images, ``[N]``.
-        ks: Values of k for Recall@k.
-
-    Example:
-        >>> full_depth(torch.tensor([0, 0, 0, 1])), full_depth(torch.tensor([0, 0, 0, 1]), ks=(1, 8))
-        (2, 4)
     """
     most = int(torch.unique(labels, return_counts=True)[1].max()) - 1
     return max(1, min(max(most, *ks), len(labels)))
@@ -291,13 +276,6 @@ def filter_depth(labels: Tensor) -> int:
     R is the number of a query's positives. With the largest R, the depth is the smaller of 2 R + 8 and 1.5 R + 128:
     chance alone may remove most neighbours of a small class; for large classes the second term bounds the memory.
     Queries that need more places are ranked again, so the depth changes no value.
-
-    Args:
-        labels: Classes of all images, ``[N]``.
-
-    Example:
-        >>> filter_depth(torch.arange(6) // 3), filter_depth(torch.arange(1000) // 500)
-        (12, 876)
     """
     most = full_depth(labels)
     return min(2 * most + 8, most + most // 2 + 128)

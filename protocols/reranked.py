@@ -29,15 +29,6 @@ def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
     As in the public code of "Probabilistic Embeddings Revisited" (PER), the threshold is the round((N - 1) f)-th
     smallest confidence, counted from 0, and images at or above it are kept. So up to one image more than a share 1 - f
     is kept, and all that are tied with the threshold.
-
-    Args:
-        confidence: Confidence of each image, ``[N]``.
-        fraction: Share f to be removed, in [0, 1).
-
-    Example:
-        >>> import torch
-        >>> kept_from_threshold(torch.tensor([3.0, 1.0, 2.0]), 0.5).tolist()
-        [True, False, True]
     """
     # Their grid is np.linspace(0, 0.9, 10): its 0.3 is 3 * 0.1 > 0.3, which decides where the rank ends in one half.
     tenths = round(10 * fraction)
@@ -53,21 +44,7 @@ def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
 
 
 def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
-    """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed from queries and gallery.
-
-    As in the public code of "Probabilistic Embeddings Revisited" (PER), only the images whose embedding distributions
-    have their modes nearest to the query's are ordered by a score.
-
-    Args:
-        near: The images nearest to each query by mode, with their scores.
-        confidences: Confidences ``[N]`` by name.
-        fractions: Shares removed, in [0, 1).
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``filter_out_map_at_r`` or
-        ``filter_out_recall_at_1``), ``confidence``, ``fraction`` (share removed), ``value``, and ``reranked`` in
-        ``variant``.
-    """
+    """Filter-out curves: MAP@R and Recall@1 as the least confident images are removed from queries and gallery."""
     for name, confidence in confidences.items():
         for fraction in fractions:
             values = near.values(kept_from_threshold(confidence, fraction))
@@ -100,17 +77,8 @@ def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     That code orders only the images whose embedding distributions have their modes nearest to the query's. For scorers
     by which confidences are judged, this function also gives filter-out curves (MAP@R and Recall@1 as the least
-    confident images are removed) and areas under risk-coverage curves.
-
-    Args:
-        view: The embedded images, with a scorer by the distance of the modes (``candidates``).
-        scorer: Name of the scorer (similarity of embeddings) that orders the nearest images.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``recall_at_{k}``, ``map_at_r``,
-        ``filter_out_recall_at_1``, ``filter_out_map_at_r`` or ``aurc``), ``value``, and for the last three metrics
-        ``confidence``. ``variant`` is ``reranked``, or for ``aurc``, whose risk is 1 - metric, ``map_at_r,reranked`` or
-        ``recall_at_1,reranked``.
+    confident images are removed) and areas under risk-coverage curves. ``variant`` is ``reranked``, or for ``aurc``,
+    whose risk is 1 - metric, ``map_at_r,reranked`` or ``recall_at_1,reranked``.
     """
     assert view.candidates is not None
     near = _near_modes(view, scorer, view.candidates)

@@ -31,20 +31,8 @@ def retrieval_rows(
     """Recall@k, MAP@R, R-precision and Precision@1 averaged over queries; by default every image is query and gallery.
 
     MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
-    Queries without a positive are left out.
-
-    Args:
-        scorer: Similarity by which the gallery is ranked, of images given by their positions in ``labels``.
-        labels: Classes ``[N]``.
-        ks: Values of k for Recall@k.
-        queries: Positions of the queries; all images if None.
-        gallery: Positions of the images that are searched; all if None.
-        ranking: Ranking by this scorer of these queries and this gallery, if there is one already; deep enough for the
-            largest R and the largest k.
-
-    Yields:
-        A row (:class:`~bench.protocols.rows.Row`) per metric, with ``metric`` (``map_at_r``, ``r_precision``,
-        ``precision_at_1`` or ``recall_at_{k}``), ``value``, and ``n_queries``, the number of queries that count.
+    Queries without a positive are left out. A ranking that is given must be deep enough for the largest R and the
+    largest k.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -77,18 +65,8 @@ def map_at_k_rows(
 
     The precisions at the relevant places among the first k are summed and divided by ``n``, the class size including
     the query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, the number of
-    positives that can be found. Tied scores are treated exactly, by the expectation over their random orders.
-
-    Args:
-        scorer: Similarity by which the gallery is ranked, of images given by their positions in ``labels``.
-        labels: Classes ``[N]``.
-        k: Number of nearest images that count.
-        queries: Positions of the queries; all images if None.
-        gallery: Positions of the images that are searched; all if None.
-
-    Yields:
-        Two rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``map_at_1000`` for k = 1000), ``value`` and
-        ``variant``: ``denominator=n`` or ``denominator=min(k,n-1)``.
+    positives that can be found. Tied scores are treated exactly, by the expectation over their random orders. The
+    variants of the two rows are ``denominator=n`` and ``denominator=min(k,n-1)``.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -122,16 +100,7 @@ def map_at_k_rows(
 
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery.
-
-    Args:
-        view: The embedded images.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        A row (:class:`~bench.protocols.rows.Row`) per metric, with ``metric`` (such as ``recall_at_1``) and ``value``,
-        the mean over the queries that have a positive.
-    """
+    """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery: means of queries that have a positive."""
     yield from _mean_rows(view.query_values(scorer), scorer)
 
 
@@ -141,13 +110,5 @@ def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     It is divided by n, the class size including the query, or by min(1000, n - 1), the number of positives that can be
     found.
-
-    Args:
-        view: The embedded images.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Two rows (:class:`~bench.protocols.rows.Row`) with the metric ``map_at_1000``, ``value`` and ``variant``:
-        ``denominator=n`` or ``denominator=min(k,n-1)``.
     """
     yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)

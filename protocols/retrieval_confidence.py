@@ -86,16 +86,9 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
 
 
 def mean_rank(*confidences: Tensor) -> Tensor:
-    """Mean of the ranks that items have by several confidences, float64 ``[N]``, each from 1 (least confident) to N.
+    """Mean of the ranks, from 1 (least confident) to N, of items by several confidences ``[N]``: float64 ``[N]``.
 
     Tied items share the mean of their ranks. No confidence outweighs another by its scale, and nothing is fitted.
-
-    Args:
-        confidences: Confidences of the same items, each ``[N]``.
-
-    Example:
-        >>> mean_rank(torch.tensor([0.1, 0.3, 0.2]), torch.tensor([5.0, 9.0, 9.0])).tolist()
-        [1.0, 2.75, 2.25]
     """
     return torch.stack([_ranks(values) for values in confidences]).mean(0)
 
@@ -110,11 +103,8 @@ def _ranks(values: Tensor) -> Tensor:
 class LogisticFit:
     """Weights of two confidences, standardised, by which they tell right from wrong answers of other queries.
 
-    Attributes:
-        mean: Mean of each of the two, ``[2]``; 0 if there was nothing to fit.
-        scale: Standard deviation of each, ``[2]``; 1 if it is constant or there was nothing to fit.
-        weights: Weight of each, ``[2]``; 0 if there was nothing to fit.
-        found: Whether there were right and wrong answers to fit to.
+    Mean, scale (1 if constant) and weights are ``[2]``; ``found`` is whether there were right and wrong answers to fit
+    to.
     """
 
     mean: Tensor
@@ -126,11 +116,8 @@ class LogisticFit:
     def of(cls, first: Tensor, second: Tensor, correct: Tensor) -> LogisticFit:
         """Fit a logistic regression with a unit Gaussian prior on the weights (L2 penalty, scikit-learn's default).
 
-        Args:
-            first: A confidence of queries of other classes than those that are tested, ``[Q]``.
-            second: Another confidence of these queries, ``[Q]``.
-            correct: Recall@1 of these queries, ``[Q]`` in [0, 1]; nan for queries without a positive, which are left
-                out. A fraction, which tied scores give, counts partly as right and partly as wrong.
+        ``correct`` is the Recall@1 of Q queries of other classes than those that are tested; queries without a positive
+        (nan) are left out, and a fraction, which tied scores give, counts partly as right and partly as wrong.
         """
         counted = ~correct.isnan()
         x = torch.stack([first.double(), second.double()], 1)[counted]
@@ -149,11 +136,6 @@ class LogisticFit:
         return cls(mean, scale, torch.from_numpy(fitted.coef_[0].copy()), found=True)
 
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:
-        """Combined confidence of queries, ``[Q]``: the weighted sum of the two; 0 if there was nothing to fit.
-
-        Args:
-            first: The first confidence of these queries, ``[Q]``.
-            second: The second confidence, ``[Q]``.
-        """
+        """Combined confidence of queries, ``[Q]``: the weighted sum of the two; 0 if there was nothing to fit."""
         x = torch.stack([first.double(), second.double()], 1)
         return ((x - self.mean) / self.scale * self.weights).sum(1)

@@ -27,13 +27,9 @@ from .scorers import Scorer
 class RetrievalSets:
     """Size of the retrieval sets of some queries, and the share of them that contain a positive.
 
-    Attributes:
-        k: Number of nearest images in a set; infinite if there were too few calibration queries, so that every set is
-            the whole gallery.
-        coverage: Share of the queries with a positive in their set; nan without queries.
-        size: Number of images in a set: k, or all of a smaller gallery. It is the price of the coverage.
-        n_queries: Number of queries that count.
-        n_lone: Number of queries left out because they have no positive.
+    ``k`` is infinite if there were too few calibration queries, so that every set is the whole gallery. ``coverage`` is
+    nan without queries; ``size``, k or all of a smaller gallery, is its price. Of the queries, ``n_queries`` count and
+    ``n_lone`` have no positive.
     """
 
     k: float
@@ -55,16 +51,6 @@ def first_positive_ranks(
 
     A query is not its own neighbour. Of tied images a positive counts as the last one: then a set of this many nearest
     images contains a positive in any order of the ties.
-
-    Args:
-        scorer: Similarity of images, given by their positions in ``labels``.
-        labels: Classes of all images, ``[N]``.
-        queries: Positions of the queries; all images if None.
-        gallery: Positions of the images that are searched; all if None.
-        block_bytes: Memory in bytes for the scores of the queries that are ranked at a time.
-
-    Raises:
-        ValueError: If a score is not finite.
 
     Example:
         >>> from .scorers import ScoreMatrix
@@ -95,22 +81,7 @@ def first_positive_ranks(
 
 
 def ranks_in(ranking: Ranking) -> Tensor:
-    """Rank of the first positive of every query (:func:`first_positive_ranks`) as far as a ranking tells it.
-
-    Args:
-        ranking: Nearest neighbours of the queries.
-
-    Returns:
-        Ranks, float64 ``[Q]``; nan for queries without a positive, infinite for those whose first one lies beyond the
-        depth of the ranking.
-
-    Example:
-        >>> from .ranking import rank
-        >>> from .scorers import ScoreMatrix
-        >>> scores = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
-        >>> ranks_in(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=1)).tolist()
-        [inf, 1.0, nan]
-    """
+    """Rank of the first positive of every query (:func:`first_positive_ranks`); infinite if beyond the depth."""
     parts = []
     for block in ranking.blocks():
         first = block.group.gather(1, block.relevant.int().argmax(1, keepdim=True))
@@ -152,16 +123,11 @@ def conformal_k(ranks: Tensor, *, coverage: float = 0.9) -> float:
 
 
 def retrieval_sets(k: float, ranks: Tensor, items: int) -> RetrievalSets:
-    """Coverage and size of the sets of the k nearest images of some queries.
+    """Coverage and size of the sets of the k nearest images of some queries, from the ranks of their first positives.
 
     With k from validation classes (``calibrated_val``), the coverage on test classes may fall short: nothing makes
-    their queries exchangeable.
-
-    Args:
-        k: Number of nearest images in a set, at least 1; may be infinite.
-        ranks: Rank of the first positive of each query, ``[Q]``, nan for queries without a positive, which are left
-            out.
-        items: Number of images that a query can find: those in the gallery, less one if queries are among them.
+    their queries exchangeable. ``items`` is the number of images that a query can find: those in the gallery, less one
+    if queries are among them.
 
     Example:
         >>> retrieval_sets(2.0, torch.tensor([1.0, 2.0, 3.0, float("nan")]), items=9).coverage
@@ -179,19 +145,8 @@ def sets_of_classes(
 
     The ranks are those in the full gallery. k is calibrated on one random query of each class of the first half. The
     coverage is that of a random query of a random class of the second half, its mean over queries and then over
-    classes. For exchangeable classes it is at least ``coverage`` on average over calibrations.
-
-    Args:
-        ranks: Rank of the first positive of each query, ``[Q]``, nan for queries without a positive, which are left
-            out.
-        labels: Classes of the queries, ``[Q]``.
-        ids: Identities (permanent names) of the queries; the draws depend on them, not on the order of the queries.
-        items: Number of images that a query can find: those in the gallery, less one if queries are among them.
-        seed: Seed of the draws of classes and queries.
-        coverage: Wanted probability that a set contains a positive.
-
-    Returns:
-        The sets of the second half; n_queries is the number of its queries.
+    classes. For exchangeable classes it is at least ``coverage`` on average over calibrations. Arguments are those of
+    :func:`retrieval_sets`; the draws depend on the identities, not on the order of the queries.
 
     Example:
         >>> sets = sets_of_classes(torch.ones(40), torch.arange(40) // 2, [f"{i:02d}" for i in range(40)],
@@ -222,16 +177,8 @@ def sets_of_nearest(view: Embeddings, scorer: str) -> Iterator[Row]:
     The number of images in a set is calibrated in two ways. ``calibrated_val``: on clean images of validation classes,
     all of them queries; nothing is guaranteed for other classes, or for a gallery of another size, and the coverage
     shows what is missing. ``calibrated_classes``: on half of the classes that are tested; the other half is covered as
-    promised if the classes are exchangeable.
-
-    Args:
-        view: The embedded images, with those of validation classes if there are any.
-        scorer: Name of the scorer (similarity of embeddings) that ranks the gallery.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``set_size_at_90`` or ``set_coverage_at_90``),
-        ``value`` and ``variant``. There is no ``calibrated_val`` without validation classes, or if they were trained
-        on. The set is the whole gallery if there are too few queries to calibrate on.
+    promised if the classes are exchangeable. There is no ``calibrated_val`` without validation classes, or if they were
+    trained on. The set is the whole gallery if there are too few queries to calibrate on.
     """
     rows = torch.arange(len(view))
     queries = rows if view.queries is None else view.queries

@@ -11,72 +11,35 @@ from torch import Tensor
 
 
 class Scorer(Protocol):
-    """Interface of a scorer: similarity of embedded images, given by their positions; higher = more similar.
-
-    Attributes:
-        name: Name of the scorer in tables of results.
-    """
+    """Interface of a scorer: similarity of embedded images, given by their positions; higher = more similar."""
 
     name: str
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores of every query with every gallery image, float64 ``[Q, G]``.
-
-        Args:
-            queries: Positions of the queries, ``[Q]``.
-            gallery: Positions of the gallery images, ``[G]``.
-        """
+        """Scores of every query ``[Q]`` with every gallery image ``[G]``, float64 ``[Q, G]``."""
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of pairs of images, float64 ``[P]``.
-
-        Args:
-            left: Position of the first image of each pair, ``[P]``.
-            right: Position of the second image, ``[P]``.
-        """
+        """Scores of pairs of images, ``[P]`` each, float64 ``[P]``."""
 
 
 class ScoreMatrix:
-    """Scorer (similarity of embedded images) that looks scores up in a given matrix.
-
-    Args:
-        scores: Matrix ``[N, N]`` of scores of all pairs of images, higher = more similar.
-        name: Name of the scorer in tables of results.
-
-    Example:
-        >>> scorer = ScoreMatrix(torch.eye(2))
-        >>> scorer.pairs(torch.tensor([0]), torch.tensor([1])).item()
-        0.0
-    """
+    """Scorer that looks scores up in a given matrix ``[N, N]``."""
 
     def __init__(self, scores: Tensor, name: str = "given") -> None:
         self.scores = scores.double()
         self.name = name
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores of every query with every gallery image, ``[Q, G]``, from the given matrix.
-
-        Args:
-            queries: Positions of the queries, ``[Q]``.
-            gallery: Positions of the gallery images, ``[G]``.
-        """
+        """Scores of every query with every gallery image, ``[Q, G]``, from the given matrix."""
         return self.scores[queries][:, gallery]
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of pairs of images, ``[P]``, from the given matrix.
-
-        Args:
-            left: Position of the first image of each pair, ``[P]``.
-            right: Position of the second image, ``[P]``.
-        """
+        """Scores of pairs of images, ``[P]``, from the given matrix."""
         return self.scores[left, right]
 
 
 class MeanScorer:
-    """Scorer (similarity of embedded images) that averages several scorers, such as those of several models.
-
-    Args:
-        scorers: At least one scorer; the name of the first is taken.
+    """Scorer that averages several scorers, such as those of several models; it has the name of the first.
 
     Example:
         >>> MeanScorer([ScoreMatrix(torch.eye(2)), ScoreMatrix(torch.zeros(2, 2))]).pairs(
@@ -89,44 +52,23 @@ class MeanScorer:
         self._scorers = tuple(scorers)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Mean scores of every query with every gallery image, ``[Q, G]``.
-
-        Args:
-            queries: Positions of the queries, ``[Q]``.
-            gallery: Positions of the gallery images, ``[G]``.
-        """
+        """Mean scores of every query with every gallery image, ``[Q, G]``."""
         total = self._scorers[0].matrix(queries, gallery).double()
         for scorer in self._scorers[1:]:
             total = total + scorer.matrix(queries, gallery)
         return total / len(self._scorers)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Mean scores of pairs of images, ``[P]``.
-
-        Args:
-            left: Position of the first image of each pair, ``[P]``.
-            right: Position of the second image, ``[P]``.
-        """
+        """Mean scores of pairs of images, ``[P]``."""
         return torch.stack([scorer.pairs(left, right).double() for scorer in self._scorers]).mean(0)
 
 
 class Reranked:
-    """Scorer (similarity of embeddings) made of two: one chooses candidates, its nearest images, the other orders them.
+    """Scorer made of two: ``first`` chooses candidates, its nearest images, the other orders them.
 
-    The candidates come first; the remaining images follow in the order of the scorer that chose. Both scorers are
-    computed for the whole gallery; :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking
-    faster.
-
-    Args:
-        scorer: Scorer that orders the candidates.
-        first: Scorer that chooses the candidates and orders the remaining images.
-        candidates: Number of candidates, the query itself included; images tied with the last one are all taken.
-
-    Example:
-        >>> near = ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0]]))
-        >>> likely = ScoreMatrix(torch.tensor([[0.0, 3.0, 7.0]]))
-        >>> Reranked(likely, near, candidates=2).matrix(torch.tensor([0]), torch.arange(3)).argsort().tolist()
-        [[2, 0, 1]]
+    The candidates, the query itself included and all images tied with the last one, come first; the remaining images
+    follow in the order of the scorer that chose. Both scorers are computed for the whole gallery;
+    :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking faster.
     """
 
     def __init__(self, scorer: Scorer, first: Scorer, candidates: int) -> None:
@@ -134,14 +76,7 @@ class Reranked:
         self._scorer, self._first, self._candidates = scorer, first, candidates
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores of every query with every gallery image, ``[Q, G]``, of which only the order in a row has a meaning.
-
-        They are at least 0 for the candidates and negative for the remaining images.
-
-        Args:
-            queries: Positions of the queries, ``[Q]``.
-            gallery: Positions of the gallery images, ``[G]``.
-        """
+        """Scores ``[Q, G]`` of which only the order in a row counts: 0 or more for candidates, else negative."""
         first = self._first.matrix(queries, gallery).double()
         last = first.topk(min(self._candidates, len(gallery)), dim=1).values[:, -1:]
         chosen = first >= last
@@ -151,10 +86,5 @@ class Reranked:
         return torch.where(chosen, score - low, first - high - 1.0)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of pairs of images, ``[P]``, by the scorer that orders candidates; no pair is excluded.
-
-        Args:
-            left: Position of the first image of each pair, ``[P]``.
-            right: Position of the second image, ``[P]``.
-        """
+        """Scores of pairs of images, ``[P]``, by the scorer that orders candidates; no pair is excluded."""
         return self._scorer.pairs(left, right)

@@ -50,57 +50,31 @@ class Bound(Protocol):
     An exact search skips the groups whose bound is too low. The score of query i with gallery image j is a function of
     the inner product of two vectors, ``left(i)`` and ``right(j)``, and of at most one further number per image, such as
     its variance. The score never falls as the inner product rises. Images are given by their positions in the set.
-
-    Attributes:
-        per_image: The further number of each image, ``[N]`` float64; None if the score depends on no such number.
     """
 
     per_image: Tensor | None
     """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
 
     def left(self, rows: Tensor) -> Tensor:
-        """Vectors of queries, float64 ``[B, K]``, whose inner products with those of gallery images give the scores.
-
-        Args:
-            rows: Positions of the queries, ``[B]``.
-        """
+        """Vectors of queries ``[B]``, float64 ``[B, K]``; inner products with gallery images' give the scores."""
 
     def right(self, rows: Tensor) -> Tensor:
-        """Vectors of gallery images, float64 ``[B, K]``, whose inner products with those of queries give the scores.
-
-        Args:
-            rows: Positions of the images, ``[B]``.
-        """
+        """Vectors of gallery images ``[B]``, float64 ``[B, K]``; inner products with queries' give the scores."""
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores of queries with gallery images, computed from given inner products: float64 ``[B, M]``.
-
-        Args:
-            inner: Inner product of each query's vector with those of its M gallery images, float64 ``[B, M]``.
-            rows: Positions of the queries, ``[B]``.
-            items: Positions of M gallery images per query, ``[B, M]``.
-        """
+        """Scores of B queries with M gallery images each, from given inner products, both float64 ``[B, M]``."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds of the scores of B queries with n groups of gallery images, ``[B, n]``.
+        """Upper bounds ``[B, n]`` of the scores of B queries with n groups at the largest inner products.
 
-        A group may also be a single image.
-
-        Args:
-            inner: Largest possible inner product of each query with an image of the group, ``[B, n]``.
-            rows: Positions of the queries, ``[B]``.
-            low: Smallest value of ``per_image`` in the group; a tensor that broadcasts to ``inner``.
-            high: Largest value of ``per_image`` in the group; the same tensor as ``low`` if groups are single images.
+        ``low`` and ``high`` are the smallest and largest ``per_image`` in a group and broadcast to ``inner`` ``[B,
+        n]``; they are the same tensor if groups are single images.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
         """Bound on the absolute value of the terms that make up any score of a query, ``[B]``, one value per query.
 
         The tolerance within which two scores count as tied is proportional to it, as rounding errors are.
-
-        Args:
-            rows: Positions of the queries, ``[B]``.
-            gallery: Positions of the gallery images, ``[G]``.
         """
 
 
@@ -109,13 +83,9 @@ class Found:
     """Nearest neighbours of B queries, best first, that are proven to be right in spite of rounding errors.
 
     For a search of ``depth`` neighbours, they include all gallery images that rank at place ``depth`` or better or are
-    tied with that place, and possibly some behind them.
-
-    Attributes:
-        place: Index of each of these queries in the tensor ``queries`` that was given to the search, ``[B]``.
-        items: Positions of the gallery images, ``[B, M]``; -1 if the gallery has no more images.
-        scores: Scores of these images, ``[B, M]``; minus infinity if there is no image. Errors are too small to change
-            the order or the ties up to place ``depth``.
+    tied with that place, and possibly some behind them. ``place`` is the index ``[B]`` of each query among those given;
+    items ``[B, M]`` are -1 and scores minus infinity if the gallery has no more images. Errors of scores are too small
+    to change the order or the ties up to place ``depth``.
     """
 
     place: Tensor
@@ -129,16 +99,7 @@ def product_error(left: Tensor, right: Tensor) -> Tensor:
     For vectors l and r of K numbers, rounding the factors to float32 and summing the products in any order, fused or
     not, errs by at most (K + 2) u |l| |r|, with u = 2^-24 the largest relative error of one rounding (Higham 2002,
     Section 3.1). The bound is somewhat larger: it also covers the rounding of the norms and of sums with the bound, and
-    values that are too small for float32.
-
-    Args:
-        left: Vectors ``[B, K]``, float64.
-        right: Vectors ``[G, K]``, float64; the longest of them sets the bound.
-
-    Example:
-        >>> x = torch.ones(1, 4, dtype=torch.float64)
-        >>> float(product_error(x, x)) < 4e-6
-        True
+    values that are too small for float32. The longest of the vectors ``right`` sets it.
     """
     k = left.shape[1]
     longest = float(right.norm(dim=1).max())
@@ -155,12 +116,8 @@ class Gallery:
     whose products with a block of queries fit into the cache of a processor. Member ``s`` of group ``n`` of a tile is
     its row ``s * across + n``, so that the maxima of all groups are computed from contiguous memory.
 
-    Args:
-        bound: The score, as a function of inner products and at most one number per image.
-        gallery: Positions of the gallery images, ``[G]``.
-        size: Number of images in a group.
-        rounded: Keep a second copy of the vectors for faster products, centred and then rounded to bfloat16. A centre
-            shifts the products of a query by a constant; vectors and products that it makes small lose less.
+    ``rounded`` keeps a second copy of the vectors for faster products, centred and then rounded to bfloat16. A centre
+    shifts the products of a query by a constant; vectors and products that it makes small lose less.
     """
 
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
@@ -214,9 +171,6 @@ def rounding_pays(queries: int) -> bool:
 
     It is if the processor supports such products and there are 1024 queries or more; for fewer, the copy of the gallery
     in bfloat16 is not worth its cost.
-
-    Args:
-        queries: Number of queries.
     """
     if queries < 1024 or not torch.backends.mkldnn.enabled:
         return False
@@ -256,10 +210,8 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 def _upper(products: Tensor, error: Tensor) -> Tensor:
     """Upper bounds of inner products that were computed with an error, float64, from products ``[B, n]``.
 
-    Args:
-        products: Computed products, float32 or bfloat16.
-        error: Bound on the error of each row, ``[B, 1]``, without that of rounding the products to bfloat16, plus what
-            a centre has taken from the products of the row.
+    ``error`` bounds that of each row, ``[B, 1]``, without that of rounding the products to bfloat16, plus what a centre
+    has taken from the products of the row.
     """
     wide = products.double()
     if products.dtype == torch.bfloat16:
@@ -272,10 +224,6 @@ def group_size(count: int, depth: int) -> int:
     """Number of gallery images per group, a power of 2 from 4 to 64, for a search that scores only the best groups.
 
     The size balances two costs per query: choosing the best groups, and scoring the images in them.
-
-    Args:
-        count: Number of images in the gallery.
-        depth: Number of neighbours wanted per query.
     """
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
@@ -285,13 +233,6 @@ def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, de
 
     It saves time for 128 queries or more and a gallery of at least 64 (depth + 8) images. It is exact if PyTorch
     computes float32 matrix products in full precision and all numbers are finite.
-
-    Args:
-        bound: The score, as a function of inner products and at most one number per image.
-        queries: Positions of the queries, ``[Q]``.
-        gallery: Positions of the gallery images, ``[G]``.
-        tolerance: Largest difference of two scores of a query that count as tied, ``[Q]``.
-        depth: Number of neighbours wanted per query.
     """
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False
@@ -311,19 +252,9 @@ def search(
     """Find the exact nearest neighbours of queries, without scoring most of the gallery.
 
     Upper bounds of the scores of groups of gallery images prove that most images cannot be among the neighbours.
-    Queries for which this cannot be proven are left out of the result.
-
-    Args:
-        bound: The score, as a function of inner products and at most one number per image.
-        queries: Positions of the queries ``[Q]``; a query that is in the gallery is not its own neighbour.
-        gallery: Positions of the gallery images ``[G]``.
-        tolerance: Largest difference of two scores of a query that count as tied, ``[Q]``.
-        depth: Number of neighbours wanted per query.
-        block_bytes: Memory in bytes for the queries that are searched at a time. If it does not suffice for 64 queries,
-            up to four times as much is used.
-
-    Yields:
-        Neighbours of part of the queries: all gallery images at place ``depth`` or better, and those tied with it.
+    Queries ``[Q]`` for which this cannot be proven are left out of the result; none is its own neighbour. Scores of a
+    query that differ by no more than its tolerance ``[Q]`` are tied. If the memory ``block_bytes`` does not suffice for
+    64 queries, up to four times as much is used.
     """
     left = torch.arange(len(queries))
     rounded = rounding_pays(len(queries))

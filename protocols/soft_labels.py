@@ -14,14 +14,10 @@ from .rows import Row, row
 
 
 def label_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of label distributions, in nats: how much people disagree about an image.
+    """Entropy of label distributions, in nats, float64 ``[N]`` in [0, log K]: how much people disagree about an image.
 
-    Args:
-        probabilities: ``[N, K]``, rows that sum to 1 (within 1e-3; they are normalised), or of nan where an image has
-            no distribution.
-
-    Returns:
-        float64 ``[N]`` in [0, log K], nan where there is no distribution.
+    Rows of ``[N, K]`` sum to 1 (within 1e-3; they are normalised), or are nan where an image has no distribution, and
+    so is the entropy.
 
     Raises:
         ValueError: If a probability is negative, or a row does not sum to 1.
@@ -48,13 +44,6 @@ def soft_labels(view: Embeddings) -> Iterator[Row]:
 
     Agreement is the negative entropy of the label distribution that people gave: a correlation is positive if images on
     which people agree are more confident. Images without a distribution are left out.
-
-    Args:
-        view: The embedded images, with their confidences and with label distributions given by people.
-
-    Yields:
-        Two rows (:class:`~bench.protocols.rows.Row`) per confidence, with ``confidence``, ``value`` and ``metric``:
-        ``spearman_human_entropy`` or ``kendall_human_entropy``.
     """
     if view.soft_labels is None:
         return

@@ -22,12 +22,8 @@ _BLOCK = 2048
 def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
     """Singular values of the uncentred matrix of embeddings, largest first, divided by the sum of those that are kept.
 
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1, N >= D.
-        drop: Number of largest singular values that are left out (Roth et al. 2020: 1).
-
-    Returns:
-        float64 ``[D - drop]``.
+    The embeddings are unit vectors ``[N, D]``, N >= D; of their D singular values the ``drop`` largest are left out
+    (Roth et al. 2020: 1).
 
     Example:
         >>> singular_spectrum(torch.eye(3))
@@ -39,14 +35,9 @@ def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
 
 
 def spectral_decay(unit: Tensor, drop: int = 1) -> float:
-    """Spectral decay: KL divergence KL(uniform || s) with the normalised singular values s; lower = flatter.
+    """Spectral decay: KL divergence KL(uniform || s) with the normalised singular values s, in nats; lower = flatter.
 
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1, N >= D.
-        drop: Number of largest singular values that are left out (Roth et al. 2020: 1).
-
-    Returns:
-        The divergence in nats, nan if no singular value is left.
+    It is nan if no singular value is left; see :func:`singular_spectrum`.
 
     Example:
         >>> abs(round(spectral_decay(torch.eye(3)), 6))
@@ -60,10 +51,6 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
 
 def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of the embeddings ``[C, D]`` and numbers of images ``[C]`` of the C classes that occur, in ascending order.
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
 
     Example:
         >>> class_sums(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1]))
@@ -83,11 +70,8 @@ def _mean_cosine(sums: Tensor, counts: Tensor) -> Tensor:
 def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
     """Mean cosine distance between images of a class, and mean cosine distance between normalised class means.
 
-    The first is computed for each class of two images or more and averaged over these classes.
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
+    The first is computed for each class of two images or more and averaged over these classes. The embeddings are unit
+    vectors ``[N, D]``.
 
     Raises:
         ValueError: If there is one class only, or no class of two images.
@@ -110,11 +94,7 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 def density(unit: Tensor, labels: Tensor) -> float:
     """Mean cosine distance inside classes over mean cosine distance between class means; higher = looser classes.
 
-    As in Roth et al. 2020. It is nan if all class means are the same.
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
+    As in Roth et al. 2020. It is nan if all class means are the same; see :func:`class_distances`.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -126,11 +106,7 @@ def density(unit: Tensor, labels: Tensor) -> float:
 
 
 def uniformity(unit: Tensor, t: float = 2.0) -> float:
-    """Mean of exp(-t |x - y|^2) over pairs of different images (Wang and Isola 2020, without the logarithm).
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        t: Factor t of the squared distance.
+    """Mean of exp(-t |x - y|^2) over pairs of different unit vectors (Wang and Isola 2020, without the logarithm).
 
     Example:
         >>> round(uniformity(torch.eye(2)), 6)  # one pair at squared distance 2: exp(-4)
@@ -149,10 +125,6 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
     It is the mean cosine distance of the class's images to its normalised mean, divided by the mean distance between
     the normalised means of all classes.
 
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
-
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
         >>> class_concentration(unit, labels).tolist()
@@ -168,16 +140,10 @@ def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
     """Variance of the cosine distances between images of a class, within classes and between classes.
 
     EL-nivMF (Kirchhof et al. 2022, Supplement L) calls it "variance of intraclass distances". The paper gives no
-    formula and only relative changes, and it measures training images.
-
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
-
-    Returns:
-        The variance of the distances between two images of a class, as a mean over the classes of three images or
-        more; and the variance of the classes' mean distances, over the classes of two images or more. Both variances
-        are unbiased (denominator n - 1). The first is nan without such a class, the second with fewer than two.
+    formula and only relative changes, and it measures training images. The first is the variance of the distances
+    between two images of a class, as a mean over the classes of three images or more; the second is the variance of the
+    classes' mean distances, over the classes of two images or more. Both are unbiased (denominator n - 1). The first is
+    nan without such a class, the second with fewer than two.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -198,21 +164,11 @@ def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
-    """Metrics of how embeddings and classes are spread over the sphere.
+    """Metrics of how unit embeddings ``[N, D]`` and classes are spread over the sphere.
 
-    Args:
-        unit: Embeddings ``[N, D]`` of length 1.
-        labels: Classes ``[N]``.
-
-    Returns:
-        Eight rows (:class:`~bench.protocols.rows.Row`) with ``metric``, ``variant`` and ``value``: ``spectral_decay``,
-        ``density`` and ``uniformity`` (no variant); ``class_concentration`` (``variance``, ``sd`` and ``cv``, the
-        coefficient of variation, over classes); ``cluster_diversity`` (``within_classes`` and ``between_classes``).
-
-    Example:
-        >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
-        >>> [round(r["value"], 3) for r in structure_rows(unit, labels) if r["metric"] == "uniformity"]
-        [0.346]
+    There are eight rows: ``spectral_decay``, ``density`` and ``uniformity`` (no variant); ``class_concentration``
+    (``variance``, ``sd`` and ``cv``, the coefficient of variation, over classes); ``cluster_diversity``
+    (``within_classes`` and ``between_classes``).
     """
     r = class_concentration(unit, labels)
     sd = float(r.std()) if len(r) > 1 else math.nan
@@ -235,12 +191,5 @@ def structure_rows(unit: Tensor, labels: Tensor) -> list[Row]:
 
 @test(group="structure", per="embeddings", needs=("directions",), clean_only=True)
 def structure(view: Embeddings) -> Iterable[Row]:
-    """Spectral decay, density, uniformity, class concentration and cluster diversity of the unit embeddings.
-
-    Args:
-        view: The embedded images.
-
-    Returns:
-        The rows of :func:`structure_rows`, with ``metric``, ``variant`` (such as ``within_classes``) and ``value``.
-    """
+    """Spectral decay, density, uniformity, class concentration and cluster diversity of the unit embeddings."""
     return structure_rows(view.unit_vectors, view.labels)

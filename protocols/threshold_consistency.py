@@ -37,22 +37,10 @@ _EACH = 8
 
 
 def calibration_range(scores: Tensor, rates: tuple[float, float] = ACCEPT_RATES) -> tuple[float, float]:
-    """Range of thresholds, lowest first, between two false accept rates of all classes together.
+    """Lowest and highest threshold between two false accept rates of all classes together; nan without pairs.
 
-    Args:
-        scores: Similarity of pairs of images of different classes, ``[P]``; a random sample of pairs suffices.
-        rates: Shares of these pairs at or above the thresholds, lower share first. Thresholds are quantiles of the
-            scores, interpolated linearly.
-
-    Returns:
-        Lowest and highest threshold; nan without pairs.
-
-    Raises:
-        ValueError: If a score is not finite.
-
-    Example:
-        >>> calibration_range(torch.arange(101.0))
-        (90.0, 99.0)
+    Thresholds are quantiles of the scores ``[P]`` of pairs of different classes, of which a random sample suffices,
+    interpolated linearly. A score that is not finite is a ValueError.
     """
     x, _ = as_vectors(scores, scores)
     if not len(x):
@@ -69,21 +57,12 @@ def class_rates(
     images: Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[Tensor, Tensor]:
-    """Sensitivity and specificity of every class at some thresholds, over all pairs of an image of the class.
+    """Sensitivity and specificity of every class at T ascending thresholds, float64 ``[C, T]`` each, over all pairs.
 
     The sensitivity is the share of the pairs of two images of the class that are accepted, having a score at or above
-    the threshold; the specificity is the share of its pairs with images of other classes that are rejected.
-
-    Args:
-        scorer: Similarity of images, given by their positions in ``labels``.
-        labels: Classes of all images, ``[N]``.
-        thresholds: Thresholds, ascending, ``[T]``.
-        images: Positions of the images that are compared, ``[M]``; all if None.
-        block_bytes: Memory in bytes for the scores of the images that are compared at a time.
-
-    Returns:
-        Sensitivity and specificity, float64 ``[C, T]``, classes in ascending order. The sensitivity of a class of one
-        image is nan, and so is the specificity if there is one class only.
+    the threshold; the specificity is the share of its pairs with images of other classes that are rejected. Classes are
+    in ascending order. The sensitivity of a class of one image is nan, and so is the specificity if there is one class
+    only.
 
     Raises:
         ValueError: If a score is not finite.
@@ -152,17 +131,8 @@ def opis(sensitivity: Tensor, specificity: Tensor) -> float:
 def sampled_images(labels: Tensor, ids: Sequence[str], seed: int, limit: int = LIMIT) -> Tensor:
     """Positions of at most ``limit`` images, ascending: all of them, or random ones of equally many a class.
 
-    If there are too many classes for eight images of each, random classes are left out.
-
-    Args:
-        labels: Classes of all images, ``[N]``.
-        ids: Identities (permanent names) of the images; the draws depend on them, not on the order of the images.
-        seed: Seed of the draws.
-        limit: Largest number of images, at least 8.
-
-    Example:
-        >>> len(sampled_images(torch.arange(100) // 20, [f"{i:02d}" for i in range(100)], seed=0, limit=50))
-        50
+    If there are too many classes for eight images of each, random classes are left out. The draws depend on the
+    identities, not on the order of the images.
     """
     if len(labels) <= limit:
         return torch.arange(len(labels))
@@ -184,15 +154,8 @@ def threshold_consistency(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Consistency of one threshold over classes (OPIS), for thresholds that accept 1 to 10 % of the negative pairs.
 
     The range comes from the negative pairs of verification. Rates of the classes are over all pairs of images; of more
-    than 8,192 images, over those of a random part (:func:`sampled_images`).
-
-    Args:
-        view: The embedded images.
-        scorer: Name of the scorer (similarity of embeddings) of the pairs.
-
-    Yields:
-        A row (:class:`~bench.protocols.rows.Row`) with the metric ``opis`` and its ``value``; ``n_queries`` is the
-        number of images. The value is nan if fewer than two classes have two images.
+    than 8,192 images, over those of a random part (:func:`sampled_images`). ``n_queries`` is the number of images. The
+    value is nan if fewer than two classes have two images.
     """
     images = view.once(
         "images of threshold consistency",

@@ -8,15 +8,7 @@ from torch import Tensor
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Check that two tensors are finite vectors of one length, and convert them to float64 NumPy arrays.
-
-    Raises:
-        ValueError: If they are not vectors of one length, or a value is not finite.
-
-    Example:
-        >>> as_vectors(torch.tensor([1.0]), torch.tensor([2.0]))
-        (array([1.]), array([2.]))
-    """
+    """Check that two tensors are finite vectors of one length, and convert them to float64 NumPy arrays."""
     if a.shape != b.shape or a.dim() != 1:
         raise ValueError(f"expected two vectors of one length, got {tuple(a.shape)} and {tuple(b.shape)}")
     if not (torch.isfinite(a).all() and torch.isfinite(b).all()):

@@ -19,11 +19,8 @@ def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
     """Threshold of the highest verification accuracy, and that accuracy; pairs at or above it count as the same class.
 
     Thresholds lie half-way between neighbouring distinct scores, or at plus or minus infinity. The lowest of the best
-    is taken.
-
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class, bool ``[P]``; both kinds must occur.
+    is taken. For this and all functions below, ``scores`` is the similarity of each pair of images, ``[P]``, and
+    ``same`` is whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
 
     Example:
         >>> best_threshold(torch.tensor([1.0, 3.0]), torch.tensor([False, True]))
@@ -48,11 +45,6 @@ def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
 def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
     """Share of pairs of images that a threshold decides rightly; pairs at or above it count as the same class.
 
-    Args:
-        threshold: The threshold.
-        scores: Similarity of each pair, ``[P]``.
-        same: Whether the pair shares a class, bool ``[P]``; both kinds must occur.
-
     Example:
         >>> accuracy_at(2.0, torch.tensor([1.0, 3.0, 4.0]), torch.tensor([False, True, False]))
         0.6666666666666666
@@ -63,10 +55,6 @@ def accuracy_at(threshold: float, scores: Tensor, same: Tensor) -> float:
 
 def auc(scores: Tensor, same: Tensor) -> float:
     """Area under the ROC curve of verification: P(a positive pair scores above a negative one); ties count half.
-
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
 
     Example:
         >>> auc(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([False, True, True]))
@@ -98,10 +86,6 @@ def equal_error_rate(scores: Tensor, same: Tensor) -> float:
 
     The ROC curve is interpolated linearly between its points.
 
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
-
     Example:
         >>> equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
         0.0
@@ -119,12 +103,7 @@ def equal_error_rate(scores: Tensor, same: Tensor) -> float:
 
 
 def tpr_at_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
-    """Largest true positive rate of verification at a false positive rate of at most ``rate``.
-
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
-        rate: Largest false positive rate, in [0, 1].
+    """Largest true positive rate of verification at a false positive rate of at most ``rate``, in [0, 1].
 
     Example:
         >>> tpr_at_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.1)
@@ -147,10 +126,6 @@ def nearest_equal_error_rate(scores: Tensor, same: Tensor) -> float:
     As in the public code of "Probabilistic Embeddings Revisited" (PER). If several points are equally near, the smaller
     mean of the first and the last is taken, since that code looks at no other.
 
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
-
     Example:
         >>> nearest_equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
         0.0
@@ -165,11 +140,6 @@ def tpr_at_nearest_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
     """True positive rate at the last ROC point whose false positive rate is nearest to ``rate``, which it may exceed.
 
     As in the public code of "Probabilistic Embeddings Revisited" (PER).
-
-    Args:
-        scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class (is positive), bool ``[P]``; both kinds must occur.
-        rate: False positive rate aimed at, in [0, 1].
 
     Example:
         >>> tpr_at_nearest_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.9)
@@ -203,26 +173,15 @@ def verification_rows(
 ) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs of images.
 
-    The accuracy is given at two thresholds: the best one for the validation pairs and the best one for the test pairs.
-    The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
+    The accuracy is given at two thresholds: the best one for the validation pairs, if there are any, and the best one
+    for the test pairs. The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
+    ``nearest_roc_point`` adds the EER and the true positive rate as in PER's public code: at the nearest point of the
+    ROC, without interpolation, which may exceed ``false_positive_rate``. ``validation_split`` is ``train`` if a model
+    was trained on the validation pairs.
 
-    Args:
-        scores: Scores (similarities) of the test pairs ``[P]``.
-        same: Whether the test pairs share a class, bool ``[P]``.
-        val_scores: Scores of the validation pairs; None leaves out the accuracy at their threshold.
-        val_same: Whether the validation pairs share a class.
-        scorer: Name of the scorer (similarity of embeddings) that gave the scores; copied to the rows.
-        false_positive_rate: Largest false positive rate at which the true positive rate is given.
-        nearest_roc_point: Add the EER and the true positive rate as in PER's public code: at the nearest point of the
-            ROC, without interpolation. For the true positive rate, the point may exceed ``false_positive_rate``.
-        validation_split: Split of the validation pairs: ``val``, or ``train`` if a model was trained on them.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (``verification_accuracy``, ``verification_auc``,
-        ``verification_eer`` or ``verification_tpr_at_fpr``), ``value`` and ``variant``. The variant of an accuracy
-        names the pairs that gave the threshold: ``threshold_val``, ``threshold_train`` or ``threshold_test``. That of a
-        true positive rate is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate). That of the EER is empty or
-        ``nearest_point``.
+    The variant names the pairs that gave the threshold of an accuracy (``threshold_val``, ``threshold_train`` or
+    ``threshold_test``), or is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate) for a true positive rate, and
+    empty or ``nearest_point`` for the EER.
 
     Raises:
         ValueError: If a score is not finite, or if all pairs or no pairs share a class.
@@ -253,27 +212,12 @@ def verification_rows(
 
 
 def verification_pairs(view: Embeddings) -> Pairs:
-    """Sampled pairs of images, drawn once for all tests.
-
-    Args:
-        view: The embedded images.
-
-    Raises:
-        ValueError: If there is only one class, or no class has two images.
-    """
+    """Sampled pairs of images, drawn once for all tests."""
     return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs")), shared=True)
 
 
 def pair_scores(view: Embeddings, scorer: str) -> Tensor:
-    """Scores of the sampled pairs, float64 ``[P]``, computed once for all tests.
-
-    Args:
-        view: The embedded images.
-        scorer: Name of the scorer (similarity of embeddings).
-
-    Raises:
-        ValueError: If there is only one class, or no class has two images.
-    """
+    """Scores of the sampled pairs, float64 ``[P]``, computed once for all tests."""
     pairs = verification_pairs(view)
     return view.once(f"pair scores {scorer}", lambda: view.scorer(scorer).pairs(pairs.left, pairs.right))
 
@@ -285,14 +229,6 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     The accuracy is given at two thresholds: the best one for pairs of validation images (if there are any) and the best
     one for the tested pairs themselves. With the option ``held_out_threshold``, a threshold is also chosen on half of
     the classes and tested on the other half.
-
-    Args:
-        view: The embedded images, with the options of the tests.
-        scorer: Name of the scorer (similarity of embeddings) of the pairs.
-
-    Yields:
-        Rows (:class:`~bench.protocols.rows.Row`) with ``metric`` (such as ``verification_auc``), ``value`` and
-        ``variant``, which names the threshold of an accuracy or the false positive rate.
     """
     validation = view.validation
     yield from verification_rows(
@@ -310,11 +246,7 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
 
 
 def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
-    """Accuracy on half of the classes at the threshold of the other half.
-
-    Raises:
-        ValueError: If there are too few classes of two images.
-    """
+    """Accuracy on half of the classes at the threshold of the other half."""
     seed, scores, same = view.seed("pairs"), [], []
     for rows in class_halves(view.labels, view.ids, seed):
         try:

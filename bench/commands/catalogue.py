@@ -43,15 +43,7 @@ CHECK_HELP = (
 
 
 class ListRow(TypedDict):
-    """Entry that ``bench list`` prints: a method, a data set, a protocol or another thing with a name.
-
-    Attributes:
-        name: Name on the command line.
-        summary: Description on one line.
-        presets: Names of the presets (variants) of a protocol.
-        origin: Module, entry point or file that defines a method or data set.
-        error: Why a method or data set cannot be used; empty if no error is known.
-    """
+    """Entry that ``bench list`` prints; an error says why a method or data set cannot be used."""
 
     name: str
     summary: str
@@ -111,16 +103,7 @@ def show(
 
 
 def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
-    """Entries of one kind, as ``bench list`` prints them.
-
-    Args:
-        kind: Kind of the entries.
-        plugins: Plug-in files, whose entries are added.
-        check: Whether to import every entry. A method or data set that fails has the reason in ``error``.
-
-    Raises:
-        UserError: If a plug-in file cannot be read or imported.
-    """
+    """Entries of one kind, as ``bench list`` prints them; ``check`` imports each, and an error is part of the entry."""
     if kind is Listed.protocols:
         from ..protocols import PROTOCOLS, get_protocol
 
@@ -210,18 +193,7 @@ def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[Li
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
-    """Describe a method, data set or protocol, as ``bench show`` prints it.
-
-    Args:
-        name: Name of the method, data set or protocol.
-        plugins: Plug-in files, whose methods and data sets are known too.
-
-    Returns:
-        The description as a mapping that can be written as JSON, and as text.
-
-    Raises:
-        UserError: If nothing has that name.
-    """
+    """Describe a method, data set or protocol, as ``bench show`` prints it: as values for JSON, and as text."""
     from ..protocols import PROTOCOLS
 
     methods, datasets = Registry("methods", plugins), Registry("datasets", plugins)

@@ -16,18 +16,7 @@ if TYPE_CHECKING:
 
 
 def pack_results(results: Path, out: Path, by: str, commit: str, as_json: bool) -> None:
-    """Write the finished results of a folder to another one in the form of a contribution, and name the files.
-
-    Args:
-        results: The results folder.
-        out: Folder of packs.
-        by: Who ran the results.
-        commit: Git commit of the code, for records that do not tell.
-        as_json: Whether to print the paths as JSON.
-
-    Raises:
-        UserError: If the name is missing, there is no finished test, or ``out`` cannot have these results.
-    """
+    """Write the finished results of a folder to another one in the form of a contribution, and name the files."""
     from ..report.packing import pack
     from .results import open_results
 
@@ -41,18 +30,7 @@ def pack_results(results: Path, out: Path, by: str, commit: str, as_json: bool) 
 
 
 def verify_results(results: Path, claimed: Path, by: str, commit: str, as_json: bool) -> int:
-    """Mark claimed results that were run again with equal values; returns the exit code, 1 if one was not equal.
-
-    Args:
-        results: Results folder of the second run.
-        claimed: Folder of packs with the claimed results.
-        by: Who ran them again.
-        commit: Git commit of the code, for records that do not tell.
-        as_json: Whether to print JSON.
-
-    Raises:
-        UserError: If the name is missing, or no claimed result was run again.
-    """
+    """Mark claimed results that were run again with equal values; returns the exit code, 1 if one was not equal."""
     from ..report.packing import verify
     from .results import open_results
 
@@ -67,11 +45,7 @@ def verify_results(results: Path, claimed: Path, by: str, commit: str, as_json: 
 
 
 def wrong_values(store: Store) -> list[Damage]:
-    """Packed tests whose values do not follow from the float16 embeddings that they come with.
-
-    Args:
-        store: The results folder.
-    """
+    """Packed tests whose values do not follow from the float16 embeddings that they come with."""
     from ..store.folder import RECORD, Damage
 
     found = []

@@ -32,18 +32,7 @@ AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an i
 
 
 class DataRow(TypedDict):
-    """A data set as ``bench data list`` prints it.
-
-    Attributes:
-        name: Name on the command line.
-        summary: Description on one line.
-        embedded: Whether the data come with the installation; others must be downloaded.
-        official: Name of the published release; empty for embedded data.
-        needs: Names of the files by which the release is recognised; empty for embedded data.
-        source: Address at which its owners publish it; empty for embedded data.
-        licence: Terms under which they do; empty for embedded data.
-        archive: Address of the archive that ``bench data download`` fetches; empty if there is none.
-    """
+    """A data set as ``bench data list`` prints it; what belongs to a release is empty for embedded data."""
 
     name: str
     summary: str
@@ -226,15 +215,7 @@ def download_data(
 
 @dataclass(frozen=True)
 class _Target:
-    """Place of a data set that is downloaded.
-
-    Attributes:
-        cls: Class of the data set.
-        archive: The archive in which its owners serve it.
-        root: Folder of downloaded data sets.
-        allow_partial: Whether to accept an incomplete release.
-        plugins: Plug-in files, whose data sets are known too.
-    """
+    """Place of a data set that is downloaded: its class, archive and folders."""
 
     cls: type[PhotoDataset]
     archive: Archive
@@ -353,22 +334,7 @@ def import_release(
     plugins: tuple[Path, ...] = (),
     limit: int | None = None,
 ) -> str:
-    """Unpack or copy a downloaded data set to ``root / name``, and check that it is the expected release.
-
-    Args:
-        name: Name of the data set.
-        source: Downloaded archive or folder.
-        root: Folder of downloaded data sets.
-        allow_partial: Whether to accept an incomplete release.
-        plugins: Plug-in files, whose data sets are known too.
-        limit: Most bytes to unpack; see :func:`~bench.datasets.archives.take`.
-
-    Returns:
-        Description of what was found, for the user.
-
-    Raises:
-        UserError: If the source cannot be unpacked, is not the expected release, or the target exists.
-    """
+    """Unpack or copy a downloaded data set to ``root / name``, check that it is the right release, describe it."""
     import tempfile
 
     from ..datasets.archives import take

@@ -102,18 +102,9 @@ def embed(
 
 
 def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str:
-    """Embed a folder of images and write the embeddings to a file.
+    """Embed a folder of images and write the embeddings to a file; returns what was written, and what to do next.
 
-    Args:
-        folder: Folder of images; a folder per class below it gives labels.
-        encoder: Function that makes the network; called once the images are listed.
-        out: File to write: .npz, .safetensors or .parquet.
-
-    Returns:
-        Message for the user: what was written, and what to do next.
-
-    Raises:
-        UserError: If the network or the images cannot be used; damaged images are named before anything is embedded.
+    The network is made once the images are listed; damaged images are named before anything is embedded.
     """
     from ..datasets.errors import DataError
     from ..datasets.folder import images_below
@@ -137,20 +128,7 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
 
 
 def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
-    """Embed a folder of photographs per class with the default network of such folders, which never saw them.
-
-    A note on stderr names the network.
-
-    Args:
-        folder: The folder.
-        device: Where to embed.
-
-    Returns:
-        Arrays of an embedding file by name, such as ``embeddings`` and ``labels``.
-
-    Raises:
-        UserError: If there are no classes to tell apart, or images or weights cannot be used.
-    """
+    """Embed photographs, a folder per class, with the default network for them, which a note on stderr names."""
     from ..datasets.errors import DataError
     from ..datasets.folder import Folder, images_below
     from ..methods.backbones.registry import NoWeights, find_weights

@@ -12,7 +12,7 @@ from ..report.escape import csv_text
 from ..report.figures.source import Source
 from ..report.frame import Results
 from ..reproduce.items import every_item
-from ..scoring.parquet import import_pyarrow
+from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 
@@ -21,35 +21,17 @@ PARQUET = "parquet"
 
 
 def check_extras(chosen: Sequence[str]) -> None:
-    """Check names of extra tables.
-
-    Args:
-        chosen: ``bootstrap``, ``parquet`` and names of tables of papers, such as ``per/table1``.
-
-    Raises:
-        UserError: If a name is unknown, is one of a figure without columns, or pyarrow is not installed.
-    """
+    """Check names of extra tables: ``bootstrap``, ``parquet`` and tables of papers, such as ``per/table1``."""
     forms = [name for name, item in every_item().items() if item.columns("")]
     for name in chosen:
         if name not in (BOOTSTRAP, PARQUET, *forms):
             raise UnknownName("extra table", name, [BOOTSTRAP, PARQUET, *forms])
     if PARQUET in chosen:
-        import_pyarrow()
+        check_pyarrow()
 
 
 def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
-    """Write extra tables.
-
-    Args:
-        chosen: Names that :func:`check_extras` accepts.
-        site: The results folder.
-        results: Its finished tests.
-        out: Folder for the files.
-        written: Files of the report, of which the tables are copied as Parquet.
-
-    Returns:
-        The files written.
-    """
+    """Write extra tables; of those of the report, ``written``, there are copies as Parquet."""
     paths = []
     for stem, frame, texts in _tables(chosen, site, results):
         for ending, text in {".csv": csv_text(frame), **texts}.items():

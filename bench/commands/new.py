@@ -47,16 +47,7 @@ def new(
 
 
 def write_template(kind: PluginKind, name: str, path: Path) -> None:
-    """Write the commented template of a plug-in.
-
-    Args:
-        kind: What the plug-in defines.
-        name: Name of the method, data set or other entry in it: lower-case letters, digits and underscores.
-        path: File to write.
-
-    Raises:
-        UserError: If the name is not valid, or the file exists.
-    """
+    """Write the commented template of a plug-in to a file that does not exist."""
     if reason := why_not_a_name(name):
         raise UserError(reason)
     text = (TEMPLATES / f"{kind.value}.py.tmpl").read_text(encoding="utf-8")

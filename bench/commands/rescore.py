@@ -18,20 +18,7 @@ if TYPE_CHECKING:
 
 
 class RescoredTest(TypedDict):
-    """A test and what came of its rescoring.
-
-    Attributes:
-        test: Place of the test: protocol, data set, method and id.
-        seed: Number of the seed.
-        rescoring: Id of the rescoring; empty if it failed.
-        code: Id of the code of the new values; empty if it failed.
-        values: Number of values.
-        float16: Whether they come from a copy of the embeddings in float16.
-        compared: Number of values that the record of the test has, too.
-        largest_difference: Largest absolute difference from these; None without any.
-        left_out: Names of scorers that could not be computed.
-        failure: Reason why there are no values; empty if there are.
-    """
+    """A test and what came of its rescoring; compared are values that the record of the test has, too."""
 
     test: str
     seed: int
@@ -89,16 +76,9 @@ def rescore(
 def rescore_results(
     site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False
 ) -> list[RescoredTest]:
-    """Rescore the tests of a results folder that count, one after the other.
+    """Rescore the tests of a results folder that count, one after the other, with a line for each unless it is quiet.
 
-    Args:
-        site: The results folder, plug-ins and data sets.
-        groups: Groups of tests; those of each record and of the plug-ins if empty.
-        arrays: Another results folder that has the embeddings; None if there is none.
-        quiet: Whether to print no line per test on standard error.
-
-    Raises:
-        UserError: If a group is unknown, or there is no finished test.
+    Groups are those of each record and of the plug-ins if empty.
     """
     from ..protocols.known_tests import known_groups
     from ..report.frame import collect

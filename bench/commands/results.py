@@ -28,18 +28,12 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 
 
 class StatusRow(TypedDict):
-    """Work that a results folder has of one (protocol, data set, method).
+    """Work that a results folder has of one protocol, data set and method.
 
     Attributes:
-        protocol: Name of the protocol.
-        dataset: Name of the data set.
-        method: Name of the method.
         trials: Number of finished tuning trials, failed ones included.
-        failed_trials: Number of failed trials.
         trained: Number of finished trainings that belong to no trial.
-        tested: Number of finished tests.
         unfinished: Number of trainings that have a checkpoint and no result yet.
-        running: Trainings and tests that a process is working on now.
         codes: Number of finished tests and rescorings by the versions of their code.
         states: Number of packed results by state: ``claimed``, or ``verified`` by a second run.
     """
@@ -58,13 +52,9 @@ class StatusRow(TypedDict):
 
 
 class RunningUnit(TypedDict):
-    """A training or test in progress, and the process that is working on it.
+    """A training or test in progress (kind and id), and the process that is working on it.
 
-    Attributes:
-        unit: Kind and id, such as ``train`` and 16 hexadecimal digits.
-        host: Machine of the process.
-        pid: Id of the process.
-        node: Node of a cluster that it has given the work to; empty if it works itself.
+    The node of a cluster is the one that the process has given the work to; empty if it works itself.
     """
 
     unit: str
@@ -173,13 +163,7 @@ def _check(results: Path, as_json: bool) -> int:
 
 
 def repair_results(results: Path) -> None:
-    """Move the damaged files of a results folder to its folder ``.damaged``, and write its marker again.
-
-    The marker is the file ``store.json``, which has the versions of the records and protocols.
-
-    Raises:
-        UserError: If the folder has no undamaged record (result file), or another process writes to it.
-    """
+    """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
     from ..store.check import damages
     from ..store.claims import Claims
     from ..store.folder import Store
@@ -330,21 +314,7 @@ def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
 
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:
-    """Draw figures by name, and print one line for each that cannot be drawn.
-
-    Args:
-        chosen: Names of figures, as for ``bench report --figures``, or ``all``.
-        site: The results folder, plug-ins and folder of data sets.
-        out: Folder for the files; RESULTS/report if None.
-        reference: For the figure ``norms``: the method by whose right and wrong answers the embedding norms of all
-            others are split. If empty, it is the most accurate deterministic one.
-
-    Returns:
-        Paths of the files.
-
-    Raises:
-        UserError: If a name is unknown, a results folder is needed but missing, or nothing could be drawn.
-    """
+    """Draw figures by name, or ``all``, and print one line for each that cannot be drawn; returns the files."""
     from ..report.figures.registry import kinds_of, write_kinds
     from ..report.figures.source import Source
     from ..report.frame import Results, collect
@@ -365,15 +335,7 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
 
 
 def open_results(results: Path, damaged_marker: bool = False) -> Store:
-    """Open a results folder for reading.
-
-    Args:
-        results: Path of the folder.
-        damaged_marker: Whether to accept a folder whose marker ``store.json`` is missing or damaged, if it has records.
-
-    Raises:
-        UserError: If it is no results folder, or its records or protocols have another version than this program.
-    """
+    """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
     from ..protocols import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
@@ -385,7 +347,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
 
 
 def status_rows(store: Store) -> list[StatusRow]:
-    """Count trials, trained and tested seeds in a results folder, one row per (protocol, data set, method)."""
+    """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
     from ..store.marks import read_marks
@@ -466,24 +428,13 @@ def _say_what_was_rescored(collected: Collected) -> None:
 
 
 def say_what_is_not_drawn(lines: Iterable[str], console: Console) -> None:
-    """Print which figures of a report are missing, or lack something, and why.
-
-    Args:
-        lines: One line for every kind of figure and reason.
-        console: Where to print.
-    """
+    """Print which figures of a report are missing, or lack something, and why."""
     for line in lines:
         console.print(f"not drawn: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
-    """Print which test results the tables leave out.
-
-    Args:
-        damaged: Damaged files that were found.
-        older: Number of tests that a later one of the same setting replaces.
-        console: Where to print.
-    """
+    """Print which test results the tables leave out: damaged ones, and older ones that a later one replaces."""
     if older:
         console.print(
             f"{older} older {'result' if older == 1 else 'results'} of the same setting (other code or other tests)"

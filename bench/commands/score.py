@@ -137,19 +137,7 @@ def compare(
 
 
 def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> None:
-    """Print the mean differences of metrics between methods of a results folder, other minus first.
-
-    Differences are paired by seed and have 95 % t-intervals.
-
-    Args:
-        store: The results folder.
-        methods: Names of methods. The first is compared with each of the others; if empty, every two methods are
-            compared, and the output names the first and the other of each pair.
-        as_json: Whether to print JSON instead of tables.
-
-    Raises:
-        UserError: If there is no finished test, a method has no results, or no two methods have a common seed.
-    """
+    """Print the mean differences of metrics between methods of a results folder, other minus first, paired by seed."""
     from rich.console import Console
 
     from ..report.frame import collect, plain_rows

@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 
 
 class ScoredFile(TypedDict):
-    """File of embeddings that was scored.
-
-    Attributes:
-        file: Path of the file.
-        name: Its name in the tables.
-        images: Number of images.
-        classes: Number of classes.
-        dim: Embedding size.
-        queries: Number of queries.
-        gallery: Number of images that are searched.
-    """
+    """File of embeddings that was scored: its name in the tables and its numbers."""
 
     file: str
     name: str
@@ -41,17 +31,7 @@ class ScoredFile(TypedDict):
 
 
 class ScoredFiles(TypedDict):
-    """Output of ``bench score --json``.
-
-    Attributes:
-        files: The scored files.
-        rows: Measured values, one per row, with the columns of the ``metrics.csv`` of ``bench run``: ``method`` (here
-            the name of the file), ``scorer``, ``confidence``, ``metric``, ``value`` and so on.
-        confidences: Gains in MAP@R as the least confident queries are removed, one row per file, scorer and confidence,
-            with the columns of :class:`bench.report.scored.Worth`.
-        comparison: Differences of metrics between each other file and the first, other minus first, one row per file,
-            scorer and metric: ``first``, ``other``, and the columns of :class:`bench.scoring.compare.Difference`.
-    """
+    """Output of ``bench score --json``: rows as in ``metrics.csv``, gains by filtering, and differences."""
 
     files: list[ScoredFile]
     rows: list[dict[str, object]]
@@ -72,21 +52,8 @@ def score_files(
 ) -> ScoredFiles:
     """Score files of embeddings, compare the first with each of the others, and print and write the results.
 
-    Args:
-        files: One file, or several of the same images; a folder of photographs per class is embedded first.
-        scorers: Names of scorers, the similarities to rank with.
-        metrics: Names of metrics or of groups of metrics.
-        normalize: Whether to L2-normalise; None does what each file says, and normalises if it says nothing.
-        by: Unit that the bootstrap of the comparison resamples, ``queries`` or ``classes``.
-        out: Folder for tables and figures; None writes none.
-        quiet: Whether to print nothing on standard output.
-        device: ``auto``, ``cpu`` or ``cuda``.
-
-    Returns:
-        The value that ``bench score --json`` prints.
-
-    Raises:
-        BadInput: If a file cannot be scored, or a name is unknown.
+    A folder of photographs per class is embedded first. ``normalize`` None does what each file says, and normalises if
+    it says nothing. ``by`` is the unit that the bootstrap of the comparison resamples.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")

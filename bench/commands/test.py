@@ -18,15 +18,7 @@ Checks = Mapping[str, Callable[[Any], None]]
 
 
 class CheckResult(TypedDict):
-    """Result of one check of one method, data set, test of embeddings or corruption.
-
-    Attributes:
-        kind: ``method``, ``dataset``, ``test`` or ``corruption``.
-        name: Name of the entry that was checked.
-        check: Name of the check.
-        passed: Whether it passed.
-        reason: Why it failed; empty if it passed.
-    """
+    """Result of one check of one entry; the reason why it failed is empty if it passed."""
 
     kind: str
     name: str

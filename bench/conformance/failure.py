@@ -8,14 +8,6 @@ class ConformanceError(AssertionError):
 
 
 def require(condition: bool, what: str) -> None:
-    """Fail a check unless a condition holds.
-
-    Args:
-        condition: Condition that must hold.
-        what: Message if it does not.
-
-    Raises:
-        ConformanceError: If it does not hold.
-    """
+    """Fail a check with a message unless a condition holds."""
     if not condition:
         raise ConformanceError(what)

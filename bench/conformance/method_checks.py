@@ -28,16 +28,11 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
-    """Build a small :class:`.EmbeddingModel` of a method, on which the conformance checks of the method run.
+    """Build a small :class:`.EmbeddingModel` of a method in one of its forms, on which its conformance checks run.
 
     The model is in training mode, and has been initialised or fitted on a batch of synthetic images if the method does
     that. A two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its
     base. An ensemble is an :class:`.EnsembleModel` of untrained CosFace models.
-
-    Args:
-        cls: Class of the method.
-        fidelity: Form of the method: ``corrected``, or ``released`` for what the public code of its paper computes.
-        params: Parameters of the method that differ from its defaults.
     """
     from ..methods._model import EmbeddingModel
     from ..methods.backbones.registry import build_backbone

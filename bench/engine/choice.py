@@ -15,13 +15,7 @@ _ROUNDING = 1e-12
 
 
 def objectives(tune_for: TuneFor, trial: TrialRecord) -> tuple[float, ...] | None:
-    """Values of a trial that its study maximises; None if it failed, or if one of them is not a number.
-
-    Args:
-        tune_for: What the study tunes for. It maximises two values for ``both``, MAP@R and the AUROC of the confidence,
-            and one for the others.
-        trial: A finished trial.
-    """
+    """Values of a trial that its study maximises, two for ``both`` (MAP@R and AUROC), else one; None if it failed."""
     both = (trial.val_map_at_r, trial.val_confidence_auroc)
     found = {"retrieval": (trial.value,), "confidence": (trial.val_confidence_auroc,), "both": both}[tune_for]
     values = tuple(value for value in found if value is not None and not math.isnan(value))
@@ -35,10 +29,6 @@ def choose(tune_for: TuneFor, trials: Collection[TrialRecord]) -> TrialRecord | 
     confidence. For ``both`` it is the one with the highest AUROC among those whose MAP@R is within one point
     (:data:`ONE_POINT`) of the highest. Of trials with equal AUROC the one with the higher MAP@R is chosen; of trials
     that are equal in all that, the earlier one.
-
-    Args:
-        tune_for: What the study tunes for.
-        trials: Its finished trials.
     """
     values = {trial.number: found for trial in trials if (found := objectives(tune_for, trial)) is not None}
     left = [trial for trial in trials if trial.number in values]

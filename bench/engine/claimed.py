@@ -19,16 +19,7 @@ POLL = 1.0
 
 
 class ClaimedUnits:
-    """Runs jobs of units, each only once it is claimed.
-
-    Args:
-        site: Paths of the results folder.
-        workers: Where jobs run.
-        display: Where messages go.
-        claims: Claims of this scheduler.
-        order: Place of each cell (protocol, data set, method) among those that wait.
-        of_trials: Ids of the trainings of tuning trials.
-    """
+    """Runs jobs of units, each only once this scheduler has claimed it."""
 
     def __init__(
         self,
@@ -55,17 +46,7 @@ class ClaimedUnits:
         priority: int,
         on_epoch: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Run a job until nothing is missing, here or in another scheduler; a failure says which unit failed.
-
-        Args:
-            unit: What to claim.
-            missing: The job that makes what is missing; None if everything is there.
-            priority: Smaller = earlier.
-            on_epoch: Called with the number of finished epochs after each.
-
-        Returns:
-            True if it was run here.
-        """
+        """Run a job until nothing is missing, here (True) or in another scheduler; a failure says which unit failed."""
         claim = self._store.unit_dir(*unit) / CLAIM
         while (job := missing()) is not None:
             wanted = job

@@ -15,17 +15,10 @@ from ..seeds import seed_for
 
 @dataclass(frozen=True)
 class CorruptedImages:
-    """Images of a set under a corruption, each with a severity of its own.
+    """Images of a set under a corruption, each with a severity of its own; ``quality`` is 1 - severity, ``[N]``.
 
     An image has the same severity and the same random numbers whatever method is tested, since they depend on the data
     set, the corruption and the identity of the image alone.
-
-    Attributes:
-        images: The clean images.
-        kind: Name of the corruption, such as ``crop``.
-        severity: Smallest and largest severity.
-        quality: 1 - severity of each image, ``[N]``; for the crop, the fraction of the side that is kept.
-        seed: Seed of the random draws.
     """
 
     images: ImageSet
@@ -36,17 +29,7 @@ class CorruptedImages:
 
     @classmethod
     def of(cls, images: ImageSet, dataset: str, kind: str, severity: tuple[float, float]) -> CorruptedImages:
-        """Draw the severities of a set's images.
-
-        Args:
-            images: The clean images.
-            dataset: Name of the data set, which seeds the draws.
-            kind: Name of the corruption.
-            severity: Smallest and largest severity, between which that of each image is drawn uniformly.
-
-        Raises:
-            ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
-        """
+        """Draw the severities of a set's images, uniformly in a range."""
         seed = seed_for("crops" if kind == CROP else kind, dataset)
         return cls(images, kind, severity, draw_quality(kind, images.ids, seed, *severity), seed)
 
@@ -54,11 +37,7 @@ class CorruptedImages:
         return len(self.images)
 
     def evaluation(self, index: Tensor) -> Tensor:
-        """Corrupted images at some rows, converted to the input of a network, ``[B, C, H, W]``.
-
-        Args:
-            index: Rows, int64 ``[B]``.
-        """
+        """Corrupted images at some rows, converted to the input of a network, ``[B, C, H, W]``."""
         return corrupted(self.images, self.kind, index, self.quality[index], self.seed)
 
     def manifest_sha256(self) -> str:

@@ -26,27 +26,10 @@ def crop_auroc(
     device: str,
     running: Running,
 ) -> float:
-    """AUROC of telling right from wrong answers on centre crops by the default confidence of a method.
+    """AUROC of telling right from wrong answers on centre crops by the default confidence of a method, in [0, 1].
 
     Every image is cropped by a severity of its own and is query and gallery, but never its own neighbour. An answer is
-    right if the nearest neighbour has the query's class (Recall@1).
-
-    Args:
-        model: The network.
-        images: Images of classes that were not trained on.
-        dataset: Name of the data set; it determines the severities.
-        severity: Smallest and largest severity of the crops.
-        scorer: Name of the scorer, the similarity that ranks the images.
-        device: Where the network is.
-        running: Progress of the training.
-
-    Returns:
-        In [0, 1]; 0.5 for a confidence that is constant.
-
-    Raises:
-        UnitFailed: If an embedding is not finite or a confidence is not a number, or if the answers are all right or
-            all wrong.
-        OutOfMemory: If memory runs out with a single image.
+    right if the nearest neighbour has the query's class (Recall@1). If all are right or all wrong, the unit has failed.
     """
     crops = CorruptedImages.of(images, dataset, "crop", severity)
     step = "validation on crops"

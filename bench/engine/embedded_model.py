@@ -32,18 +32,7 @@ class EmbeddedModel:
     """Embeddings and confidences of one trained model on every split of the images that the tests need.
 
     The splits are the clean test images (``test``), the clean validation images (``val``), and both under a corruption
-    (``test_`` or ``val_`` and its name).
-
-    Attributes:
-        method: The method, with its parameters.
-        embeddings: Embeddings as distributions, by split, batch shape ``[N]``.
-        confidence: Confidences by split and name, each ``[N]``, higher = more confident.
-        options: Trained parameters of the method's scorer, by name, such as the scale and bias of hedged instance
-            embeddings.
-        trained: Record (specification and results) of the training.
-        validation: The clean validation images.
-        device: Where matrices of scores are computed.
-        running: Progress of the test.
+    (``test_`` or ``val_`` and its name). ``options`` are the trained parameters of the method's scorer.
     """
 
     method: Method
@@ -64,18 +53,7 @@ class EmbeddedModel:
         corrupted: Mapping[str, CorruptedImages],
         running: Running,
     ) -> EmbeddedModel:
-        """Embed the test images and the validation images with a trained model, clean and corrupted.
-
-        Args:
-            unit: Id of the training.
-            cell: Protocol, data set and method of the training.
-            site: Paths and device.
-            corrupted: Test images under each corruption, by its name. Validation images get the same corruptions.
-            running: Progress of the test.
-
-        Raises:
-            UnitFailed: If an embedding is not finite or a confidence is not a number.
-        """
+        """Embed the test images and the validation images with a trained model, clean and corrupted."""
         return cls._of(*load_model(cell, unit, site), site, corrupted, running)
 
     @classmethod
@@ -88,19 +66,7 @@ class EmbeddedModel:
         corrupted: Mapping[str, CorruptedImages],
         running: Running,
     ) -> EmbeddedModel:
-        """Embed the same images with several trained models side by side, as one.
-
-        Args:
-            method: Name of the ensemble's method.
-            units: Ids of the trainings; ``trained`` is the record of the first.
-            members: Protocol, data set and method of the trainings.
-            site: Paths and device.
-            corrupted: Test images under each corruption, by its name.
-            running: Progress of the test.
-
-        Raises:
-            UnitFailed: If an embedding is not finite or a confidence is not a number.
-        """
+        """Embed the same images with several trained models side by side; ``trained`` is the record of the first."""
         return cls._of(*load_ensemble(method, members, units, site), site, corrupted, running)
 
     @classmethod
@@ -139,21 +105,16 @@ class EmbeddedModel:
         return "train" if self.trained.spec.folds == 1 else "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer that compares the images of a split with each other, with the trained parameters of the model.
-
-        Args:
-            name: Name of the scorer, such as ``cosine``.
-            split: Name of the split, such as ``test`` or ``val_crop``.
-        """
+        """Scorer that compares the images of a split with each other, with the trained parameters of the model."""
         scorer = DistributionScorer(name, self.embeddings[split], self.options, self.device)
         return PatientScorer(scorer, self.running)
 
     def modes(self, split: str) -> Scorer:
-        """Scorer of the negative squared distance between the distributions' modes, for a split such as ``test``."""
+        """Scorer of the negative squared distance between the distributions' modes."""
         return PatientScorer(mode_scorer(self.embeddings[split], self.device), self.running)
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Means of the embeddings of a split such as ``test``, normalised to unit length, float64 ``[N, D]``."""
+        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
@@ -177,15 +138,12 @@ def _embedded(
 
 
 class ConcatenatedModels:
-    """Several models taken together as one: the product of their distributions.
+    """Several models of a cross-validation taken together as one: the product of their distributions.
 
     The score of a pair is the mean of the models' scores, which orders pairs as the score of the product distribution
     does: for the cosine it is the cosine of the concatenated unit vectors (Musgrave et al. 2020), for a likelihood the
-    log of a product is a sum. The confidence is the mean too. Every development class (all but the test classes) was
-    trained on by all models but one, so there is no validation split.
-
-    Args:
-        members: Models of the folds of a cross-validation, each embedded on the same test images.
+    log of a product is a sum. The confidence is the mean too. Every development class was trained on by all models but
+    one, so there is no validation split.
     """
 
     def __init__(self, members: Sequence[EmbeddedModel]) -> None:
@@ -206,12 +164,7 @@ class ConcatenatedModels:
         return "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer that compares the images of a split with each other: the mean of the models' scores.
-
-        Args:
-            name: Name of the scorer, such as ``cosine``.
-            split: Name of the split, such as ``test``.
-        """
+        """Scorer that compares the images of a split with each other: the mean of the models' scores."""
         return MeanScorer([member.scorer(name, split) for member in self.members])
 
     def modes(self, split: str) -> Scorer:

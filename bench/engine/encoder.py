@@ -35,10 +35,8 @@ class Encoder:
 
     Attributes:
         view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
-        run: Embeds N images. Takes a function from row numbers ``[B]`` to images, as :meth:`.ImageSet.normalised`
-            returns them, and N. Returns the arrays of an embedding file by name: ``embeddings`` ``[N, D]`` and,
-            depending on the network, the other parameters of the distributions (such as ``variance``), ``confidence``
-            ``[N]`` and ``normalize`` (boolean).
+        run: Function of a function from row numbers ``[B]`` to images, and of their number N; it returns the arrays of
+            an embedding file by name.
         small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
             None for a network that takes photographs.
     """
@@ -49,15 +47,7 @@ class Encoder:
 
 
 def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training in a results folder.
-
-    Args:
-        results: The results folder.
-        unit: Id of the training or of a test of it, or the start of either id.
-
-    Raises:
-        UserError: If no training fits, or several do.
-    """
+    """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one."""
     matching: dict[Path, None] = {}
     prefix = "".join(c for c in unit if c in "0123456789abcdef")
     if not unit or prefix != unit:
@@ -78,11 +68,7 @@ def unit_folder(results: Path, unit: str) -> Path:
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Folder of the training that a file of trained weights belongs to.
-
-    Raises:
-        UserError: If the file is missing, or is not the weights of a training with its record next to it.
-    """
+    """Folder of the training that a file of trained weights belongs to, with its record next to it."""
     if not checkpoint.is_file():
         raise UserError(f"--checkpoint {checkpoint}: no such file")
     if checkpoint.name != WEIGHTS or not (checkpoint.parent / RECORD).exists():
@@ -94,15 +80,7 @@ def checkpoint_folder(checkpoint: Path) -> Path:
 
 
 def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder of images: the network of a finished training, and how it takes images.
-
-    Args:
-        folder: Folder of the training in a results folder.
-        site: Paths and device.
-
-    Raises:
-        UserError: If the folder is not a finished training with its weights.
-    """
+    """Encoder of images: the network of a finished training with its weights, and how it takes images."""
     try:
         record = TrainRecord.from_json((folder / RECORD).read_bytes())
     except (OSError, DamagedRecord) as error:
@@ -156,15 +134,8 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
 def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
     """Encoder of images: a backbone alone, whose pooled features are the embeddings.
 
-    Args:
-        name: Name of the backbone.
-        weights: File of its weights, ``none`` for random ones, ``download`` for ImageNet's, downloaded if they are not
-            on this machine, or None for those that are.
-        image_size: Side of its input in pixels; the backbone's own if None.
-        device: Where to embed.
-
-    Raises:
-        UserError: If the backbone is unknown or the weights do not fit.
+    ``weights`` is a file, ``none`` for random ones, ``download`` for ImageNet's, downloaded if they are not on this
+    machine, or None for those that are.
     """
     if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
         raise UserError(f"--weights {weights}: no such file")

@@ -20,14 +20,7 @@ from .running import Running
 
 
 def environment(site: Site, started: float, running: Running) -> Environment:
-    """Record of the machine, the software and the run time of a training or test.
-
-    Args:
-        site: Its device is recorded.
-        started: Value of ``time.perf_counter()`` at the start.
-        running: Progress of the training or test; sizes that memory forced on it are recorded, and the cost if it is a
-            :class:`~bench.engine.meter.Meter`.
-    """
+    """Record of the machine, the software, the run time and, if it was measured, the cost of a training or test."""
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
         bench=__version__,

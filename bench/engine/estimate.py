@@ -26,10 +26,7 @@ from .training import steps_per_epoch
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated run time and disk use of a plan, which has all trainings and tests of a method on a data set.
-
-    The values are upper bounds: early stopping, and bases (first-stage models) that several methods share, only lower
-    them.
+    """Estimated run time and disk use of a plan, upper bounds: early stopping and shared bases only lower them.
 
     Attributes:
         step: Seconds of one training step.
@@ -55,8 +52,8 @@ class Estimate:
     def total(self, plan: Plan) -> float:
         """Seconds that one process needs for all trainings and tests of a plan, without decoding of images.
 
-        Features of a frozen backbone are computed for the base (first-stage model) of every seed and for the one that
-        all trials share; those of a backbone at its starting weights once.
+        Features of a frozen backbone are computed for the base of every seed and for the one that all trials share;
+        those of a backbone at its starting weights once.
         """
         bases = 1 if plan.template.frozen else plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
@@ -76,12 +73,7 @@ def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def estimate(plan: Plan, site: Site) -> Estimate:
-    """Estimate the run time and disk use of a plan, from a few steps timed on this machine with one thread.
-
-    Args:
-        plan: What would be run; nothing is written, and no image is kept.
-        site: Paths and device.
-    """
+    """Estimate the run time and disk use of a plan, from a few steps timed here with one thread; nothing is written."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -7,13 +7,7 @@ from .jobs import Failed
 
 
 class JobFailed(UnitFailed):
-    """A job (training, test or proposal of trials) of a worker process ended with an error.
-
-    Args:
-        reason: Why, on one line.
-        place: File and line where the error arose; empty if the reason says it all.
-        log: File with the traceback; empty if there is none.
-    """
+    """A job of a worker process ended with an error; the reason is one line, ``log`` the file with the traceback."""
 
     def __init__(self, reason: str, place: str = "", log: str = "") -> None:
         super().__init__(reason)
@@ -21,7 +15,7 @@ class JobFailed(UnitFailed):
 
 
 class SettingFailed(JobFailed):
-    """A job failed because of its setting (hyper-parameters), for example because its loss is not finite."""
+    """A job failed because of its setting, for example because its loss is not finite."""
 
 
 class WorkerDied(JobFailed):
@@ -33,7 +27,7 @@ class WorkerSilent(JobFailed):
 
 
 class JobCrashed(JobFailed):
-    """A job ended with an error that its setting (hyper-parameters) is not to blame for: a bug, a missing file."""
+    """A job ended with an error that its setting is not to blame for: a bug, a missing file."""
 
 
 SETTING_ERRORS = {

@@ -37,12 +37,9 @@ EVALUATION = "evaluation-"
 
 @dataclass(frozen=True)
 class Features:
-    """Features of a frozen backbone.
+    """Features of a frozen backbone: of V augmented views of N training and M validation images, and of the latter.
 
-    Attributes:
-        train: Those of V augmented views of N training images, ``[V, N, F]`` or V tensors ``[N, F]``.
-        val: Those of V augmented views of M validation images, likewise.
-        evaluation: Those of the validation images as they are, ``[M, F]``.
+    ``train`` and ``val`` are ``[V, N, F]`` and ``[V, M, F]`` or V tensors, ``evaluation`` is ``[M, F]``.
     """
 
     train: Tensor | tuple[Tensor, ...]
@@ -69,19 +66,7 @@ def of_base(
     device: str,
     running: Running,
 ) -> Features:
-    """Features of the trained backbone of a base, made once and kept in its folder.
-
-    A base is the trained model that a two-stage method starts from.
-
-    Args:
-        spec: Specification of the training of the head.
-        data: Training and validation images.
-        augmentation: Settings of the random crops and other augmentations, of the type that the data set declares.
-        backbone: The backbone with its trained weights.
-        folder: Folder of the base.
-        device: Where the backbone is.
-        running: Progress of the training.
-    """
+    """Features of the trained backbone of a base, made once and kept in its folder."""
     assert spec.base is not None
     views = spec.batches.feature_views
     held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
@@ -102,15 +87,7 @@ def of_base(
 
 
 class FrozenBackbone:
-    """A backbone that stays at its starting weights, with its cached features of the images of one data set and fold.
-
-    Args:
-        spec: Specification of a training on these features.
-        site: Paths, starting weights and device.
-        dataset: The data set.
-        data: Training and validation images of the fold.
-        running: Progress of the job.
-    """
+    """A backbone that stays at its starting weights, with its cached features of one data set and fold."""
 
     def __init__(self, spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> None:
         self.spec, self.site, self.data, self.running = spec, site, data, running
@@ -121,21 +98,14 @@ class FrozenBackbone:
         self._built: nn.Module | None = None
 
     def load(self) -> tuple[Features, Tensor]:
-        """The features, on the device, and the constant ``[]`` by which the backbone divides them.
-
-        What is missing or damaged is made.
-        """
+        """The features and the constant ``[]`` by which the backbone divides them; what is missing is made."""
         fixed = self._read(self._make_evaluation(), {"evaluation", "scale"})
         views = [self._read(self.make_view(view), {"train", "val"}) for view in range(self.spec.batches.feature_views)]
         train, val = (tuple(view[split] for view in views) for split in ("train", "val"))
         return Features(train, val, fixed["evaluation"]), fixed["scale"]
 
     def make_view(self, view: int) -> Path:
-        """File of the features of one augmented view; it is made unless it is there.
-
-        Args:
-            view: Number of the view, from 0.
-        """
+        """File of the features of one augmented view, numbered from 0; it is made unless it is there."""
         stem = f"view{view}-"
         path = whole_file(self.folder, stem)
         if path is not None:
@@ -195,23 +165,12 @@ def set_scale(backbone: nn.Module, scale: Tensor) -> None:
 
 
 def whole_file(folder: Path, stem: str) -> Path | None:
-    """File of features whose name is ``stem`` and the digest of its content; None if it is missing or damaged.
-
-    Args:
-        folder: Its folder.
-        stem: Start of its name.
-    """
+    """File of features whose name is ``stem`` and the digest of its content; None if it is missing or damaged."""
     return next((path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path)), None)
 
 
 def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
-    """Write a file of features, and return its path; the name is ``stem`` and the digest of the content.
-
-    Args:
-        folder: Its folder.
-        stem: Start of its name.
-        features: Tensors by name.
-    """
+    """Write a file of features, whose name is ``stem`` and the digest of the content."""
     content = save(features)
     path = folder / f"{stem}{sha256(content)}.safetensors"
     write_atomic(path, content)

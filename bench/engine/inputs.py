@@ -30,12 +30,7 @@ class Inputs(Protocol):
     through_backbone: bool
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Randomly augmented inputs of a training batch.
-
-        Args:
-            rows: Indices of training images, ``[B]``.
-            gen: Generator of the random numbers.
-        """
+        """Randomly augmented inputs of a training batch, from the rows ``[B]`` of its images."""
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
         """Embed a batch of inputs: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
@@ -44,23 +39,11 @@ class Inputs(Protocol):
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """Mean loss of the stage on the validation images; None if the loss is defined for training classes only.
-
-        Args:
-            model: The network.
-            labels: Classes of the validation images, ``[N]``.
-        """
+        """Mean loss of the stage on the validation images; None if the loss is defined for training classes only."""
 
 
 class AugmentedImages:
-    """Inputs of a stage that trains the backbone: augmented images.
-
-    Args:
-        data: Training and validation images.
-        augmentation: Settings of the random crops and other augmentations, of the type that the data set declares.
-        device: Where the model is.
-        running: Progress of the training, for the watchdog and its record; a new one if None.
-    """
+    """Inputs of a stage that trains the backbone: augmented images."""
 
     through_backbone = True
 
@@ -74,12 +57,7 @@ class AugmentedImages:
         self._last: Tensor | None = None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device.
-
-        Args:
-            rows: Indices of training images, ``[B]``.
-            gen: Generator of the augmentation's random numbers.
-        """
+        """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device."""
         self._last = self.data.train.training(rows, self.augmentation, gen, self._last)  # type: ignore[arg-type]
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now
@@ -104,12 +82,8 @@ class AugmentedImages:
 class CachedFeatures:
     """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once.
 
-    Args:
-        features: The features, on the device of the model.
-        device: Where the model is.
-        running: Progress of the training, for the watchdog and its record; a new one if None.
-        any_classes: Whether the loss is defined for classes that are not trained on, as it is if the base of a
-            two-stage method is frozen.
+    ``any_classes`` is whether the loss is defined for classes that are not trained on, as it is if the base of a
+    two-stage method is frozen.
     """
 
     ahead = False
@@ -123,12 +97,7 @@ class CachedFeatures:
         self._any_classes = any_classes
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``.
-
-        Args:
-            rows: Indices of training images, ``[B]``.
-            gen: Generator that chooses the views.
-        """
+        """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``."""
         view = torch.randint(len(self.features.train), (len(rows),), generator=gen)
         return self.features.of_training(view, rows)
 
@@ -144,14 +113,7 @@ class CachedFeatures:
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """Mean loss of the stage on the validation images, over the same augmented views in every epoch and trial.
-
-        It is None if the loss is defined for training classes only.
-
-        Args:
-            model: The network.
-            labels: Classes of the validation images, ``[N]``.
-        """
+        """Mean loss of the stage on the validation images, over the same augmented views in every epoch and trial."""
         if not self._any_classes:
             return None
         model.eval()
@@ -164,26 +126,13 @@ def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, label
     """Scalar loss of all N images of a set, whose classes need not be those of the training.
 
     An objective with weights of the training classes, or one of all pairs of a batch, says itself what it is.
-
-    Args:
-        model: The network.
-        distribution: Embeddings of the images, batch shape ``[N]``.
-        labels: Classes ``[N]``.
     """
     loss: Tensor = getattr(model.objective, "validation_loss", model.objective)(distribution, labels)
     return loss
 
 
 def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Row indices and inputs of each training batch, in the order of ``batches``.
-
-    If ``inputs.ahead`` is set, a thread prepares the next batch while the present one is trained on.
-
-    Args:
-        inputs: Makes the inputs of a batch.
-        batches: Indices of the training images of each batch, ``[B]``.
-        gen: Generator of the augmentation's random numbers.
-    """
+    """Row indices and inputs of each training batch, in order; with ``ahead``, a thread prepares the next one."""
     if not inputs.ahead:
         for rows in batches:
             yield rows, inputs.batch(rows, gen)

@@ -19,33 +19,26 @@ class Workers(Protocol):
         priority: tuple[int, ...] = ...,
         begin: Callable[[], bool] = ...,
     ) -> Done | None:
-        """Run a job in a worker as soon as one is free.
+        """Run a job as soon as a worker is free; of the jobs that wait, the smallest priority is served first.
 
-        Args:
-            job: A training, a test or a proposal of trials.
-            on_epoch: Called with the number of finished epochs after each.
-            priority: Of the jobs that wait, the smallest is served first.
-            begin: Called when a worker is free; if it returns False, the job is not run.
-
-        Returns:
-            The result of the job; None if it was not run.
+        ``begin`` is asked when a worker is free; if it returns False, the job is not run and the result is None.
         """
 
 
 class Display(Protocol):
-    """Interface of a progress display with one bar per cell (protocol, data set, method)."""
+    """Interface of a progress display with one bar per cell."""
 
     def advance(self, cell: Cell, epochs: int) -> None:
-        """Advance the bar of a cell (protocol, data set, method) by epochs that were trained."""
+        """Advance the bar of a cell by epochs that were trained."""
 
     def skip(self, cell: Cell, epochs: int) -> None:
-        """Shorten the bar of a cell (protocol, data set, method) by epochs that need no training."""
+        """Shorten the bar of a cell by epochs that need no training."""
 
     def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to the bar of a cell (protocol, data set, method), such as its best value so far."""
+        """Show a short note next to the bar of a cell, such as its best value so far."""
 
     def tested(self, cell: Cell, seed: int) -> None:
-        """Report that one seed of a cell (protocol, data set, method) is trained and tested."""
+        """Report that one seed of a cell is trained and tested."""
 
     def log(self, text: str) -> None:
         """Print one line above the progress bars."""

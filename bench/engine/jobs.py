@@ -24,17 +24,9 @@ class _Message(BaseModel):
 
 
 class ProposeJob(_Message):
-    """Job for a worker process: propose the parameters of some trials of a tuning study.
+    """Propose the parameters of trials, after those of finished trials (``told``) and known ones (``fixed``).
 
-    Attributes:
-        axes: Names that seed the random draws, in addition to the number of the trial: protocol, data set, method,
-            base.
-        space: Ranges of the tuned parameters, by name.
-        sampler: Optuna sampler, ``gp`` or ``tpe``.
-        numbers: Numbers of the trials.
-        told: Finished trials of earlier batches, with their values.
-        fixed: Parameters of trials that are known already, by number.
-        objectives: Number of values that the study maximises.
+    ``axes``, protocol, data set, method and base, seed the random draws in addition to the number of the trial.
     """
 
     job: Literal["propose"] = "propose"
@@ -48,7 +40,7 @@ class ProposeJob(_Message):
 
 
 class TrainJob(_Message):
-    """Job for a worker process: train one model, and write its weights and a record of the result."""
+    """Train one model, and write its weights and a record of the result."""
 
     job: Literal["train"] = "train"
     spec: TrainSpec
@@ -56,7 +48,7 @@ class TrainJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell (protocol, data set, method), kind (``train``) and id of the training, which name its folder."""
+        """Cell, kind (``train``) and id of the training, which name its folder."""
         return self.spec.cell, "train", self.spec.id
 
     @property
@@ -74,13 +66,7 @@ class TrainJob(_Message):
 
 
 class FeaturesJob(_Message):
-    """Job for a worker process: make the cached features of one augmented view, unless they are there.
-
-    Attributes:
-        spec: Specification of a training on features of a backbone that stays at its starting weights.
-        view: Number of the view, from 0.
-        site: Paths and device.
-    """
+    """Make the cached features of one augmented view of a backbone at its starting weights, unless they are there."""
 
     job: Literal["features"] = "features"
     spec: TrainSpec
@@ -89,14 +75,7 @@ class FeaturesJob(_Message):
 
 
 class TestedFeaturesJob(_Message):
-    """Job for a worker process: make the cached features of the images that several models are tested on.
-
-    Attributes:
-        spec: Specification of a finished training of one of these models.
-        tests: Settings of the tests, with the range of severities of each corruption.
-        kind: Name of the corruption; empty for the clean images.
-        site: Paths and device.
-    """
+    """Make the cached features of the images that several models are tested on, clean or under a corruption."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -113,14 +92,7 @@ class TestedFeaturesJob(_Message):
 
 
 class TestJob(_Message):
-    """Job for a worker process: test the trained models of one replicate (one seed, all folds), record the results.
-
-    Attributes:
-        specs: Specifications of tests of the same models.
-        cell: Protocol, data set and method of the tests.
-        site: Paths and device, which mean the same on every machine.
-        trained: Protocol, data set and method of the trained models of an ensemble; None if they are ``cell``.
-    """
+    """Test the trained models of one replicate by several specifications; those of an ensemble are of another cell."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -132,7 +104,7 @@ class TestJob(_Message):
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
-        """Cell (protocol, data set, method), kind (``test``) and id of the job's first test; they name its folder."""
+        """Cell, kind (``test``) and id of the job's first test; they name its folder."""
         return self.cell, "test", self.specs[0].id
 
     @property
@@ -148,12 +120,7 @@ class TestJob(_Message):
 
 
 class CheckJob(_Message):
-    """Job for a worker process: check that its machine computes the same as the driver's, and prepare the data there.
-
-    Attributes:
-        needs: What the machine must have.
-        site: Paths and device, which mean the same on every machine.
-    """
+    """Check that a machine computes the same as the driver's, and prepare the data there."""
 
     job: Literal["check"] = "check"
     needs: Needs
@@ -176,38 +143,21 @@ class EpochDone(_Message):
 
 
 class Alive(_Message):
-    """Event: a unit is at work, at most ten a second.
-
-    Attributes:
-        step: What it begins.
-    """
+    """Event: a unit is at work on a step, at most ten a second."""
 
     event: Literal["alive"] = "alive"
     step: str
 
 
 class Done(_Message):
-    """Event that a worker reports: a job is done.
-
-    Records are in the results folder.
-
-    Attributes:
-        points: Parameters of the proposed trials; empty for a training or test.
-    """
+    """Event that a worker reports: a job is done; ``points`` are the parameters of proposed trials."""
 
     event: Literal["done"] = "done"
     points: tuple[Point, ...] = ()
 
 
 class Failed(_Message):
-    """Event that a worker reports: a job ended with an error.
-
-    Attributes:
-        error: Name of the class of the error.
-        reason: Why, on one line.
-        place: File and line where it arose; empty if the reason says it all.
-        log: File with the whole traceback; empty if it was not written.
-    """
+    """Event that a worker reports: a job ended with an error, whose reason is one line and traceback is in ``log``."""
 
     event: Literal["failed"] = "failed"
     error: str

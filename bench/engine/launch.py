@@ -41,11 +41,7 @@ class Launch:
     stall: float | None = None
 
     def resolved(self) -> Launch:
-        """The choice with the device of this machine, if workers are here.
-
-        Raises:
-            UserError: If options do not fit each other or this machine.
-        """
+        """The choice with the device of this machine, if workers are here; refuses options that do not fit."""
         local = self.launcher == "local"
         if local and self.address is not None:
             raise UserError("--address names a Ray cluster; add --launcher ray")
@@ -69,13 +65,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launched:
-    """Workers of a run that are ready to be started, and where they are.
-
-    Attributes:
-        pool: The workers.
-        site: Paths, and the device and threads of the workers.
-        text: Their number and place, for people.
-    """
+    """Workers of a run that are ready to be started, the site they work in, and their number and place for people."""
 
     pool: Pool | RayWorkers
     site: Site
@@ -83,15 +73,7 @@ class Launched:
 
 
 def local(launch: Launch, site: Site) -> Launched:
-    """Workers of this machine; on GPUs, each is pinned to one of them.
-
-    Args:
-        launch: The choice of workers, resolved.
-        site: Paths.
-
-    Raises:
-        UserError: If more workers are asked for than there is room for.
-    """
+    """Workers of this machine, if there is room for them; on GPUs, each is pinned to one of them."""
     count = worker_count(launch.workers, launch.device, launch.gpus_per_worker)
     cards = gpu_names() if launch.device == "cuda" else []
     workers = [
@@ -107,15 +89,7 @@ def local(launch: Launch, site: Site) -> Launched:
 
 
 def on_ray(launch: Launch, site: Site, plans: Iterable[Plan], roster: Roster, say: Callable[[str], None]) -> Launched:
-    """Workers on the nodes of a Ray cluster.
-
-    Args:
-        launch: The choice of workers.
-        site: Paths, which mean the same on every node.
-        plans: Plans of the run; every node must have what they need.
-        roster: Where units that run are entered.
-        say: Called with a line of text when nodes join, leave or are left out.
-    """
+    """Workers on the nodes of a Ray cluster, every one of which must have what the plans need."""
     there = site.model_copy(update={"device": launch.device, "hidden_for": HIDDEN})
     root = site.store.root
 

@@ -25,13 +25,7 @@ run that was stopped and goes on (Ctrl-Z, a laptop that slept) ends no worker.""
 class LocalWorker:
     """A worker process of this machine, with one thread, which is started again if it has ended.
 
-    Attributes:
-        usable: True: an ended process is replaced at the next job.
-        node: Empty: it is on this machine.
-
-    Args:
-        silence: Seconds without progress after which the process is ended if it has a job; None for no limit.
-        variables: Environment variables of the process, in addition to those of this one.
+    It is ended if it has a job and makes no progress for ``silence`` seconds.
     """
 
     usable = True
@@ -67,18 +61,7 @@ class LocalWorker:
             self._stderr.append(line.decode(errors="replace").rstrip())
 
     async def run(self, job: Job, on_event: Callable[[Event], None]) -> Done:
-        """Run a job.
-
-        Args:
-            job: The job.
-            on_event: Called with each event before the last.
-
-        Raises:
-            SettingFailed: If the job failed because of its hyper-parameters, with its reason.
-            JobCrashed: If it failed for any other reason.
-            WorkerDied: If the process ended.
-            WorkerSilent: If the process was ended because it made no progress.
-        """
+        """Run a job; its errors are those of :meth:`.Pool.run`."""
         async with aclosing(self.events(job)) as events:
             async for event in events:
                 if isinstance(event, Failed):
@@ -89,12 +72,7 @@ class LocalWorker:
         raise AssertionError("the last event is Done or Failed")
 
     async def events(self, job: Job) -> AsyncGenerator[Event, None]:
-        """Events of a job that is run now; the last one is :class:`Done` or :class:`Failed`.
-
-        Raises:
-            WorkerDied: If the process ended.
-            WorkerSilent: If the process was ended because it made no progress.
-        """
+        """Events of a job that is run now; the last one is :class:`Done` or :class:`Failed`."""
         self._step = ""
         if self._process is None or self._process.returncode is not None:
             await self.start()
@@ -128,11 +106,7 @@ class LocalWorker:
         return f" at about {self._step!r}" if self._step else ""
 
     async def _event(self, process: asyncio.subprocess.Process) -> Event | None:
-        """The next event; None if the process has ended.
-
-        Raises:
-            WorkerSilent: If none came for so long that the process was ended.
-        """
+        """The next event; None if the process has ended. A process that is silent for too long is ended."""
         assert process.stdout is not None
         if self._silence is None:
             line = await process.stdout.readline()

@@ -25,9 +25,6 @@ class Meter(Running):
     """Progress of a training or test that measures its cost, from when it is made.
 
     It is no part of what is computed: a training without one gives the same numbers.
-
-    Attributes:
-        resumed: Whether an earlier process did part of the training.
     """
 
     resumed: bool = False
@@ -38,12 +35,7 @@ class Meter(Running):
 
     @classmethod
     def of(cls, alive: Callable[[str], None], resumed: bool) -> Self:
-        """Make a meter that starts now.
-
-        Args:
-            alive: Called with the name of each step before it begins.
-            resumed: Whether an earlier process did part of the training.
-        """
+        """Make a meter that starts now; ``resumed`` is whether an earlier process did part of the training."""
         meter = cls(resumed=resumed, _peaks=_forget_peaks())
 
         def timed(step: str) -> None:

@@ -29,12 +29,6 @@ class MicroBatches:
     batch up to rounding.
 
     Batch norm that trains takes its statistics from the whole batch, so that such a batch is never split.
-
-    Args:
-        model: The network.
-        inputs: What it is trained on.
-        optimisation: Its optimiser.
-        running: Progress of the training; it keeps the size of the micro-batches.
     """
 
     def __init__(self, model: EmbeddingModel, inputs: Inputs, optimisation: Optimisation, running: Running) -> None:
@@ -44,11 +38,7 @@ class MicroBatches:
 
     @torch.no_grad()
     def embedding(self, batch: Tensor) -> Embedding:
-        """Embeddings of a batch, without a graph.
-
-        Raises:
-            OutOfMemory: If memory runs out and no smaller parts help.
-        """
+        """Embeddings of a batch, without a graph."""
         return self._smaller_until_it_fits(
             batch,
             lambda: self.inputs.embed_batch(self.model, batch),
@@ -56,16 +46,7 @@ class MicroBatches:
         )
 
     def gradients(self, batch: Tensor, loss_of: Callable[[Embedding], Tensor], heads_only: bool = False) -> Tensor:
-        """Set the gradients of a loss on a batch; returns the loss, a scalar.
-
-        Args:
-            batch: Images ``[B, C, H, W]`` or cached features ``[B, F]``.
-            loss_of: The loss of the embeddings of the whole batch.
-            heads_only: Whether the gradients of the backbone are not needed.
-
-        Raises:
-            OutOfMemory: If memory runs out and no smaller parts help.
-        """
+        """Set the gradients of a loss on a batch, with ``heads_only`` not the backbone's; returns the loss."""
         return self._smaller_until_it_fits(
             batch,
             lambda: self._whole(batch, loss_of),
@@ -111,11 +92,7 @@ class MicroBatches:
             self.running.micro_batch = smaller
 
     def _smaller(self, batch: int, error: Exception) -> int:
-        """Size of micro-batches to try next.
-
-        Raises:
-            OutOfMemory: If there is none.
-        """
+        """Size of micro-batches to try next, if there is one."""
         said = first_line(error)
         if not self.inputs.through_backbone:
             raise OutOfMemory("heads on cached features cannot be trained in parts", said) from error

@@ -28,17 +28,7 @@ LOOK = 1.0
 
 
 class PlanNeeds(BaseModel):
-    """Needs of the trainings and tests of one method on one data set.
-
-    Attributes:
-        template: Specification of a training, with the ids of its code, data and starting weights.
-        tests: Settings of the tests.
-        scorers: Scorers that the tests rank with, in addition to the cosine.
-        tests_versions: Versions of the code of the tests.
-        soft_labels: SHA-256 of the label distributions that human annotators gave the test images; empty if there are
-            none.
-        folds: Indices of the blocks of classes that validate.
-    """
+    """Needs of the trainings and tests of one method on one data set, with ids of code, data and starting weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,13 +41,7 @@ class PlanNeeds(BaseModel):
 
 
 class Needs(BaseModel):
-    """Needs of a run: what every machine must have for its results to count.
-
-    Attributes:
-        software: Versions of Python and of :data:`PACKAGES`, by name.
-        token: Name and content of a file in the results folder, by which a machine shows that it shares the folder.
-        plans: Needs of the plans.
-    """
+    """Needs of a run: software, plans, and a file by which a machine shows that it shares the results folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,13 +62,7 @@ def software() -> dict[str, str]:
 
 
 def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
-    """Needs of some plans; a token is written into the results folder.
-
-    Args:
-        plans: The plans.
-        site: Paths and plug-ins.
-        token: File of the token, in the results folder.
-    """
+    """Needs of some plans; a token is written into the results folder."""
     content = secrets.token_hex(16)
     token.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(token, content.encode())
@@ -106,16 +84,7 @@ def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
 
 
 def check(needs: Needs, site: Site, alive: Callable[[str], None]) -> None:
-    """Check that this machine has what a run needs, and decode the photographs of its data sets into the cache.
-
-    Args:
-        needs: What it must have.
-        site: Paths and device of this machine.
-        alive: Called with the name of each step before it begins.
-
-    Raises:
-        UserError: If something differs, with its name.
-    """
+    """Check that this machine has what a run needs, and decode the photographs of its data sets into the cache."""
     here = software()
     for name, wanted in needs.software.items():
         if here.get(name) != wanted:
@@ -137,15 +106,7 @@ def _check_folder(token: Path, content: str, site: Site) -> None:
 
 
 def visible(paths: Iterable[Path], seconds: float) -> bool:
-    """Wait until files exist that another machine may have written: a network file system can hide fresh ones.
-
-    Args:
-        paths: The files.
-        seconds: Longest time to wait.
-
-    Returns:
-        True if all are there.
-    """
+    """Wait until files exist that another machine may have written: a network file system can hide fresh ones."""
     end = time.monotonic() + seconds
     missing = [path for path in paths if not path.exists()]
     while missing and time.monotonic() < end:

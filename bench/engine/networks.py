@@ -31,12 +31,6 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
 
     Each part has a seed of its own. Parts that two methods share (backbone, mean head) start equal for equal data set
     and replicate (seed number).
-
-    Args:
-        spec: Specification of the training.
-        site: Device and starting weights of the backbone.
-        num_classes: Number of training classes.
-        channels: Channels of the images.
     """
     method = site.method(spec.method, spec.params, spec.fidelity)
 
@@ -56,15 +50,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:
-    """Copy the weights of a trained base (first stage) into a two-stage model: backbone, mean head and objective.
-
-    Args:
-        model: The two-stage model, changed in place.
-        weights: File of the base's weights (.safetensors).
-
-    Raises:
-        ValueError: If the weights do not fit.
-    """
+    """Copy the weights of a trained base (backbone, mean head and objective) into a two-stage model."""
     state = load_file(weights)
     wanted = {}
     for key, value in state.items():
@@ -80,13 +66,7 @@ def load_base(model: EmbeddingModel, weights: Path) -> None:
 
 
 def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
-    """Network of a finished training, in evaluation mode.
-
-    Args:
-        record: Record of the training.
-        weights: File of its weights (.safetensors).
-        site: Device and plug-ins.
-    """
+    """Network of a finished training, in evaluation mode."""
     # The starting weights of the backbone are overwritten: --weights may be gone by now.
     bare = site.model_copy(update={"weights": "none"})
     model = build_model(record.spec, bare, record.num_classes, record.channels)
@@ -95,17 +75,7 @@ def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
 
 
 def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
-    """Network of a finished training in evaluation mode, and the record of the training.
-
-    Args:
-        cell: Protocol, data set and method of the training.
-        unit: Id of the training.
-        site: The results folder, the device and plug-ins.
-
-    Raises:
-        FileNotFoundError: If the training has no record.
-        DamagedFile: If its weights are missing or damaged.
-    """
+    """Network of a finished training in evaluation mode, and the record of the training."""
     record = site.store.trained(cell, unit)
     if record is None:
         raise FileNotFoundError(f"training unit {unit} has no record")
@@ -113,18 +83,7 @@ def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, Train
 
 
 def load_ensemble(method: str, members: Cell, units: Sequence[str], site: Site) -> tuple[EnsembleModel, TrainRecord]:
-    """Network of an ensemble in evaluation mode, and the record of its first member's training.
-
-    Args:
-        method: Name of the ensemble's method.
-        members: Protocol, data set and method of the trainings.
-        units: Ids of the trainings.
-        site: The results folder, the device and plug-ins.
-
-    Raises:
-        FileNotFoundError: If a training has no record.
-        DamagedFile: If weights are missing or damaged.
-    """
+    """Network of an ensemble in evaluation mode, and the record of its first member's training."""
     loaded = [load_model(members, unit, site) for unit in units]
     own = site.method(method, {}, "corrected")
     assert isinstance(own, EnsembleMethod)
@@ -150,17 +109,7 @@ def backbone_features(
 ) -> Tensor:
     """Pooled features of a backbone, ``[N, F]`` on the CPU, equal to the last bit to those inside :func:`embed`.
 
-    Args:
-        backbone: The backbone, in evaluation mode.
-        load: Function from row numbers ``[B]`` to images ``[B, C, H, W]``, as :meth:`.ImageSet.normalised` gives them.
-        count: Number of images N.
-        device: Where the backbone is.
-        chunk: Images per forward pass; a short last chunk is padded to it.
-        running: Progress of the training or test that this belongs to.
-        step: Name of the work.
-
-    Raises:
-        OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
+    ``load`` and ``chunk`` are those of :func:`embed`, and memory is treated alike.
     """
 
     def work(rows: Tensor, size: int) -> Tensor:
@@ -181,7 +130,7 @@ def embed(
     running: Running | None = None,
     step: str = "embedding",
 ) -> tuple[Distribution, dict[str, Tensor]]:
-    """Embed images with a network.
+    """Embed N images: one distribution of batch shape ``[N]``, and every confidence by name, each ``[N]``; on the CPU.
 
     Args:
         model: The network.
@@ -192,10 +141,6 @@ def embed(
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
         running: Progress of the training or test that this belongs to.
         step: Name of the work.
-
-    Returns:
-        One distribution of batch shape ``[N]``, and every confidence the model has by name, each ``[N]``; both on the
-        CPU.
 
     Raises:
         OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
@@ -220,15 +165,7 @@ def embed(
 
 
 def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) -> None:
-    """Check that embeddings can be tested.
-
-    Args:
-        distribution: Embeddings, batch shape ``[N]``.
-        confidences: Their confidences by name, each ``[N]``; a confidence may be infinite.
-
-    Raises:
-        NonFiniteEmbeddings: If a number of a distribution is not finite, or a confidence is not a number.
-    """
+    """Refuse embeddings with a number that is not finite, or a confidence that is not a number (it may be infinite)."""
     bad = {
         f"embeddings ({name})": ~torch.isfinite(value.flatten(1) if value.dim() > 1 else value[:, None]).all(1)
         for name, value in to_arrays(distribution)[1].items()

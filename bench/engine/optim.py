@@ -46,14 +46,6 @@ def build_optimizer(model: nn.Module, objective: nn.Module, optim: Optim) -> tor
     prefixes of its parameter names to ``(rate, factor)``, where rate is ``"lr"`` or ``"lr_objective"``. These
     parameters learn at factor times that rate and without weight decay, which makes no sense for a logarithm or a
     normalising flow.
-
-    Args:
-        model: The network, objective included.
-        objective: The loss module, which holds class weights or proxies.
-        optim: Settings of the optimiser.
-
-    Raises:
-        UnitFailed: If nothing is trainable.
     """
     special = dict(getattr(objective, "learning_rates", {}))
     decay = optim.weight_decay
@@ -117,12 +109,7 @@ def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
 
     ``onecycle`` (Smith and Topin 2017) rises as half a cosine from 1/25 to 1 over the share ``warmup`` of all steps and
     falls as half a cosine to 0; ``cosine`` only falls; ``constant`` is 1. ``step`` multiplies the factor by ``gamma``
-    every ``step_epochs`` epochs, ``multistep`` at each of the epochs ``milestones``.
-
-    Args:
-        step: Steps done since the start of the training.
-        steps: Steps of an epoch.
-        optim: Name and parameters of the schedule.
+    every ``step_epochs`` epochs, ``multistep`` at each of the epochs ``milestones``. An epoch has ``steps`` steps.
 
     Example:
         >>> optim = Optim(schedule="onecycle", epochs=10, warmup=0.1, lr=1.0, lr_objective=1.0)
@@ -133,16 +120,7 @@ def learning_rate_factor(step: int, steps: int, optim: Optim) -> float:
 
 
 class Optimisation:
-    """Optimiser, loss scaling and gradient clipping of one model.
-
-    Args:
-        model: The network; parts that are frozen have no gradients.
-        optim: Settings of the optimiser.
-        device: Where the model trains.
-
-    Raises:
-        UnitFailed: If nothing is trainable.
-    """
+    """Optimiser, loss scaling and gradient clipping of one model, in which something must be trainable."""
 
     def __init__(self, model: EmbeddingModel, optim: Optim, device: str) -> None:
         self.model, self.optim = model, optim
@@ -151,23 +129,13 @@ class Optimisation:
         self._trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def set_rate(self, step: int, steps: int) -> None:
-        """Set the learning rates by the schedule.
-
-        Args:
-            step: Steps done since the start of the training.
-            steps: Steps of an epoch.
-        """
+        """Set the learning rates by the schedule, of ``steps`` steps an epoch."""
         factor = learning_rate_factor(step, steps, self.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = group["max_lr"] * factor
 
     def step(self, loss: Tensor, *, heads_only: bool = False) -> None:
-        """Backpropagate a loss and take one optimiser step.
-
-        Args:
-            loss: The loss, a scalar.
-            heads_only: Whether to leave the backbone as it is.
-        """
+        """Backpropagate a loss and take one optimiser step; ``heads_only`` leaves the backbone as it is."""
         self.backward(loss)
         self.update(heads_only=heads_only)
 

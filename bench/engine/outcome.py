@@ -12,15 +12,7 @@ from .failures import JobFailed
 
 @dataclass(frozen=True)
 class Failure:
-    """Report of a failed training or test.
-
-    Attributes:
-        what: Method, data set and seed that failed.
-        unit: ``train`` or ``test``, and the id; empty if no single training or test failed.
-        reason: Why, on one line.
-        place: File and line of the error; empty if the reason says it all.
-        log: File with the traceback; empty if there is none.
-    """
+    """Report of a failed training or test, whose reason is one line; ``unit`` is empty if no single one failed."""
 
     what: str
     unit: str
@@ -30,13 +22,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: UnitFailed, what: str, results: Path) -> Self:
-        """Make the report of an error.
-
-        Args:
-            error: The error.
-            what: Method, data set and seed that failed, unless the error says it.
-            results: Results folder, which is left out of a long path of the log.
-        """
+        """Make the report of an error; the results folder is left out of a long path of the log."""
         if not isinstance(error, JobFailed):
             return cls(error.what or what, "", str(error), "", "")
         log = error.log

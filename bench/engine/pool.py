@@ -2,7 +2,7 @@
 
 The pool is our own, since it does what executors do not: it kills running jobs at once, streams their progress, serves
 by priority, and asks again whether a job is needed when a worker is free for it. On one machine it needs two thirds of
-the processor time of Ray to start and end, and half of its memory (benchmarks/launchers.py).
+the processor time of Ray to start and end, and half of its memory (measured at commit 3fafa7f).
 """
 
 from __future__ import annotations
@@ -35,15 +35,7 @@ class Worker(Protocol):
         """Start it; it returns once the worker can take a job."""
 
     async def run(self, job: Job, on_event: Callable[[Event], None]) -> Done:
-        """Run a job.
-
-        Args:
-            job: The job.
-            on_event: Called with each event before the last.
-
-        Raises:
-            JobFailed: If the job failed, or the worker died.
-        """
+        """Run a job, and call a function with each event before the last."""
 
     async def stop(self) -> None:
         """End it at once; an interrupted training can resume from its last epoch."""
@@ -56,14 +48,8 @@ def _nowhere(job: Job, node: str | None) -> None:
 class Pool:
     """Pool of workers, which are reused from job to job; workers may join and leave at any time.
 
-    Jobs that wait are served by priority, then in the order they came.
-
-    Attributes:
-        lost: Empty; see :attr:`.RayWorkers.lost`.
-
-    Args:
-        workers: Workers that it has from the start.
-        placed: Called with a job and the node of its worker when the job begins, and with None when it has ended.
+    Jobs that wait are served by priority, then in the order they came. ``placed`` is called with a job and the node of
+    its worker when the job begins, and with None when it has ended.
     """
 
     lost = ""
@@ -98,19 +84,10 @@ class Pool:
         priority: tuple[int, ...] = (),
         begin: Callable[[], bool] = lambda: True,
     ) -> Done | None:
-        """Run a job in a worker as soon as one is free.
+        """Run a job in a worker as soon as one is free; see :meth:`.Workers.run`.
 
         A job whose worker dies goes to the next free worker, and is given up after :data:`TRIES` deaths without a
         finished epoch.
-
-        Args:
-            job: The job.
-            on_epoch: Called with the number of finished epochs after each.
-            priority: Of the jobs that wait, the smallest is served first.
-            begin: Called when a worker is free, before each try; if it returns False, the job is not run.
-
-        Returns:
-            The result of the job; None if it was not run.
 
         Raises:
             SettingFailed: If the job failed because of its hyper-parameters, with its reason.

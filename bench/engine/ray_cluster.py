@@ -35,24 +35,14 @@ HIDDEN = 60.0
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the nodes that workers get.
-
-    Attributes:
-        workers: Largest number of workers in the whole cluster; None for as many as there is room for.
-        gpus: Share of a GPU for each worker, in (0, 1]; None for a whole one if there are GPUs.
-        device: ``auto``, ``cpu`` or ``cuda``.
-    """
+    """Largest number of workers in a cluster, as many as there is room for if None, and the share of a GPU for each."""
 
     workers: int | None
     gpus: float | None
     device: str
 
     def of_gpu(self, nodes: list[Node]) -> float:
-        """Share of a GPU for each worker in a cluster; 0 if workers need none.
-
-        Raises:
-            UserError: If GPUs are asked for and no node has one.
-        """
+        """Share of a GPU for each worker in a cluster; 0 if workers need none."""
         there = any(node.gpus > 0 for node in nodes)
         if self.device == "cpu" or (self.device == "auto" and self.gpus is None and not there):
             return 0.0
@@ -64,10 +54,6 @@ class Shares:
 
 def slots(node: Node, gpus: float) -> int:
     """Number of workers that a node has room for, each with a core and a share of one GPU.
-
-    Args:
-        node: The node.
-        gpus: Share of a GPU for each; 0 for none.
 
     Example:
         >>> slots(Node("", "", cpus=8, gpus=2), 0.4), slots(Node("", "", cpus=3, gpus=2), 0.4)
@@ -84,16 +70,9 @@ def slots(node: Node, gpus: float) -> int:
 
 @dataclass
 class _Member:
-    """A node that is used.
+    """A node that is used, with the workers that were started on it and have not died, as far as is known.
 
-    Attributes:
-        node: The node.
-        slots: Number of workers that it is to have.
-        left_out: Whether it gets none, since it lacks what the run needs.
-        workers: Workers that were started and have not died, as far as is known.
-        checked: Whether it was found to have what the run needs.
-        failures: Starts of workers that failed, one after the other.
-        starting: The task that starts workers, if there was one.
+    ``slots`` is the number of workers that it is to have, ``failures`` that of starts that failed, one after the other.
     """
 
     node: Node
@@ -106,21 +85,9 @@ class _Member:
 
 
 class RayWorkers:
-    """Workers on the nodes of a Ray cluster, as the scheduler uses them.
+    """Workers on the nodes of a Ray cluster, as the scheduler uses them; ``lost`` says why the cluster is gone.
 
     Trials are proposed in a process of this machine; a proposal needs no GPU.
-
-    Attributes:
-        lost: Why the cluster cannot be used any more; empty while it can.
-
-    Args:
-        address: ``HOST:PORT`` of the head, or ``auto``.
-        shares: Shares of the nodes that workers get.
-        needs: What every node must have; a node that has something else is left out.
-        site: Paths; they mean the same on every node.
-        silence: Seconds without progress after which a worker process that has a job is ended; None for no limit.
-        say: Called with a line of text when nodes join, leave or are left out.
-        placed: Called with a job and its node when it begins, and with None when it has ended.
     """
 
     def __init__(
@@ -147,11 +114,7 @@ class RayWorkers:
         self._end_looking: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Connect to the cluster, and wait for the first worker.
-
-        Raises:
-            UserError: If the cluster cannot be used, or none of its nodes.
-        """
+        """Connect to the cluster, and wait for the first worker."""
         loop = asyncio.get_running_loop()
         token = connect(self._address)
         if not token:
@@ -242,11 +205,7 @@ class RayWorkers:
             self._first.set_exception(UnitFailed(self.lost))
 
     def _follow(self, nodes: list[Node]) -> None:
-        """Use nodes that have joined, forget nodes that have left, and replace workers that have died.
-
-        Raises:
-            UserError: If there is no node to work on, and none has been so far.
-        """
+        """Use nodes that have joined, forget nodes that have left, and replace workers that have died."""
         assert self._first is not None
         if not self._first.done():
             self._gpus = self._shares.of_gpu(nodes)

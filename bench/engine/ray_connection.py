@@ -25,18 +25,10 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def connect(address: str) -> bool:
-    """Connect this process to a Ray cluster.
+    """Connect this process to a Ray cluster; returns True if it asks for a token, False if anybody can use it.
 
-    Token authentication is on if ``RAY_AUTH_MODE`` says so, or if that is not set and there is a token.
-
-    Args:
-        address: ``HOST:PORT`` of the head, or ``auto`` for the cluster that this machine belongs to.
-
-    Returns:
-        True if the cluster asks for a token, False if anybody who reaches it can use it.
-
-    Raises:
-        UserError: If Ray is not installed, nothing answers, or the cluster is of another version or token.
+    Token authentication is on if ``RAY_AUTH_MODE`` says so, or if that is not set and there is a token. The address is
+    ``HOST:PORT`` of the head, or ``auto`` for the cluster that this machine belongs to.
     """
     if address != "auto":
         _check_reachable(address)
@@ -116,15 +108,7 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
 
 
 def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> Callable[[], None]:
-    """Report, from another thread, the nodes that are alive; nothing while the head does not answer.
-
-    Args:
-        seen: Called with the nodes after each look.
-        pause: Seconds between two looks.
-
-    Returns:
-        A function that ends it.
-    """
+    """Report, from another thread, the nodes that are alive, while the head answers; returns what ends it."""
     import ray
 
     ended = threading.Event()

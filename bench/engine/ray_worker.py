@@ -22,14 +22,7 @@ Said = tuple[str, str]
 
 
 class Node(NamedTuple):
-    """A node of a Ray cluster.
-
-    Attributes:
-        id: Its id in the cluster; a node that comes back has another one.
-        name: Its name, with the address if that is another.
-        cpus: Cores that it declares.
-        gpus: GPUs that it declares.
-    """
+    """A node of a Ray cluster, with the cores and GPUs that it declares; one that comes back has another id."""
 
     id: str
     name: str
@@ -38,14 +31,9 @@ class Node(NamedTuple):
 
 
 class Host:
-    """The actor on the node: it runs jobs in a worker process of its own.
+    """The actor on the node: it runs jobs in a worker process of its own, which gets its share of the declared cores.
 
-    Args:
-        silence: Seconds without progress after which the process is ended if it has a job; None for no limit.
-        variables: Environment variables of the process, in addition to those of the node.
-        declared: Cores that the node declares.
-        sharing: Number of workers on the node, which share these cores.
-        on_cpu: Whether jobs run on the CPU, even if the node has a GPU: it may be another program's.
+    ``on_cpu`` is whether jobs run on the CPU, even if the node has a GPU: it may be another program's.
     """
 
     def __init__(
@@ -76,18 +64,7 @@ class Host:
 
 
 class RayWorker:
-    """A worker process on a node of a Ray cluster; it cannot be used again after its actor has died.
-
-    Attributes:
-        usable: Whether its actor is alive, as far as is known.
-        node: Name of the node.
-
-    Args:
-        on: The node.
-        gpus: Share of a GPU that it takes; 0 for none.
-        silence: Seconds without progress after which its process is ended if it has a job; None for no limit.
-        sharing: Number of workers on the node.
-    """
+    """A worker process on a node of a Ray cluster; it cannot be used again after its actor has died."""
 
     def __init__(self, on: Node, gpus: float, silence: float | None, sharing: int) -> None:
         import ray
@@ -107,11 +84,7 @@ class RayWorker:
         self._actor: Any = actor.remote(silence, limits, int(on.cpus), sharing, gpus == 0)
 
     async def start(self) -> None:
-        """Wait until the actor has its share of the node, and start its process.
-
-        Raises:
-            WorkerDied: If the node has left, or has no such program.
-        """
+        """Wait until the actor has its share of the node, and start its process."""
         await self._of_actor(self._actor.start.remote())
 
     async def _of_actor(self, answer: Any) -> Any:

@@ -55,17 +55,7 @@ OF_IMAGES = frozenset({"soft_labels", "posterior"})
 
 @dataclass(frozen=True)
 class StoredModel:
-    """Embeddings and confidences of one tested model, as its array file has them.
-
-    Attributes:
-        ids: Identities of the N test images.
-        labels: Their classes, ``[N]``.
-        roles: Rows that are ``queries`` and rows of the ``gallery``, if not all are.
-        quality: Known quality of the images under each corruption, ``[N]``, by its name.
-        embeddings: Embeddings as distributions, by split: ``test``, and ``test_`` with the name of a corruption.
-        confidence: Confidences by split and name, each ``[N]``.
-        options: Trained parameters of the method's scorer.
-    """
+    """Embeddings and confidences of one tested model, as its array file has them."""
 
     ids: tuple[str, ...]
     labels: Tensor
@@ -78,31 +68,21 @@ class StoredModel:
     method: None = None  # models side by side ask for it
 
     def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer that compares the images of a split with each other.
-
-        Args:
-            name: Name of the scorer, such as ``cosine``.
-            split: Name of the split, such as ``test``.
-        """
+        """Scorer that compares the images of a split with each other."""
         return DistributionScorer(name, self.embeddings[split], self.options)
 
     def modes(self, split: str) -> Scorer:
-        """Scorer of the negative squared distance between the distributions' modes, for a split such as ``test``."""
+        """Scorer of the negative squared distance between the distributions' modes."""
         return mode_scorer(self.embeddings[split])
 
     def unit_vectors(self, split: str) -> Tensor:
-        """Means of the embeddings of a split such as ``test``, normalised to unit length, float64 ``[N, D]``."""
+        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
 
 
 class Arrays(NamedTuple):
-    """Array files of a test, verified by their SHA-256.
-
-    Attributes:
-        files: Path and SHA-256 by name of the file.
-        float16: Whether it is the copy in float16 of a packed test.
-    """
+    """Array files of a test with their SHA-256; ``float16`` is whether they are the copy of a packed test."""
 
     files: dict[str, tuple[Path, str]]
     float16: bool
@@ -111,19 +91,11 @@ class Arrays(NamedTuple):
 def rescore(
     record: TestRecord, site: Site, groups: Sequence[str], arrays: Store | None = None, running: Running | None = None
 ) -> RescoreRecord:
-    """Compute tests from the arrays that a finished test has kept, and write the record of the new values.
+    """Compute tests from the arrays that a finished test, or another results folder, has kept, and write their record.
 
-    Nothing is trained or embedded. A rescoring that is there already is read, not done again.
-
-    Args:
-        record: Record of the test.
-        site: The results folder, plug-ins and data sets.
-        groups: Groups of tests; those that need validation images or original images that are not there give nothing.
-        arrays: Another results folder that has the arrays of the test.
-        running: Progress of the work.
-
-    Raises:
-        UnitFailed: If the arrays are missing or damaged, or do not give the values that the test has measured.
+    Nothing is trained or embedded. A rescoring that is there already is read, not done again. Groups of tests that need
+    images that are not there give nothing. Arrays that are missing, damaged or do not give the values that the test has
+    measured are a failure.
     """
     started = time.perf_counter()
     found = find_arrays(record, site.store, arrays)
@@ -166,15 +138,7 @@ def rescore(
 
 
 def check_values(record: TestRecord, site: Site) -> None:
-    """Check that the retrieval values of a packed test follow from the float16 embeddings that it comes with.
-
-    Args:
-        record: Record of the test.
-        site: The results folder.
-
-    Raises:
-        UnitFailed: If they do not, or the embeddings cannot be read.
-    """
+    """Check that the retrieval values of a packed test follow from the float16 embeddings that it comes with."""
     found = find_arrays(record, site.store)
     options = _trained_options(record, found, site, None)
     models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
@@ -198,14 +162,6 @@ def find_arrays(record: TestRecord, store: Store, other: Store | None = None) ->
 
     They are looked for in the folder of the test, then in another results folder, then as a copy in float16. Models
     side by side have the arrays of the test of the same models one by one.
-
-    Args:
-        record: Record of the test.
-        store: The results folder with the record.
-        other: Another results folder that may have the arrays.
-
-    Raises:
-        UnitFailed: If a file is missing or damaged, with its name.
     """
     owner = _owner(record, store)
     for place in filter(None, (store, other)):
@@ -250,14 +206,7 @@ def _trained_options(
 
 
 def trained_options(cell: Cell, unit: str, site: Site, other: Store | None = None) -> dict[str, float]:
-    """Trained parameters of a method's scorer, from the weights of a training; empty if these are not there.
-
-    Args:
-        cell: Protocol, data set and method of the training.
-        unit: Id of the training.
-        site: The results folder and plug-ins.
-        other: Another results folder that may have the weights.
-    """
+    """Trained parameters of a method's scorer, from the weights of a training; empty if these are not there."""
     for place in filter(None, (site.store, other)):
         try:
             model, _ = load_model(cell, unit, site.model_copy(update={"results": str(place.root)}))
@@ -279,15 +228,7 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 
 def read_model(path: Path, options: Mapping[str, float]) -> StoredModel:
-    """Read an array file of a test, in full or in float16.
-
-    Args:
-        path: The file.
-        options: Trained parameters of the method's scorer.
-
-    Raises:
-        UnitFailed: If it is not such a file.
-    """
+    """Read an array file of a test, in full or in float16."""
     try:
         data = _content(path)
         texts, arrays = _metadata(data), load(data)
@@ -341,19 +282,7 @@ def stored_rows(
     site: Site,
     splits: Sequence[str] = (),
 ) -> list[SplitRow]:
-    """Rows of some tests on the test images, clean and corrupted, averaged over models unless they are side by side.
-
-    Args:
-        record: Record of the test.
-        models: The tested models.
-        groups: Groups of tests.
-        scorers: Scorers to rank with.
-        site: Plug-ins and data sets.
-        splits: Splits to test; all if empty.
-
-    Raises:
-        UnitFailed: If a test fails.
-    """
+    """Rows of some tests on the test images, clean and corrupted, averaged over models unless they are side by side."""
     tests = load_tests(groups)
     needed = {name for test in tests for name in test.needs} & OF_IMAGES
     images = _images(record, site) if needed else None
@@ -433,12 +362,7 @@ def key_of(item: SplitRow) -> tuple[object, ...]:
 
 
 def compare_rows(record: TestRecord, rows: Iterable[SplitRow]) -> tuple[int, float | None]:
-    """Number of values that a test has measured, too, and their largest absolute difference; None without any.
-
-    Args:
-        record: Record of the test.
-        rows: Other values of the same test.
-    """
+    """Number of values that a test has measured, too, and their largest absolute difference; None without any."""
     own = {key_of(item): item["value"] for item in record.rows}
     pairs = {key_of(item): (own.get(key_of(item)), item["value"]) for item in rows}
     differences = [abs(one - two) for one, two in pairs.values() if one is not None and two is not None]

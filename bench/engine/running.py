@@ -24,10 +24,7 @@ def _unheard(step: str) -> None:
 class Running:
     """Progress of a training or test: signs of life for the watchdog, and sizes that scarce memory forced on it.
 
-    Attributes:
-        alive: Called with the name of each step before it begins.
-        micro_batch: Images that pass through the backbone at a time in training; None for whole batches.
-        chunk: Images that are embedded at a time; None for the usual number.
+    ``micro_batch`` images pass through the backbone at a time in training, ``chunk`` are embedded at a time.
     """
 
     alive: Callable[[str], None] = _unheard
@@ -48,18 +45,7 @@ def release_memory() -> None:
 
 
 def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: Running, step: str) -> list[T]:
-    """Results of some work on consecutive rows, part by part; when memory runs out, parts are half as large from then.
-
-    Args:
-        count: Number of rows.
-        size: Rows of a part.
-        work: Function of the rows ``[B]`` of a part and of the size, which is larger than B for a short last part.
-        running: Progress of the training or test; it keeps the smaller size.
-        step: Name of the work.
-
-    Raises:
-        OutOfMemory: If memory runs out with a single row.
-    """
+    """Results of some work on consecutive rows, part by part; when memory runs out, parts become half as large."""
     size = min(size, running.chunk or size)
     parts: list[T] = []
     start = 0
@@ -82,12 +68,7 @@ def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: 
 
 
 class PatientScorer:
-    """A scorer whose blocks of scores become smaller when memory runs out.
-
-    Args:
-        scorer: The scorer.
-        running: The unit whose scores these are.
-    """
+    """A scorer whose blocks of scores become smaller when memory runs out."""
 
     def __init__(self, scorer: Scorer, running: Running) -> None:
         self.name = scorer.name

@@ -55,18 +55,10 @@ class _Tasks:
 
 
 class Scheduler:
-    """Carries out some plans: runs their tuning trials, trainings and tests in worker processes.
+    """Carries out some plans, those of bases included: runs their trials, trainings and tests unless results exist.
 
-    Results that exist are reused.
-
-    Args:
-        plans: The plans, one per cell (protocol, data set, method) and setting; those of the bases of two-stage methods
-            included.
-        site: Paths and device.
-        workers: Where jobs run.
-        display: Where progress goes.
-        rerun: Whether to repeat, once, the trainings and tests that are done already, but not those of bases that were
-            not asked for by name.
+    ``rerun`` repeats, once, the trainings and tests that are done already, but not those of bases that were not asked
+    for by name.
     """
 
     def __init__(
@@ -246,16 +238,7 @@ class Scheduler:
         return first or record
 
     def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:
-        """Drop the weights of trials that cannot be the best any more: fifty networks are not worth their disk.
-
-        Args:
-            plan: Plan of the study.
-            units: Ids of the trainings of its trials that may have weights.
-            best: Best trial so far.
-
-        Returns:
-            Ids of those that still may.
-        """
+        """Drop the weights of trials that cannot be the best any more, and return the other trainings."""
         left = {spec.id for spec in best.specs.values()} & units if best else set()
         for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
@@ -284,11 +267,7 @@ class Scheduler:
         return specs
 
     async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[Trained]:
-        """Results of all models of a replicate.
-
-        Raises:
-            UnitFailed: If one failed, once the others have ended too.
-        """
+        """Results of all models of a replicate; if one failed, that is raised once the others have ended too."""
         jobs = [self._trained(plan, spec, weights) for spec in specs.values()]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         # A crash comes before a bad setting: the replicate must not be booked as failed for its setting then.
@@ -393,12 +372,7 @@ class Scheduler:
         return [self.store.unit_dir(cell, "test", spec.id) for spec in specs]
 
     async def _tested_features(self, plan: Plan, spec: TrainSpec) -> None:
-        """Have the features of the test images made, if several models are about to read them.
-
-        Args:
-            plan: Plan of the models that are about to be tested.
-            spec: Specification of the training of one of them.
-        """
+        """Have the features of the test images made, if several models are about to read them."""
         if spec.frozen:
             key, shared = spec.features, True
         elif spec.base is not None and plan.base is not None:

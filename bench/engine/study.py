@@ -15,12 +15,9 @@ from .choice import choose
 
 @dataclass(frozen=True)
 class Best:
-    """Result of a tuning study.
+    """Chosen trial of a tuning study: its values, its trainings by the fold that validates, and its record.
 
-    Attributes:
-        point: Tuned values of the chosen trial, by name; empty if nothing was tuned.
-        specs: Specifications of the trial's trainings, by the fold that validates; empty if nothing was tuned.
-        trial: Record of the trial; None if nothing was tuned.
+    All are empty if nothing was tuned.
     """
 
     point: Point
@@ -38,12 +35,7 @@ class Trained(NamedTuple):
 
 
 def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]:
-    """Entries of the record of a finished trial that its trainings determine: means over its models, one per fold.
-
-    Args:
-        tune_for: What the study tunes for.
-        trained: Results of the trainings of the trial.
-    """
+    """Entries of the record of a finished trial that its trainings determine: means over its models, one per fold."""
     map_at_r = fmean(model.val_map_at_r for model in trained)
     aurocs = [model.val_confidence_auroc for model in trained if model.val_confidence_auroc is not None]
     auroc = fmean(aurocs) if aurocs else None
@@ -58,25 +50,13 @@ def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]
 
 
 def best_of(plan: Plan, trials: Sequence[TrialRecord], bases: Specs | None) -> Best | None:
-    """The best of some trials of a study; None if all of them failed.
-
-    Args:
-        plan: Plan of the study.
-        trials: Its finished trials.
-        bases: Specifications of the models that heads are tuned on; None for a one-stage method.
-    """
+    """The best of some trials of a study; None if all of them failed."""
     chosen = choose(plan.tune_for, trials)
     return None if chosen is None else Best(chosen.params, plan.train_specs(chosen.params, TUNING, bases), chosen)
 
 
 def tuning_note(plan: Plan, trials: Sequence[TrialRecord], chosen: TrialRecord | None) -> str:
-    """Short note on a study for the progress display.
-
-    Args:
-        plan: Plan of the study.
-        trials: Its finished trials.
-        chosen: The best of them; None if all failed.
-    """
+    """Short note on a study for the progress display."""
     failed = sum(trial.value is None for trial in trials)
     text = f"{len(trials)}/{plan.trials} trials"
     if chosen is not None and chosen.value is not None:

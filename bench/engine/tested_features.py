@@ -37,17 +37,7 @@ Images = ImageSet | CorruptedImages
 
 @dataclass(frozen=True)
 class TestedFeatures:
-    """Cached features of the images that a model is tested on.
-
-    Attributes:
-        backbone: The backbone, which the training of the model has not changed.
-        digest: SHA-256 of its weights.
-        spec: Specification of the training of the model.
-        site: Paths and device.
-        folder: Folder of the files.
-        prefix: Start of their names.
-        running: Progress of the test.
-    """
+    """Cached features of the images that a model is tested on, by the digest of a backbone that it does not train."""
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -65,11 +55,7 @@ class TestedFeatures:
     ) -> TestedFeatures | None:
         """Cached features for a model; None if it has a backbone of its own, or the base of a head has no folder here.
 
-        Args:
-            model: The trained network. The members of an ensemble must have the same backbone.
-            spec: Specification of its training, or of that of an ensemble's first member.
-            site: Paths and device.
-            running: Progress of the test.
+        The members of an ensemble must have the same backbone.
         """
         members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]  # type: ignore[arg-type]
         if not all(member.backbone_frozen for member in members):
@@ -93,16 +79,7 @@ class TestedFeatures:
     def load(self, split: str, images: Images, make: bool) -> Tensor | None:
         """Features ``[N, F]`` of a split's images, on the CPU and equal to the last bit to those inside ``embed``.
 
-        Args:
-            split: Name of the split, such as ``test_crop``.
-            images: Its N images.
-            make: Whether to make what is missing or damaged.
-
-        Returns:
-            The features, in a mapped file; None if there are none and none are to be made.
-
-        Raises:
-            OutOfMemory: If memory runs out with a single image.
+        They are None if there are none and none are to be made.
         """
         if split == "val" and (shared := self._evaluation()) is not None:
             return shared
@@ -147,13 +124,7 @@ class TestedFeatures:
 
 
 def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImages]) -> dict[str, Images]:
-    """Images that a model is tested on, by split: ``test`` and ``val``, and both under each corruption (``test_crop``).
-
-    Args:
-        spec: Specification of its training.
-        site: Paths and device.
-        corrupted: Test images under each corruption, by its name. Validation images get the same corruptions.
-    """
+    """Images that a model is tested on by split: ``test``, ``val``, and both under each corruption (``test_crop``)."""
     dataset = site.dataset(spec.dataset, spec.view)
     validation: ImageSet = dataset.train_val(spec.fold, spec.folds).val
     splits: dict[str, Images] = {"test": dataset.test(), "val": validation}
@@ -164,15 +135,7 @@ def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImag
 
 
 def make_features(spec: TrainSpec, tests: Tests, kind: str, site: Site, running: Running) -> None:
-    """Make the cached features of the test and validation images for the tests of several models on one backbone.
-
-    Args:
-        spec: Specification of a finished training of one of the models.
-        tests: Settings of the tests, with the range of severities of each corruption.
-        kind: Name of the corruption; empty for the clean images.
-        site: Paths and device.
-        running: Progress of the job.
-    """
+    """Make the cached features of the test and validation images for the tests of several models on one backbone."""
     model, _ = load_model(spec.cell, spec.id, site)
     cache = TestedFeatures.of(model, spec, site, running)
     if cache is None:

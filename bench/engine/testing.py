@@ -39,13 +39,9 @@ Model = EmbeddedModel | ConcatenatedModels
 
 @dataclass(frozen=True)
 class TestImages:
-    """Test images on which all models of one replicate (one seed, all folds) are tested, clean and corrupted.
+    """Test images on which all models of one replicate are tested, clean and corrupted.
 
-    Attributes:
-        images: The clean images.
-        corrupted: The images under each corruption, by its name.
-        noise: Random numbers that serve as the control confidence ``random``, ``[N]``.
-        view: Labels, ids, queries, gallery and options of the tests, which clean and corrupted images have in common.
+    ``noise`` ``[N]`` is the control confidence ``random``; ``view`` is what clean and corrupted images have in common.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -57,13 +53,7 @@ class TestImages:
 
     @classmethod
     def of(cls, train: TrainSpec, tests: Tests, site: Site) -> TestImages:
-        """Test images of a data set, with the corruptions that are tested.
-
-        Args:
-            train: Specification of a training on that data set.
-            tests: Settings of the tests, with the range of severities of each corruption.
-            site: Paths and device.
-        """
+        """Test images of a data set, with the corruptions that are tested."""
         name = train.dataset
         images: ImageSet = site.dataset(name, train.view).test()
         corrupted = {
@@ -87,12 +77,7 @@ class TestImages:
         return cls(images, corrupted, _noise(images, train), view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
-        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``.
-
-        Args:
-            model: The model.
-            split: ``test`` for clean images, ``test_`` and the name of a corruption for others.
-        """
+        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``."""
         return {**model.confidence[split], "random": self.noise}
 
 
@@ -101,31 +86,14 @@ def _noise(images: ImageSet, train: TrainSpec) -> Tensor:
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
-    """Seed of a random draw in the tests, such as the order of ties.
-
-    Args:
-        dataset: Name of the data set.
-        purpose: Name of what is drawn; with the data set, it determines the seed.
-    """
+    """Seed of a random draw in the tests, from the names of the data set and of what is drawn."""
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
 
 
 def run_tests(
     specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None, trained: Cell | None = None
 ) -> None:
-    """Test the trained models of a replicate (one seed, all folds) on clean and corrupted images; write the records.
-
-    Args:
-        specs: Specifications of tests of the same models, such as separately and with their embeddings concatenated.
-        cell: Protocol, data set and method.
-        site: Paths and device.
-        running: Progress of the training or test, for the watchdog and its record.
-        trained: Protocol, data set and method of the trained models, if they are those of the base of an ensemble.
-
-    Raises:
-        UnitFailed: If an embedding is not finite or a confidence is not a number.
-        OutOfMemory: If memory runs out and smaller parts of the work do not help.
-    """
+    """Test the trained models of a replicate on clean and corrupted images, and write the records."""
     started = time.perf_counter()
     running = running or Running()
     units = specs[0].train
@@ -163,19 +131,13 @@ def run_tests(
 
 
 def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All test results of one model, one value of one metric per row.
+    """All test results of one model, one value of one metric per row (:class:`bench.protocols.rows.SplitRow`).
 
-    The columns are ``split``, ``metric``, ``value``, ``scorer``, ``confidence``, ``variant``, ``fraction``,
-    ``n_queries`` and ``n_lone`` (:class:`bench.protocols.rows.SplitRow`). The rows are all tests on the clean test
-    images (split ``test``) and on those under each corruption (``test_`` and its name), MAP@R on the validation classes
-    (split ``val``), and the tests of confidences on them under the method's own scorer, clean (``val``) and corrupted
-    (``val_`` and the name). Concatenated models have no validation classes. If every class but the test classes was
-    trained on, the validation images are some of the training images, and the splits are ``train`` and so on.
-
-    Args:
-        model: The embedded images of the model.
-        images: Labels, severities and options that all models have in common.
-        spec: Specification of the test.
+    The rows are all tests on the clean test images (split ``test``) and on those under each corruption (``test_`` and
+    its name), MAP@R on the validation classes (split ``val``), and the tests of confidences on them under the method's
+    own scorer, clean (``val``) and corrupted (``val_`` and the name). Concatenated models have no validation classes.
+    If every class but the test classes was trained on, the validation images are some of the training images, and the
+    splits are ``train`` and so on.
     """
     tests = load_tests(spec.tests.groups)
     rows: list[SplitRow] = []
@@ -261,16 +223,10 @@ def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validatio
 
 
 def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
-    """Mean over several models of their rows of test results, as :func:`rows_of_model` gives them, row by row.
+    """Mean over several models of their rows of test results, which must be the same ones in the same order.
 
-    ``value`` and the counts ``n_queries`` and ``n_lone`` (rounded) are averaged; all other columns must agree. A value
-    that one model lacks is nan in the mean.
-
-    Args:
-        of_models: The rows of each model, in the same order for all.
-
-    Raises:
-        ValueError: If the models have different rows.
+    ``value`` and the counts ``n_queries`` and ``n_lone`` (rounded) are averaged. A value that one model lacks is nan in
+    the mean.
 
     Example:
         >>> one, other = ({"split": "test", **row("map_at_r", value)} for value in (0.5, 1.0))

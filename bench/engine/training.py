@@ -44,19 +44,7 @@ EpochDone = Callable[[int], None]
 
 
 def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running | None = None) -> TrainRecord:
-    """Train a model, or go on from its last checkpoint, and write its weights and record.
-
-    Args:
-        spec: Everything that the result depends on.
-        site: Paths and device.
-        done: Called with the number of finished epochs after each.
-        running: Progress of the training or test, for the watchdog and its record.
-
-    Raises:
-        UnitFailed: If the loss, the embeddings or the value that selects the epoch, such as validation MAP@R, become
-            non-finite.
-        OutOfMemory: If memory runs out and smaller parts of the work do not help.
-    """
+    """Train a model, or go on from its last checkpoint, and write its weights and record."""
     trainer = Trainer(spec, site, running)
     trainer.resume_or_start()
     if trainer.model.method.fitted:
@@ -98,15 +86,7 @@ class Progress:
     note: str = ""
 
     def book(self, row: Epoch, value: float, state: dict[str, Tensor], patience: int, min_improvement: float) -> None:
-        """Add a finished epoch: keep its weights if it is the best (ties go to the later), stop if patience is used up.
-
-        Args:
-            row: Measurements of the epoch.
-            value: Value that selects the epoch to keep, such as validation MAP@R, higher = better.
-            state: State dict of the network after the epoch.
-            patience: Epochs without improvement after which training stops.
-            min_improvement: Smallest rise of the value that counts as an improvement.
-        """
+        """Add a finished epoch: keep the weights of the best (of equals the later), stop if patience is used up."""
         self.history.append(row.model_dump())
         self.epoch = row.epoch
         if self.best_value is None or value >= self.best_value:
@@ -118,13 +98,7 @@ class Progress:
 
 
 class Trainer:
-    """One training: the network, its inputs, its optimiser and how far it is.
-
-    Args:
-        spec: Everything that the result depends on.
-        site: Paths and device.
-        running: Progress of the training or test, for the watchdog and its record.
-    """
+    """One training: the network, its inputs, its optimiser and how far it is."""
 
     def __init__(self, spec: TrainSpec, site: Site, running: Running | None = None) -> None:
         self.spec, self.site = spec, site
@@ -228,15 +202,7 @@ class Trainer:
             yield self.progress.epoch
 
     def train_epoch(self, epoch: int) -> float:
-        """Train for one epoch; returns the mean loss.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-
-        Raises:
-            UnitFailed: If a loss or an embedding is not finite.
-            OutOfMemory: If memory runs out and smaller parts of a batch do not help.
-        """
+        """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""
         heads_only = epoch < self.spec.optim.head_epochs
         torch.manual_seed(seed_for("noise", self.spec.dataset, self.spec.draw_of("noise"), epoch))
         self.model.train()
@@ -259,11 +225,7 @@ class Trainer:
 
     @torch.no_grad()
     def fit(self) -> float:
-        """Let the method fit its parts in one pass over the training images; returns the loss afterwards.
-
-        Raises:
-            UnitFailed: If a feature or the loss is not finite.
-        """
+        """Let the method fit its parts in one pass over the training images; returns the loss, which must be finite."""
         self.running.alive("fit")
         self.model.eval()
         labels = self.data.train.labels.to(self.site.device)
@@ -301,22 +263,14 @@ class Trainer:
         return torch.cat(parts).to(device)
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:
-        """Raise a failure of the unit if an error comes from numbers that are not finite.
-
-        Raises:
-            UnitFailed: If embeddings or weights are not finite.
-        """
+        """Raise a failure of the unit if an error comes from embeddings or weights that are not finite."""
         if isinstance(error, NonFiniteEmbeddings):
             raise UnitFailed(f"{error} in {step}") from error
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
             raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
 
     def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
-        """The scalar loss of the embeddings of a batch.
-
-        Raises:
-            UnitFailed: If it or an embedding is not finite.
-        """
+        """The scalar loss of the embeddings of a batch, all of which must be finite."""
         loss: Tensor = self.model.objective(embedding.distribution, labels)
         if not torch.isfinite(loss):
             raise UnitFailed(f"loss became {loss.item()} in {step}")
@@ -325,15 +279,7 @@ class Trainer:
         return loss
 
     def validate(self, epoch: int, loss: float) -> Epoch:
-        """Measure an epoch on the validation classes: MAP@R, and the loss if it is defined for classes not trained on.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-            loss: Mean training loss of the epoch.
-
-        Raises:
-            UnitFailed: If the embeddings cannot be ranked, or the loss is not finite.
-        """
+        """Measure an epoch on the validation classes: MAP@R, and the loss if it is defined for other classes."""
         model, labels = self.model, self.data.val.labels
         selection, device = self.spec.selection, self.site.device
         try:
@@ -359,13 +305,8 @@ class Trainer:
     def book(self, row: Epoch) -> None:
         """Add a finished epoch to the progress, and keep its weights if it is the best so far.
 
-        The specification of the training says by which value: validation MAP@R, validation loss, or the last epoch.
-
-        Args:
-            row: Measurements of the epoch.
-
-        Raises:
-            UnitFailed: If that value is not finite, or if it is the validation loss and there is none.
+        The specification of the training says by which value, which must be finite: validation MAP@R, validation loss,
+        or the last epoch.
         """
         selection = self.spec.selection
         value = row.val_map_at_r
@@ -404,12 +345,7 @@ class Trainer:
             setattr(self.running, name, size)
 
     def finish(self) -> TrainRecord:
-        """Write the weights of the best epoch and the record of the training, and delete the checkpoint.
-
-        Raises:
-            UnitFailed: If the confidence on crops is to be measured and has no value.
-            OutOfMemory: If memory runs out in that measurement and smaller parts of the work do not help.
-        """
+        """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
         progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
         assert progress.best_value is not None
         confidence = self._crop_confidence()
@@ -446,11 +382,6 @@ class Trainer:
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:
-    """Number of batches per epoch, at least one.
-
-    Args:
-        spec: Specification of the training, with the size of a batch.
-        images: Number of training images.
-    """
+    """Number of batches per epoch, at least one."""
     sizes = spec.batches
     return max(1, int(sizes.epoch_repeats * images) // (sizes.classes_per_batch * sizes.images_per_class))

@@ -13,12 +13,7 @@ from ..store.specs import Point
 
 
 class Told(BaseModel):
-    """A finished trial of an earlier batch, as it is told to the tuner.
-
-    Attributes:
-        params: Tuned values by name.
-        values: Values to be maximised, one for each objective of the study; None if the trial failed.
-    """
+    """A finished trial of an earlier batch, as the tuner is told: values to be maximised are None if it failed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,8 +32,8 @@ def propose(
 ) -> Point:
     """Parameters that the tuner proposes for one trial of a study.
 
-    The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the
-    answer is the same after any kill, with any number of workers and after an edit of the code.
+    The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the answer
+    is the same after any kill, with any number of workers and after an edit of the code.
 
     A failed trial counts as a finished one with the worst value of those that have one, of each objective. Optuna's
     samplers ignore trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite.
@@ -46,15 +41,6 @@ def propose(
     If there are two objectives, the Gaussian process seeks the largest increase of the hypervolume below the Pareto
     front (Daulton et al. 2020, arXiv:2006.05078), and the Parzen estimator splits the trials by their rank of dominance
     (Ozaki et al. 2020).
-
-    Args:
-        axes: Protocol, data set, method and base (empty if none) of the study.
-        space: Ranges of the tuned parameters, by name.
-        sampler: Optuna sampler, ``gp`` or ``tpe``.
-        number: Number of the trial that is asked for.
-        told: Finished trials of earlier batches.
-        asked: Parameters of the trials of the same batch that were asked before this one.
-        objectives: Number of values that the study maximises.
     """
     import optuna
     from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution

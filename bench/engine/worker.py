@@ -62,9 +62,7 @@ def _become_silent(out: TextIO) -> None:
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     """Do one job in this process: propose trials, train, test, make cached features or check the machine.
 
-    Args:
-        job: The job.
-        emit: Called with the events of a training or test: one after each epoch, and at most ten a second between.
+    A training or test emits an event after each epoch, and at most ten a second between.
     """
     import torch
 

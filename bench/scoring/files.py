@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import BadInput, first_line
 from ..store.files import write_atomic
-from .parquet import import_pyarrow, read_parquet, write_parquet
+from .parquet import check_pyarrow, read_parquet, write_parquet
 from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names, size
 
 MOST_DEFLATE = 1032
@@ -86,7 +86,7 @@ def check_writable(path: Path) -> None:
     """
     _check_suffix(path)
     if _WRITERS[path.suffix.lower()] is write_parquet:
-        import_pyarrow()
+        check_pyarrow()
     if path.is_dir():
         raise BadInput(f"{path} is a folder; name a file")
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..datasets.guarded import Answer, allow_memory, guarded
 from ..errors import BadInput, first_line
-from .parquet_sizes import TEXT, read_footer, unpacked_size
-from .untrusted import Arrays, check_unpacked, known_names
+from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names
+
+WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_ARRAY": TEXT_BYTES}
+"""Bytes of a value in memory by its type in the file, others have 8; of a text, those besides its characters."""
 
 
-def import_pyarrow() -> Any:
-    """The package pyarrow, with its parts for Parquet.
+def check_pyarrow() -> None:
+    """Check that the package pyarrow is installed.
 
     Raises:
-        BadInput: If it is not installed.
+        BadInput: If it is not.
     """
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise BadInput("Parquet needs pyarrow: pip install 'bench[parquet]', or save an .npz file") from None
-    return pyarrow
+    if find_spec("pyarrow") is None:
+        raise BadInput("Parquet needs pyarrow: pip install 'bench[parquet]', or save an .npz file")
 
 
 def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
@@ -36,33 +35,75 @@ def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
     Raises:
         BadInput: If the file is damaged, unpacks to too much, or has columns that do not fit together.
     """
-    pyarrow = import_pyarrow()
-    with path.open("rb") as raw:
-        footer = read_footer(raw)
-        names = [name for name in footer.columns if not name.startswith("__index_level_")]
-        spread = _spread(names)
-        scattered = {name for parts in spread.values() for name in parts.values()}
-        wanted, others = known_names([name for name in names if name not in scattered] + list(spread))
-        whole = [key for key in wanted if key not in spread]
-        columns = [*whole, *sorted(scattered)]
-        chunks = [chunk for chunk in footer.chunks if chunk.leaf.column in columns]
-        check_unpacked(sum(unpacked_size(raw, chunk) for chunk in chunks), path.stat().st_size)
-    texts = {chunk.leaf.path for chunk in chunks if chunk.leaf.kind == TEXT}
+    check_pyarrow()
     try:
-        # Equal texts are kept once.
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=sorted(texts)) as file:
-            table = file.read(columns=columns)
-            table.validate(full=True)  # pyarrow itself does not look at indices and bytes of texts
-    except (pyarrow.ArrowException, OSError) as error:
+        (others, texts), found = guarded(_read, path)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    # Equal texts are kept once.
+    arrays = {
+        key: np.array([*texts[key], None], dtype=object)[value] if key in texts else value
+        for key, value in found.items()
+    }
+    return arrays, others
+
+
+def _read(path: str) -> Answer:
+    """In a process of its own: other names and the texts of each column; arrays by name, of texts their indices."""
+    try:
+        return _checked(path)
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # pyarrow makes of a damaged file many kinds of errors
         raise BadInput(f"not a whole Parquet file: truncated or damaged ({first_line(error, 160)})") from None
-    arrays = {key: _column(table.column(key), key) for key in whole}
+
+
+def _checked(path: str) -> Answer:
+    import pyarrow.parquet
+
+    metadata = pyarrow.parquet.read_metadata(path)
+    names = [name for name in metadata.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
+    spread = _spread(names)
+    scattered = {name for parts in spread.values() for name in parts.values()}
+    wanted, others = known_names([name for name in names if name not in scattered] + list(spread))
+    whole = [key for key in wanted if key not in spread]
+    columns = [*whole, *sorted(scattered)]
+    needed = _unpacked(metadata, columns)
+    check_unpacked(needed, Path(path).stat().st_size)
+    allow_memory(3 * needed)  # as pages, as a table and as arrays
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        table = file.read(columns=columns)
+        table.validate(full=True)  # pyarrow itself does not look at indices and bytes of texts
+    words: dict[str, list[str]] = {}
+    arrays = {key: _column(table.column(key), key, words) for key in whole}
     for key, parts in spread.items():
         if sorted(parts) != list(range(len(parts))):
             raise BadInput(f"columns {key}_0, {key}_1, .. must be numbered without gaps; found {len(parts)}")
-        arrays[key] = np.stack([_column(table.column(parts[i]), key) for i in range(len(parts))], 1)
+        arrays[key] = np.stack([_column(table.column(parts[i]), key, words) for i in range(len(parts))], 1)
+        if key in words:
+            raise BadInput(f"{key} has columns of text; numbers are needed")
     if arrays.get("normalize", np.array(())).size:
         arrays["normalize"] = arrays["normalize"][0]
-    return arrays, others
+    return [others, words], arrays
+
+
+def _unpacked(metadata: Any, columns: list[str]) -> int:
+    """Size of some columns in memory by the footer: pages of a few bytes may stand for billions of values."""
+    size = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for place in range(group.num_columns):
+            chunk, leaf = group.column(place), metadata.schema.column(place)
+            name = chunk.path_in_schema.split(".")[0]
+            if name in columns:
+                if "DELTA_BYTE_ARRAY" in chunk.encodings:
+                    raise BadInput(
+                        f"{name} has the encoding DELTA_BYTE_ARRAY, which is not read; write it with another"
+                    )
+                width = WIDTHS.get(chunk.physical_type, 8) + max(0, leaf.length)
+                size += max(0, chunk.total_uncompressed_size) + max(0, chunk.num_values) * width
+    return size
 
 
 def _spread(names: list[str]) -> dict[str, dict[int, str]]:
@@ -81,8 +122,9 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
     return spread
 
 
-def _column(column: Any, key: str) -> np.ndarray:
-    pyarrow = import_pyarrow()
+def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
+    import pyarrow.compute
+
     if column.null_count:
         raise BadInput(f"{key} has {column.null_count} empty cells")
     kind = column.type
@@ -93,22 +135,24 @@ def _column(column: Any, key: str) -> np.ndarray:
         flat = pyarrow.compute.list_flatten(column)
         if flat.null_count:
             raise BadInput(f"{key} has {flat.null_count} empty values")
-        return _plain(flat, key).reshape(len(column), *lengths)
-    return _plain(column, key)
+        return _plain(flat, key, words).reshape(len(column), *lengths)
+    return _plain(column, key, words)
 
 
-def _plain(column: Any, key: str) -> np.ndarray:
-    pyarrow = import_pyarrow()
+def _plain(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
+    """The numbers of a column; of texts the indices of those that are added to ``words``."""
+    import pyarrow
+
     kind = column.type
     if pyarrow.types.is_dictionary(kind):
         texts = pyarrow.types.is_string(kind.value_type) or pyarrow.types.is_large_string(kind.value_type)
         if not texts:
-            return _plain(column.cast(kind.value_type), key)
-        parts = [
-            np.array([*part.dictionary.to_pylist(), None], dtype=object)[part.indices.to_numpy()]
-            for part in column.chunks
-        ]
-        return np.concatenate([np.array([], dtype=object), *parts])
+            return _plain(column.cast(kind.value_type), key, words)
+        held, indices = words.setdefault(key, []), [np.array([], dtype=np.int64)]
+        for part in column.chunks:
+            indices.append(part.indices.to_numpy().astype(np.int64) + len(held))
+            held += part.dictionary.to_pylist()
+        return np.concatenate(indices)
     values: np.ndarray = column.to_numpy()
     if values.dtype.hasobject:
         raise BadInput(f"{key} is a column of {kind}; numbers are needed")
@@ -117,7 +161,9 @@ def _plain(column: Any, key: str) -> np.ndarray:
 
 def write_parquet(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Content of a file of some arrays; names of classes, one per class and not per row, are left out."""
-    pyarrow = import_pyarrow()
+    check_pyarrow()
+    import pyarrow.parquet
+
     count = len(arrays["embeddings"])
     columns = {}
     for key, value in arrays.items():

@@ -45,30 +45,14 @@ class Corruption:
 
 
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
-    """Uniform random number in [0, 1) for each image, which depends on the image's identity and the seed alone.
-
-    Args:
-        ids: Identities (permanent names) of N images.
-        seed: Seed of the corruption.
-
-    Returns:
-        float64 ``[N]``.
-    """
+    """Uniform random number in [0, 1) for each image, float64 ``[N]``, from its identity and the seed alone."""
     # 53 bits: as many as a float64 in [0, 1) resolves.
     bits = [int.from_bytes(blake2b(_key(i, seed), digest_size=8).digest(), "little") >> 11 for i in ids]
     return torch.tensor(bits, dtype=torch.float64) * 2.0**-53
 
 
 def identity_draw(identity: str, seed: int) -> Draw:
-    """Stream of random numbers that depends on an image's identity and the seed alone.
-
-    Args:
-        identity: Permanent name of the image.
-        seed: Seed of the corruption.
-
-    Returns:
-        Function of n that returns the first n numbers, float64 ``[n]`` in (0, 1).
-    """
+    """Stream of random numbers, float64 in (0, 1), that depends on an image's identity and the seed alone."""
 
     def draw(count: int) -> NDArray[np.float64]:
         # Raw bits of a bit generator have a stable stream (NEP 19); torch's and numpy's distributions have not.

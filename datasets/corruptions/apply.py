@@ -10,20 +10,11 @@ from ._base import CROP, identity_draw
 
 
 def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
-    """Corrupted images of a set, converted to the input of a network as by :meth:`.ImageSet.normalised`.
+    """Corrupted images of a set at positions ``[B]``, float32 ``[B, C, H, W]``, as by :meth:`.ImageSet.normalised`.
 
-    Args:
-        images: The set.
-        name: Name of a corruption: ``crop``, ``blur``, ``jpeg``, ``noise``, ``occlusion`` or one of a plug-in.
-        index: int64 ``[B]``, positions in the set.
-        quality: ``[B]``, 1 - severity of the corruption of each image, in [0, 1]; above 0 for the crop.
-        seed: Seed of the random numbers of the corruption; those of an image depend on the seed and its identity alone.
-
-    Returns:
-        float32 ``[B, C, H, W]``; an image of quality 1 is the clean image, bit for bit.
-
-    Raises:
-        ValueError: If the name is unknown, or a quality is out of range.
+    ``quality`` ``[B]`` is 1 - severity of each image, in [0, 1], above 0 for the crop; 1 is the clean image, bit for
+    bit. The random numbers of an image depend on the seed and its identity alone. An unknown name or a quality out of
+    range is a ValueError.
     """
     if name == CROP:
         return images.cropped(index, quality)
@@ -37,17 +28,7 @@ def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed:
 
 
 def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int) -> Tensor:
-    """Corrupt the pixels of one image.
-
-    Args:
-        name: Name of a corruption, such as ``blur``; any but ``crop``, which does not work on pixels.
-        image: uint8 ``[C, H, W]``.
-        severity: In [0, 1]; 0 gives the image itself.
-        identity: Permanent name of the image.
-        seed: Seed of the corruption's random numbers, which depend on the seed and the identity alone.
-
-    Returns:
-        uint8 ``[C, H, W]``.
+    """Corrupt the pixels of one image, uint8 ``[C, H, W]``; severity 0 gives the image itself.
 
     Raises:
         ValueError: If the name is unknown or ``crop``, the image is not 8-bit, the severity is not in [0, 1], or the

@@ -14,16 +14,7 @@ BLUR_SIGMA = 0.08
 
 
 def blur(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Blur an image with a Gaussian that is cut off at 3 standard deviations; the image is mirrored at its borders.
-
-    Args:
-        image: uint8 ``[C, H, W]``.
-        severity: In (0, 1]; the standard deviation is 0.08 x severity x the shorter side.
-        draw: Not used: a blur has no randomness.
-
-    Returns:
-        uint8 ``[C, H, W]``.
-    """
+    """Blur an image with a Gaussian that is cut off at 3 standard deviations; the image is mirrored at its borders."""
     from torchvision.transforms.v2 import functional as F
 
     side = min(image.shape[1:])

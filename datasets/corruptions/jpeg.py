@@ -15,18 +15,7 @@ JPEG_QUALITY = (95, 5)
 
 
 def jpeg(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Compress an image as JPEG and decode it again.
-
-    An image of three channels is compressed in colour, any other one channel by channel.
-
-    Args:
-        image: uint8 ``[C, H, W]``.
-        severity: In (0, 1]; the JPEG quality falls linearly with it, from 95 near 0 to 5 at 1.
-        draw: Not used: the compression has no randomness.
-
-    Returns:
-        uint8 ``[C, H, W]``.
-    """
+    """Compress an image as JPEG, in colour if it has three channels, else channel by channel, and decode it again."""
     from PIL import Image
 
     best, worst = JPEG_QUALITY

@@ -13,16 +13,7 @@ NOISE_SD = 0.4
 
 
 def noise(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Add Gaussian noise whose pattern does not depend on the severity.
-
-    Args:
-        image: uint8 ``[C, H, W]``.
-        severity: In (0, 1]; the standard deviation is 0.4 x severity for pixels in [0, 1].
-        draw: Function of n that returns n random numbers in (0, 1), which belong to this image.
-
-    Returns:
-        uint8 ``[C, H, W]``.
-    """
+    """Add Gaussian noise whose pattern does not depend on the severity."""
     # torchvision's gaussian_noise takes its numbers from the global generator.
     normal = torch.from_numpy(ndtri(draw(image.numel()))).view(image.shape)
     noisy: Tensor = image + 255 * NOISE_SD * severity * normal

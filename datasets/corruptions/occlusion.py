@@ -11,16 +11,7 @@ from ._base import Corruption, Draw
 
 
 def occlusion(image: Tensor, severity: float, draw: Draw) -> Tensor:
-    """Cover a patch, of the same aspect ratio as the image, with the image's mean colour.
-
-    Args:
-        image: uint8 ``[C, H, W]``.
-        severity: Share of the image's area that the patch covers, in (0, 1].
-        draw: Function of n that returns n random numbers in (0, 1), which belong to this image; they place the patch.
-
-    Returns:
-        uint8 ``[C, H, W]``.
-    """
+    """Cover a patch of the image's aspect ratio with the mean colour; the severity is its share of the area."""
     from torchvision.transforms.v2 import functional as F
 
     height, width = image.shape[1:]

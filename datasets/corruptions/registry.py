@@ -80,19 +80,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
 
 
 def corruption_module(name: str) -> str:
-    """Dotted name of the module that defines a corruption.
-
-    Args:
-        name: Name of the corruption.
-
-    Raises:
-        KeyError: If there is no such corruption.
-
-    Example:
-        >>> from bench.datasets.corruptions import corruption_module
-        >>> corruption_module("blur")
-        'bench.datasets.corruptions.blur'
-    """
+    """Dotted name of the module that defines a corruption; a KeyError if there is none of that name."""
     if name in _ADDED:
         return _ADDED[name][1]
     if name not in NAMES:
@@ -101,18 +89,7 @@ def corruption_module(name: str) -> str:
 
 
 def corruption_file(name: str) -> str:
-    """Name of the Python file that defines a corruption, for error messages.
-
-    Args:
-        name: Name of the corruption.
-
-    Raises:
-        KeyError: If there is no such corruption.
-
-    Example:
-        >>> corruption_file("blur")
-        'blur.py'
-    """
+    """Name of the Python file that defines a corruption, for error messages."""
     module = import_module(corruption_module(name))
     return Path(module.__file__ or module.__name__).name
 

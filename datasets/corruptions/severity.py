@@ -15,20 +15,10 @@ LEVELS = 5
 
 
 def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: float) -> Tensor:
-    """Draw the quality of each image, 1 - severity of a corruption, uniformly over a range of severities.
+    """Draw the quality of each image, 1 - severity of a corruption, uniformly in [1 - high, 1 - low], float64 ``[N]``.
 
     A draw depends on the seed and the image's identity alone, not on the other images or their order. The quality of a
     centre crop is the side of the crop as a fraction of the image's side.
-
-    Args:
-        name: Name of the corruption.
-        ids: Identities (permanent names) of N images.
-        seed: Seed of the corruption.
-        low: Smallest severity.
-        high: Largest severity, ``0 <= low <= high <= 1``.
-
-    Returns:
-        float64 ``[N]`` in [1 - high, 1 - low].
 
     Raises:
         ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
@@ -43,16 +33,7 @@ def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: flo
 
 
 def check_range(name: str, low: float, high: float) -> None:
-    """Check a range of severities of a corruption.
-
-    Args:
-        name: Name of the corruption.
-        low: Smallest severity.
-        high: Largest severity.
-
-    Raises:
-        ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
-    """
+    """Refuse a range of severities outside [0, 1], or with severity 1 of the crop, which leaves nothing."""
     if not 0 <= low <= high <= 1:
         raise ValueError(f"severities are from 0 to 1, the smaller first, not {low:g} to {high:g}")
     if name == CROP and high == 1:
@@ -62,12 +43,8 @@ def check_range(name: str, low: float, high: float) -> None:
 def manifest_sha256(ids: Sequence[str], quality: Tensor, seed: int) -> str:
     """SHA-256 (hexadecimal) of the severities of a corruption of N images; the order of the images does not matter.
 
-    It covers the seed, then a line ``["id", severity]`` (JSON) per image, sorted by identity.
-
-    Args:
-        ids: Identities (permanent names) of the images.
-        quality: ``[N]``, 1 - severity of each image.
-        seed: Seed of the corruption's random numbers.
+    It covers the seed, then a line ``["id", severity]`` (JSON) per image, sorted by identity; ``quality`` is 1 -
+    severity.
     """
     digest = hashlib.sha256(f"{seed}\n".encode())
     for identity, value in sorted(zip(ids, quality.tolist())):

@@ -93,25 +93,11 @@ CAFFE = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
-    """Build BN-Inception for photographs, with random weights.
-
-    Args:
-        name: Name of the backbone, for the message of an error.
-        in_channels: Channels of the images; must be 3.
-        freeze_norm: Freezing of batch norm in training: ``no``, its ``statistics``, or ``all`` (with the affine
-            parameters).
-        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
-
-    Raises:
-        ValueError: If the images are not in colour.
-    """
+    """Build BN-Inception for photographs in colour, with random weights; see :func:`.pretrained.build`."""
     check_colour(name, in_channels)
     return Photographs(BNInception(), CAFFE, freeze_norm, pooling)
 
 
 def cached_weights(name: str) -> Path | None:
-    """Return None in place of a file: neither timm nor torch caches the public weights of BN-Inception.
-
-    ``name``, the name of the backbone, is not used.
-    """
+    """Return None in place of a file: neither timm nor torch caches the public weights of BN-Inception."""
     return None

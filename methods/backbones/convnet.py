@@ -14,13 +14,8 @@ class ConvNet(nn.Module):
     """Four blocks of 3x3 convolution, batch norm and ReLU (16, 32, 64, 64 channels).
 
     The first three blocks max-pool right after the convolution: batch norm and ReLU then see a quarter of the pixels,
-    which makes a training step a third faster than pooling last (8.9 against 12.2 ms per 64 images of 18 x 50).
-    About 70,000 parameters; meant for images of about 10 to 32 pixels a side.
-
-    Args:
-        in_channels: Channels of the images.
-        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum, as in the networks of Probabilistic
-            Embeddings Revisited (PER).
+    which makes a training step a third faster than pooling last (8.9 against 12.2 ms per 64 images of 18 x 50). About
+    70,000 parameters; meant for images of about 10 to 32 pixels a side.
     """
 
     widths = (16, 32, 64, 64)
@@ -45,14 +40,7 @@ class ConvNet(nn.Module):
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> ConvNet:
-    """Build the small convolutional network :class:`ConvNet` with random weights.
-
-    Args:
-        name: Name of the backbone; not used.
-        in_channels: Channels of the images.
-        freeze_norm: Not used: the batch norms of this network are always trained.
-        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
-    """
+    """Build :class:`ConvNet` with random weights; its batch norms are always trained."""
     return ConvNet(in_channels, pooling)
 
 

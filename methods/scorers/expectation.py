@@ -90,13 +90,7 @@ def sampled_direction(d: Distribution, samples: int = SAMPLES, seed: int = 0) ->
 
 
 def expected_l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Negative expected squared distance of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b).
-
-    Args:
-        a: Distributions, batch shape ``[Na]``.
-        b: Distributions, batch shape ``[Nb]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-    """
+    """Negative expected squared distance of independent draws: -(|E z_a - E z_b|^2 + tr Cov a + tr Cov b)."""
     u, v = layout.outer(total_variance(a), total_variance(b))
     return -(layout.squared_distance(a.mean, b.mean) + u + v)
 

@@ -26,23 +26,12 @@ def modes_of(d: Distribution) -> PointMass:
     """Modes of N distributions, as points ``[N, D]``.
 
     They have unit length for points, of which only directions are compared, and for von Mises-Fisher distributions.
-
-    Example:
-        >>> import torch
-        >>> modes_of(PointMass(torch.tensor([[3.0, 4.0]]))).loc
-        tensor([[0.6000, 0.8000]])
     """
     return PointMass(unit_mean(d) if isinstance(d, PointMass) else _mode(d), validate_args=False)
 
 
 def inner_of_means(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
-    """Inner products of the means of two batches of distributions, as scores.
-
-    Args:
-        a: Distributions, batch shape ``[Na]``.
-        b: Distributions, batch shape ``[Nb]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-    """
+    """Inner products of the means of two batches of distributions, as scores."""
     return layout.inner(a.mean, b.mean)
 
 

@@ -8,8 +8,7 @@ from torch import Tensor
 class Matrix:
     """Layout in which all pairs of two batches ``[Na]`` and ``[Nb]`` are scored, ``[Na, Nb]``, by matrix products.
 
-    A score function gets the layout as an argument and calls its functions, so that one formula serves this layout and
-    :class:`Pairs`.
+    A score function gets the layout as an argument and calls its functions, so that one formula serves both layouts.
     """
 
     @staticmethod
@@ -30,11 +29,7 @@ class Matrix:
 
 
 class Pairs:
-    """Layout in which aligned pairs of two batches ``[N]`` are scored, ``[N]``.
-
-    A score function gets the layout as an argument and calls its functions, so that one formula serves this layout and
-    :class:`Matrix`.
-    """
+    """Layout in which aligned pairs of two batches ``[N]`` are scored, ``[N]``."""
 
     @staticmethod
     def inner(x: Tensor, y: Tensor) -> Tensor:

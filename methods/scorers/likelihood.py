@@ -23,11 +23,6 @@ _GPU_BLOCK_ELEMENTS = 1 << 24  # few and large kernels
 def mutual_likelihood(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
     """Mutual likelihood score: the log of the integral of p_a(z) p_b(z).
 
-    Args:
-        a: Distributions, batch shape ``[Na]``.
-        b: Distributions, batch shape ``[Nb]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-
     Raises:
         ValueError: If they are neither two normals nor two von Mises-Fisher distributions.
     """

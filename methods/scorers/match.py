@@ -113,20 +113,13 @@ def _radial(squared: Tensor, variance: Tensor, dim: int, scale: Tensor, bias: Te
 def match_probability(
     a: Distribution, b: Distribution, layout: Layout, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0
 ) -> Tensor:
-    """Match probability E sigmoid(-scale |z_a - z_b| + bias) of independent draws.
+    """Match probability E sigmoid(-scale |z_a - z_b| + bias) of draws of isotropic normals or points, D >= 2.
 
     The difference of two isotropic normals has v = v_a + v_b, and |z_a - z_b|^2 = (delta + sqrt(v) n)^2 + v c, with
     delta the distance of the means, n standard normal and c chi-square: a two-dimensional Gauss rule replaces HIB's 8 x
     8 draws per pair. Its relative error is 1e-3 if scale sqrt(v) is 1.4; steeper sigmoids make it too small (by half at
     5.7). Below 16 dimensions, where the distance of close pairs has a kink that this rule cannot follow, the integral
     is over the distance itself, ten times slower.
-
-    Args:
-        a: Isotropic normals or points, batch shape ``[Na]``, D >= 2.
-        b: Distributions of the same kinds, batch shape ``[Nb]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-        scale: HIB's a, the slope of the match probability in the distance.
-        bias: HIB's b.
 
     Raises:
         ValueError: If a distribution is neither an isotropic normal nor a point.
@@ -157,26 +150,16 @@ def match_probability(
 
 
 def draws_of(d: Distribution, samples: int = SAMPLES, seed: int = 0) -> Tensor:
-    """Draws ``[N, samples, D]`` of N distributions, the same in every call with the same seed.
-
-    The global random state does not change.
-    """
+    """Draws ``[N, samples, D]``, the same for the same seed; the global random state does not change."""
     with torch.random.fork_rng(devices=[d.mean.device] if d.mean.is_cuda else []), torch.no_grad():
         torch.manual_seed(seed)
         return d.sample((samples,)).transpose(0, 1)
 
 
 def mean_match(a: Tensor, b: Tensor, layout: Layout, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0) -> Tensor:
-    """Mean of sigmoid(-scale |z_a - z_b| + bias) over all pairs of draws of two images.
+    """Mean of sigmoid(-scale |z_a - z_b| + bias) over all pairs of draws ``[N, K, D]`` of two images.
 
     It is how Probabilistic Embeddings Revisited estimates HIB's match probability.
-
-    Args:
-        a: Draws ``[Na, K, D]``, K per image.
-        b: Draws ``[Nb, K, D]``.
-        layout: :class:`.Matrix` for scores ``[Na, Nb]``, or :class:`.Pairs` for scores ``[N]`` of aligned pairs.
-        scale: HIB's a, the slope of the match probability in the distance.
-        bias: HIB's b.
     """
     if layout is Pairs:
         squared = Pairs.squared_distance(a.unsqueeze(2), b.unsqueeze(1))

@@ -66,13 +66,7 @@ def _known(name: str) -> str:
 
 
 def register_scorer(spec: ScorerSpec) -> ScorerSpec:
-    """Register a plug-in's scorer, a function that compares two sets of embeddings, for use by name.
-
-    Args:
-        spec: The scorer. The module that calls this function is recorded as the one that defines it.
-
-    Returns:
-        The scorer, unchanged.
+    """Register a plug-in's scorer for use by name, with the module that calls this as the one that defines it.
 
     Raises:
         ValueError: If another module has a scorer of that name.
@@ -85,27 +79,12 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
 
 
 def get_scorer(name: str) -> ScorerSpec:
-    """Return the scorer of a name, a function that compares two sets of embeddings, with its description.
-
-    Raises:
-        ValueError: If there is none of that name; the message gives the nearest known one.
-    """
+    """Return the scorer of a name; the ValueError of an unknown one gives the nearest known name."""
     return SCORERS[_known(name)]
 
 
 def scorer_module(name: str) -> str:
-    """Dotted name of the module that defines a scorer, such as ``bench.methods.scorers.likelihood``.
-
-    The module is not imported. A scorer is a function that compares two sets of embeddings, such as ``mls``, the mutual
-    likelihood score.
-
-    Raises:
-        ValueError: If there is none of that name; the message gives the nearest known one.
-
-    Example:
-        >>> scorer_module("mls").rpartition(".")[2]
-        'likelihood'
-    """
+    """Dotted name of the module that defines a scorer, which is not imported."""
     if _known(name) in _ADDED:
         return _ADDED[name][1]
     return f"{__package__}.{MODULES[name]}"
@@ -140,15 +119,6 @@ def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) 
 
 
 def paired_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
-    """Scores ``[N]`` of aligned pairs of two batches of N distributions, higher = more similar.
-
-    They are the diagonal of :func:`pairwise_score`, without the matrix.
-
-    Args:
-        name: Name of the scorer, such as ``cosine`` or ``mls`` (mutual likelihood score).
-        a: First distributions of the pairs.
-        b: Second distributions of the pairs.
-        options: ``scale`` and ``bias`` of HIB's match probability, for the scorers ``match`` and ``sampled_match``.
-    """
+    """Scores ``[N]`` of aligned pairs of two batches of N distributions: the diagonal of :func:`pairwise_score`."""
     spec = get_scorer(name)
     return spec.pairs(spec.prepare(a), spec.prepare(b, seed=1), **options)

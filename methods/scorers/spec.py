@@ -13,20 +13,12 @@ from .layout import Matrix, Pairs
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
-    """Return the distribution unchanged: the preparation of embeddings for a scorer that needs none.
-
-    ``seed``, for preparations that are random, is not used.
-    """
+    """Return the distribution unchanged: the preparation of embeddings for a scorer that needs none."""
     return distribution
 
 
 def no_bound(rows_at: Rows, count: int) -> None:
-    """Return None in place of a bound for exact search: for a scorer whose score is no function of an inner product.
-
-    Args:
-        rows_at: Function from rows of a set of images to their distributions; not used.
-        count: Number of images in the set; not used.
-    """
+    """Return None in place of a bound for exact search: for a scorer whose score is no function of an inner product."""
     return None
 
 
@@ -60,17 +52,9 @@ class ScorerSpec:
     version: int = 1
 
     def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
-        """Scores ``[Na, Nb]`` of all pairs of two batches of prepared distributions.
-
-        Prepared means passed through ``prepare``. ``options`` are the trained parameters of the scorer by name, such as
-        HIB's ``scale`` and ``bias``.
-        """
+        """Scores ``[Na, Nb]`` of all pairs of two batches that were passed through ``prepare``."""
         return self.score(a, b, Matrix, **options)
 
     def pairs(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
-        """Scores ``[N]`` of the aligned pairs of two batches of N prepared distributions.
-
-        Prepared means passed through ``prepare``. ``options`` are the trained parameters of the scorer by name, such as
-        HIB's ``scale`` and ``bias``.
-        """
+        """Scores ``[N]`` of the aligned pairs of two batches that were passed through ``prepare``."""
         return self.score(a, b, Pairs, **options)

@@ -14,14 +14,7 @@ RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
 
 
 def get_recipe(name: str) -> Recipe:
-    """Look up a training recipe, the settings of network, data and optimiser for a data set, by its name.
-
-    Args:
-        name: Name of a built-in recipe, such as ``cub200``.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Look up a built-in training recipe by its name, such as ``cub200``; a ValueError if there is none."""
     if name not in RECIPES:
         raise ValueError(f"unknown recipe {name!r} (known: {', '.join(RECIPES)})")
     recipe: Recipe = importlib.import_module(f"{__name__}.{name}").RECIPE
@@ -33,13 +26,7 @@ def recipe_of(dataset: type) -> Recipe:
 
     The recipe is the attribute ``recipe`` of the class or, if the class sets none, the variable ``RECIPE`` of its
     source file. If neither exists, the nearest base class with either decides. The value is a ``Recipe`` or the name of
-    a built-in one.
-
-    Args:
-        dataset: Class of the data set.
-
-    Raises:
-        ValueError: If no class has a recipe, a name is unknown, or a value is neither a ``Recipe`` nor a name.
+    a built-in one; anything else is a ValueError.
     """
     for cls in dataset.__mro__:
         found = vars(cls).get("recipe", getattr(sys.modules.get(cls.__module__), "RECIPE", None))

@@ -146,9 +146,5 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def batches(self) -> dict[str, Any]:
-        """Settings by name of how training images are batched and enter the backbone.
-
-        The names are ``classes_per_batch``, ``images_per_class``, ``feature_views``, ``freeze_norm``, ``pooling``,
-        ``calibrate`` and ``epoch_repeats``.
-        """
+        """Settings by name, :data:`BATCHES`, of how training images are batched and enter the backbone."""
         return {name: getattr(self, name) for name in BATCHES}

@@ -8,7 +8,7 @@ RECIPE = Recipe(
     backbone="convnet",
     dim=64,
     base="cosface",
-    # Batch shape and shift: the best on validation classes, over all methods (benchmarks/choices.py).
+    # Batch shape and shift: the best on validation classes, over all methods (docs/measurements.md).
     classes_per_batch=32,
     images_per_class=2,
     end_to_end=Stage(

@@ -1,7 +1,6 @@
 """Statistics of few seeds: intervals, paired tests, ranks, verdicts, bootstrap, and the seeds that a result needs.
 
-Pure functions of NumPy arrays, SciPy underneath. ``benchmarks/coverage.py`` measures how often their intervals contain
-the truth.
+Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how often their intervals contain the truth.
 """
 
 from __future__ import annotations

@@ -14,13 +14,9 @@ measured to cover at least 93 %."""
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean of a metric over queries for a first method minus that for a second, with a bootstrap interval.
+    """Mean of a metric over queries for a first method minus that for a second, with its 95 % percentile interval.
 
-    Attributes:
-        difference: Mean over queries of the first method's values minus that of the second method's.
-        ci_low: Lower end of the 95 % percentile interval of the difference.
-        ci_high: Upper end.
-        units: Number of queries, or of groups of queries, that were resampled.
+    ``units`` is the number of queries, or of groups of queries, that were resampled.
     """
 
     difference: float
@@ -32,7 +28,7 @@ class Interval:
 def paired_bootstrap(
     a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None, *, resamples: int = 2000, seed: int = 0
 ) -> list[Interval]:
-    """Bootstrap of ``mean(a) - mean(b)`` over paired values of queries (Efron 1979, percentile interval).
+    """Bootstrap of ``mean(a) - mean(b)`` over paired values of queries, by metric (Efron 1979, percentile interval).
 
     Queries are drawn with replacement, the same ones for both methods and for every metric. With ``groups``, whole
     groups are drawn instead (classes, say): queries of one class rise and fall together, and intervals that treat them
@@ -44,9 +40,6 @@ def paired_bootstrap(
         groups: Group of each query, ``[Q]`` integers; None makes each query a group of its own.
         resamples: Number of draws.
         seed: Seed of the draws.
-
-    Returns:
-        For each metric, the difference ``mean(a) - mean(b)`` over queries and its 95 % interval.
 
     Raises:
         ValueError: If shapes differ, there is no query, or a value is not finite.
@@ -78,13 +71,7 @@ def paired_bootstrap(
 class NestedInterval:
     """Mean over seeds and queries, of one method or of a difference, with a 95 % interval over both.
 
-    Attributes:
-        mean: Mean over seeds and queries.
-        ci_low: Lower end of the interval.
-        ci_high: Upper end.
-        seeds: Number of seeds that were resampled.
-        classes: Number of classes that were resampled.
-        queries: Number of queries.
+    ``seeds`` and ``classes`` were resampled, and ``queries`` within these.
     """
 
     mean: float

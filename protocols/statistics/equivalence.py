@@ -14,13 +14,9 @@ Decision = Literal["better", "worse", "equivalent", "undecided"]
 
 @dataclass(frozen=True)
 class Superiority:
-    """Probability that one run of a method is better than the paired run of another, with its 95 % interval.
+    """Probability that one of n runs of a method is better than the paired run of another, with its 95 % interval.
 
-    Attributes:
-        probability: Share of paired runs that are better, ties counted half.
-        ci_low: Lower end of the interval, at least 0.
-        ci_high: Upper end, at most 1.
-        n: Number of paired runs.
+    Ties count half.
     """
 
     probability: float

@@ -10,15 +10,10 @@ and the t statistic of rounding errors is of any size."""
 
 
 def p_greater(differences: np.ndarray, bound: float = 0.0) -> np.ndarray:
-    """One-sided p-values of paired t-tests against a mean of at most ``bound`` (Student 1908).
+    """One-sided p-values in [0, 1] of paired t-tests against a mean of at most ``bound`` (Student 1908).
 
-    Args:
-        differences: Differences at S seeds, ``[S, ...]``; S of at least 2.
-        bound: Mean under the null hypothesis.
-
-    Returns:
-        P-values in [0, 1], ``[...]``: small if the mean is above the bound. Without any spread, 0 above the bound, 1
-        below it and 0.5 on it.
+    The differences at S seeds are ``[S, ...]``, the p-values ``[...]``: small if the mean is above the bound. Without
+    any spread, they are 0 above the bound, 1 below it and 0.5 on it.
 
     Raises:
         ValueError: If there are fewer than two seeds or a value is not finite.
@@ -42,13 +37,7 @@ def p_greater(differences: np.ndarray, bound: float = 0.0) -> np.ndarray:
 
 
 def p_different(differences: np.ndarray) -> np.ndarray:
-    """Two-sided p-values of paired t-tests against a mean of 0.
-
-    Args:
-        differences: Differences at S seeds, ``[S, ...]``; S of at least 2.
-
-    Returns:
-        P-values in [0, 1], ``[...]``.
+    """Two-sided p-values ``[...]`` of paired t-tests of differences at S seeds, ``[S, ...]``, against a mean of 0.
 
     Raises:
         ValueError: If there are fewer than two seeds or a value is not finite.
@@ -64,14 +53,8 @@ def p_different(differences: np.ndarray) -> np.ndarray:
 def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
     """P-values of equivalence: two one-sided t-tests (TOST, Schuirmann 1987) of a mean inside ``(-region, region)``.
 
-    A p-value is at most 0.05 if the 90 % t-interval of the mean lies inside the region.
-
-    Args:
-        differences: Differences at S seeds, ``[S, ...]``; S of at least 2.
-        region: Largest difference without practical meaning, positive.
-
-    Returns:
-        P-values in [0, 1], ``[...]``: small if the mean is inside the region.
+    The differences at S seeds are ``[S, ...]``, the p-values ``[...]``: at most 0.05 if the 90 % t-interval of the mean
+    lies inside the region.
 
     Raises:
         ValueError: If the region is not positive, there are fewer than two seeds or a value is not finite.
@@ -89,11 +72,7 @@ def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
 def holm(p: np.ndarray) -> np.ndarray:
     """P-values adjusted by Holm's step-down method (1979), which bounds the chance of any false rejection.
 
-    Args:
-        p: P-values of M tests, ``[M]``; nan for a test that could not be made, which counts as no test.
-
-    Returns:
-        Adjusted p-values, ``[M]``, in the same order; nan stays nan.
+    The p-value of a test that could not be made is nan; it counts as no test and stays nan. The order stays, too.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03])).round(3)

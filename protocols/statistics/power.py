@@ -45,13 +45,7 @@ def seeds_needed(sd: float, effect: float, *, power: float = 0.8, alpha: float =
 
 
 def power_of_seeds(seeds: int, sd: float, effect: float, alpha: float = 0.05) -> float:
-    """Chance that the ``1 - alpha`` t-interval of a paired difference excludes 0.
-
-    Args:
-        seeds: Number of paired seeds, at least 2.
-        sd: Standard deviation of the paired difference over seeds, positive.
-        effect: True mean difference.
-        alpha: 1 minus the level of the interval.
+    """Chance that the ``1 - alpha`` t-interval of a paired difference excludes 0, given its true mean and SD.
 
     Example:
         >>> round(power_of_seeds(10, 1.0, 1.0), 3)
@@ -69,13 +63,8 @@ def power_of_seeds(seeds: int, sd: float, effect: float, alpha: float = 0.05) ->
 class VarianceShare:
     """Share of the variance between runs that one source of randomness accounts for, with its 95 % interval.
 
-    Attributes:
-        variance: Variance that vanishes if the source is frozen; below 0 if the runs with a frozen source happened to
-            vary more.
-        share: The variance as a share of that of runs in which everything varies; at most 1, and below 0 as above.
-        ci_low: Lower end of the interval of the share, at least 0.
-        ci_high: Upper end, at least 0.
-        n: Number of runs in which the source was frozen.
+    ``variance`` vanishes if the source is frozen; ``share`` is at most 1. Both are below 0 if the n runs with a frozen
+    source happened to vary more; the ends of the interval of the share are at least 0.
     """
 
     variance: float

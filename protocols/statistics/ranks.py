@@ -36,20 +36,11 @@ class RankInterval:
 
 
 def significantly_better(values: np.ndarray, alpha: float = 0.05) -> np.ndarray:
-    """Decide for every ordered pair of methods if the first has a higher mean than the second.
+    """Decide for every ordered pair of K methods if the first has a higher mean than the second: booleans ``[K, K]``.
 
     One-sided paired t-tests of all K (K - 1) ordered pairs, adjusted by Holm's method: the chance of any false decision
-    is at most ``alpha`` for normal differences, whatever their variances and correlations.
-
-    Args:
-        values: Values of K methods at S common seeds, ``[S, K]``, higher is better; S of at least 2.
-        alpha: Largest chance of any false decision.
-
-    Returns:
-        Decisions, ``[K, K]`` booleans: ``[j, k]`` is True if method j is significantly better than method k.
-
-    Raises:
-        ValueError: If ``values`` is not two-dimensional, has fewer than two seeds or a value that is not finite.
+    is at most ``alpha`` for normal differences, whatever their variances and correlations. Arguments and errors are
+    those of :func:`rank_intervals`.
     """
     if values.ndim != 2:
         raise ValueError(f"expected values of seeds by methods [S, K], got shape {values.shape}")
@@ -93,16 +84,13 @@ def rank_intervals(values: np.ndarray, alpha: float = 0.05) -> list[RankInterval
 def tie_groups(different: np.ndarray, order: Sequence[int] | np.ndarray | None = None) -> list[str]:
     """Compact letter display: two methods share a letter if and only if they do not differ (Piepho 2004).
 
-    Each letter is a group of methods of which no two differ. Groups are made from the best method down, one for
-    each pair without a common letter so far, and take in all that fit, best first. Making every such group, as Piepho
-    does, can take as many as 3 to the power K / 3.
+    Each letter is a group of methods of which no two differ. Groups are made from the best method down, one for each
+    pair without a common letter so far, and take in all that fit, best first. Making every such group, as Piepho does,
+    can take as many as 3 to the power K / 3. With more than 52 groups, the letters are numbers, joined by dots.
 
     Args:
         different: Decisions for K methods, ``[K, K]`` symmetric booleans; the diagonal is ignored.
         order: Methods from best to worst, K positions; letters are given in this order. None for the order as it is.
-
-    Returns:
-        Letters of each method, such as ``ab``. With more than 52 groups, their numbers, joined by dots.
 
     Example:
         >>> tie_groups(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]], dtype=bool))
@@ -134,11 +122,7 @@ def tie_groups(different: np.ndarray, order: Sequence[int] | np.ndarray | None =
 def mean_ranks(values: np.ndarray) -> np.ndarray:
     """Mean over data sets of the rank of each method, 1 for the highest value; ties share a mean rank (Demšar 2006).
 
-    Args:
-        values: Values of K methods on D data sets, ``[D, K]``, higher is better.
-
-    Returns:
-        Mean ranks in [1, K], ``[K]``.
+    The values of K methods on D data sets are ``[D, K]``, higher is better, the mean ranks ``[K]`` in [1, K].
 
     Raises:
         ValueError: If there is no data set or a value is not finite: every method needs a value on every data set.
@@ -161,14 +145,8 @@ def performance_profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) ->
     """Performance profile over data sets: share of runs whose score is above a threshold (Agarwal et al. 2021).
 
     Every data set counts equally, however many seeds it has. Scores have to mean the same on all data sets: divide them
-    by the best mean on the data set, say.
-
-    Args:
-        scores: Scores of K methods on each of D data sets, ``[S_d, K]`` for S_d seeds; D of at least 4.
-        thresholds: Thresholds, ``[T]``.
-
-    Returns:
-        Shares in [0, 1], ``[T, K]``, which fall with the threshold.
+    by the best mean on the data set, say. They are ``[S_d, K]`` for K methods at S_d seeds, on four data sets or more;
+    the shares at T thresholds, in [0, 1], are ``[T, K]``.
 
     Raises:
         ValueError: If there are fewer than four data sets, they have other numbers of methods, or a value is not

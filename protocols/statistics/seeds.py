@@ -9,16 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean of a metric, or of a difference of two methods, over several seeds, with its spread.
+    """Mean of a metric, or of a difference of two methods, over n seeds, with its spread.
 
-    The spread, ``sd``, ``ci_low`` and ``ci_high``, is nan for a single seed.
-
-    Attributes:
-        mean: Mean.
-        sd: Standard deviation (denominator n - 1).
-        ci_low: Lower end of the 95 % t-interval of the mean.
-        ci_high: Upper end.
-        n: Number of seeds.
+    The spread, the standard deviation ``sd`` (denominator n - 1) and the 95 % t-interval from ``ci_low`` to
+    ``ci_high``, is nan for a single seed.
     """
 
     mean: float
@@ -29,13 +23,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Mean, standard deviation and 95 % t-interval of a metric over the seeds of one setting.
-
-    Args:
-        values: Value of the metric for each seed.
-
-    Raises:
-        ValueError: If there is no value.
+    """Mean, standard deviation and 95 % t-interval of a metric over seeds; a ValueError without values.
 
     Example:
         >>> s = summarise([1.0, 2.0, 3.0])
@@ -56,14 +44,9 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
-    """Mean, standard deviation and 95 % t-interval of ``a - b`` over the seeds that both methods have.
+    """Mean, standard deviation and 95 % t-interval of ``a - b``, values by seed, over the seeds that both methods have.
 
-    Args:
-        a: Values of a metric for the first method, by seed.
-        b: Values of the metric for the second method, by seed.
-
-    Raises:
-        ValueError: If they share no seed.
+    A ValueError is raised if they share no seed.
 
     Example:
         >>> paired_difference({0: 1.0, 1: 2.0, 9: 0.0}, {0: 0.5, 1: 1.5}).mean

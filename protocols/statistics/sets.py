@@ -13,8 +13,7 @@ RANKED = 5
 def friedman(values: np.ndarray) -> float:
     """P-value of the Friedman test: that all methods have equal mean ranks over data sets (Friedman 1937).
 
-    Args:
-        values: Values of K methods on D data sets, ``[D, K]``, higher is better; K of at least 3, D of at least 5.
+    The values are ``[D, K]``, higher is better, of K methods, at least 3, on D data sets, at least 5.
 
     Raises:
         ValueError: If there are fewer methods or data sets, or a value is not finite.
@@ -37,15 +36,8 @@ def friedman(values: np.ndarray) -> float:
 def critical_difference(methods: int, datasets: int, alpha: float = 0.05) -> float:
     """Smallest significant difference of two mean ranks by Nemenyi's test (1963; Demsar 2006, equation 3).
 
-    The test adjusts for all pairs of methods. It is valid for many data sets; with few it is conservative.
-
-    Args:
-        methods: Number of methods K, at least 2.
-        datasets: Number of data sets D, at least 5.
-        alpha: Largest chance of any false decision.
-
-    Raises:
-        ValueError: If there are fewer methods or data sets.
+    The test adjusts for all pairs of methods. It is valid for many data sets; with few it is conservative, and with
+    fewer than 2 methods or 5 data sets it is a ValueError. ``alpha`` is the largest chance of any false decision.
 
     Example:
         >>> round(critical_difference(5, 10), 3)

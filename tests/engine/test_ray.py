@@ -335,13 +335,3 @@ def test_the_death_of_the_head_is_one_line_and_the_same_command_resumes(table, t
             assert {path: _recorded(tmp_path).get(path) for path in before} == before
         finally:
             there.stop()
-
-
-def test_the_benchmark_of_launchers_prints_both_sides(tmp_path):
-    script = ROOT / "benchmarks" / "launchers.py"
-    done = subprocess.run(
-        [sys.executable, script, "--trials", "1", "2", "--repeats", "1"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^3 trainings( +[0-9.]+){9}$", done.stdout, re.MULTILINE), done.stdout
-    assert len(re.findall("^(?:local|ray) +a unit", done.stdout, re.MULTILINE)) == 2

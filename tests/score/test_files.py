@@ -309,7 +309,8 @@ def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):
     path = tmp_path / f"set{suffix}"
     write_embeddings(path, arrays | {"ids": np.array([f"image {i}" for i in range(41)])})
     raw, rng, refused = path.read_bytes(), np.random.default_rng(0), []
-    for trial in range(150):
+    trials = 15 if suffix == ".parquet" else 150  # each is read in a process of its own
+    for trial in range(trials):
         damaged = np.frombuffer(raw, dtype=np.uint8).copy()
         damaged[rng.integers(len(raw), size=3)] = rng.integers(256, size=3)
         path.write_bytes(damaged.tobytes()[: rng.integers(len(raw)) if trial % 5 == 0 else None])
@@ -317,7 +318,7 @@ def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):
             EmbeddingSet.of(read_embeddings(path)[0])
         except BadInput as error:
             refused.append(str(error))
-    assert len(refused) > 30
+    assert len(refused) > trials / 5
     assert not [message for message in refused if "\n" in message]
 
 
