@@ -96,7 +96,7 @@ def on_validation(record: TestRecord, site: Site) -> Values:
     crop = {name: float(spearmanr(values.double(), side).statistic) for name, values in confidences.items()}
     map_at_r = trained.val_map_at_r
     return Values(
-        spec.method, model.method.probabilistic, int(spec.replicate), record.spec.pinned, float(map_at_r), crop
+        spec.method, model.method.probabilistic, int(spec.replicate), record.spec.pinned.text, float(map_at_r), crop
     )
 
 
