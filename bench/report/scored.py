@@ -401,7 +401,7 @@ def _as_methods(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFra
     for name, each in scored.items():
         if not each.primary:
             continue
-        columns: dict[str, Any] = {
+        columns: Mapping[str, Any] = {
             "dataset": _title(scored),
             "hparams": "tuned",
             "fidelity": "corrected",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,7 @@ class Pinned:
     """
 
     folds: int | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     frozen_backbone: bool = False
     select_by: str | None = None
     uncalibrated: bool = False
@@ -90,9 +90,9 @@ class Pinned:
         return "; ".join(self.parts)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Mapping[str, Any]:
         """Settings that were fixed, by the user or because a form of public code was asked for."""
-        return self.settings | ({CALIBRATE: False} if self.uncalibrated else {})
+        return {**self.settings, **({CALIBRATE: False} if self.uncalibrated else {})}
 
     @property
     def unfrozen(self) -> Pinned:
