@@ -382,7 +382,7 @@ class Settings(Reader):
         merged = merge(defaults, file.layer(method, defaults))
         pins = tuple(Pin(key, str(value)) for key, value in file.shared.items())
         pinned = from_pins(pins, method, recipe)
-        content_id([checked_params(method, merge(merged, pinned.layer).params), merged.optim, pinned.layer.optim])
+        content_id([checked_params(method, merge(merged, pinned).params), merged.optim, pinned.optim])
 
 
 class Records(Reader):
@@ -436,6 +436,7 @@ def _records(folder: Path) -> dict[str, bytes]:
     from bench.protocols.rows import row
     from bench.site import Site
     from bench.store.marker import Marker
+    from bench.store.pinned import Pinned
     from bench.store.records import Columns, Environment, Role, StudyRecord, TestRecord, TrainRecord, TrialRecord
 
     request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
@@ -447,7 +448,7 @@ def _records(folder: Path) -> dict[str, bytes]:
     )
     columns = Columns(
         protocol="p", preset="strict", dataset="d", method="m", base="", fidelity="corrected", hparams="tuned",
-        trials=0, pinned="", backbone="convnet", dim=64, ensemble=test.ensemble, seed=0,
+        trials=0, pinned=Pinned(), backbone="convnet", dim=64, ensemble=test.ensemble, seed=0,
     )  # fmt: skip
     role = Role(
         primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train="t", base_train=""

@@ -37,10 +37,11 @@ def print_plan(plan: Plan) -> None:
     """Print the plan of a method on a data set: numbers of trials and seeds, setting, and search ranges if tuned."""
     role = "" if plan.requested else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
-    base += f" ({plan.base.stage})" if plan.base and plan.base.stage else ""
+    base += f" (stage 1 of {plan.base.stage})" if plan.base and plan.base.stage else ""
     what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
-    role = f"  ({plan.stage})" if plan.stage else role
-    role += f"  ({plan.variant.mark})" if plan.variant else ""
+    role = f"  (stage 1 of {plan.stage})" if plan.stage else role
+    # The frozen source of randomness is the last fact.
+    role += f"  ({plan.pinned.parts[-1]})" if plan.variant else ""
     if plan.ensemble:
         print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")
         return

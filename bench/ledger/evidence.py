@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..planning.experiment import settings_of
 from ..planning.request import resolve_fidelity
 from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, paired_difference, seeds_needed
 from ..report.contender import Contender
@@ -18,6 +19,7 @@ from ..reproduce.cells import read
 from ..reproduce.items import Reads
 from ..reproduce.rows import BASE
 from ..site import Site
+from ..store.pinned import Pinned
 from .claims import DEFAULT, Claim, Ledger, Side
 
 ALPHA = 0.05
@@ -28,9 +30,6 @@ FORMS = ("corrected", "released")
 
 MOST = 10_000
 """Largest number of seeds that is said to be needed."""
-
-PARTIAL = "partial release"
-"""Start of the pinned text of runs on a part of a data set."""
 
 Outcome = Literal["holds", "fails", "undecided", "no records"]
 
@@ -55,23 +54,19 @@ class Setting(NamedTuple):
     preset: str
     hparams: str
     trials: int
-    pinned: str
+    pinned: Pinned
     backbone: str
     dim: int
     ensemble: str
-
-    @property
-    def partial(self) -> str:
-        """Part of the data set that there is, such as ``2889 of 11788 images``; empty if all of it."""
-        parts = [text for text in self.pinned.split("; ") if text.startswith(PARTIAL)]
-        return parts[0].removeprefix(PARTIAL).lstrip(": ") if parts else ""
 
     @property
     def text(self) -> str:
         """Protocol, source of the hyper-parameters, network and fixed settings as text."""
         source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
         protocol = self.protocol if self.preset == "strict" else f"{self.protocol}, {self.preset}"
-        return "; ".join(filter(None, [protocol, source, f"{self.backbone}/{self.dim}", self.ensemble, self.pinned]))
+        return "; ".join(
+            filter(None, [protocol, source, f"{self.backbone}/{self.dim}", self.ensemble, self.pinned.text])
+        )
 
 
 @dataclass(frozen=True)
@@ -225,11 +220,11 @@ class _Evidence:
         asked = side.fidelity or self.fidelity
         if contender.fidelity != resolve_fidelity(cls, asked, contender.protocol):
             return None
-        pins = contender.pinned.split("; ") if contender.pinned else []
-        own = [pin for pin in pins if any(_same_pin(pin, wanted) for wanted in side.set)]
-        if len(own) < len(side.set):
+        pinned, wanted = contender.pinned, settings_of(side.set)
+        own = {key for key, value in pinned.values.items() if key in wanted and _is_same(str(value), wanted[key])}
+        if len(own) < len(wanted):
             return None
-        shared = "; ".join(pin for pin in pins if pin not in own)
+        shared = pinned.without(own)
         return Setting(**{**{key: getattr(contender, key) for key in Setting._fields}, "pinned": shared})
 
     def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
@@ -279,15 +274,12 @@ def _recipes_base(site: Site, dataset: str) -> str:
         return ""
 
 
-def _same_pin(pinned: str, wanted: str) -> bool:
-    """Check if a setting of a record is the one that a claim names; ``1`` and ``1.0`` are one number."""
-    (key, _, value), (wanted_key, _, wanted_value) = pinned.partition("="), wanted.partition("=")
-    if key.strip() != wanted_key.strip():
-        return False
+def _is_same(value: str, wanted: str) -> bool:
+    """Check if the value of a record is the one that a claim names; ``1`` and ``1.0`` are one number."""
     try:
-        return float(value) == float(wanted_value)
+        return float(value) == float(wanted)
     except ValueError:
-        return value.strip().lower() == wanted_value.strip().lower()
+        return value.strip().lower() == wanted.lower()
 
 
 def _compared(

@@ -59,7 +59,7 @@ class Verdict:
         setting = self.finding.setting
         if setting is None or setting.dataset not in self.finding.claim.datasets:
             return "no"
-        return "part" if setting.partial else "yes"
+        return "part" if setting.pinned.partial else "yes"
 
     @property
     def texts(self) -> tuple[str, str, str, str]:
@@ -191,7 +191,7 @@ def _numbers(verdict: Verdict, finding: Finding, each: Comparison, site: Site) -
         "says": claim.says,
         "dataset": setting.dataset if setting else "",
         "papers_data": verdict.papers_data,
-        "partial": setting.partial if setting else "",
+        "partial": setting.pinned.partial if setting else "",
         "setting": setting.text if setting else "",
         "fidelity": finding.fidelity,
         "metric": claim.metric,

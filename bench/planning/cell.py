@@ -9,7 +9,7 @@ from ..protocols.recipes._base import Range
 from ..site import Site
 from ..store.specs import Parameters, TuneFor
 from .checks import Checked, check_setting
-from .pins import COMMAND_LINE, Pinned, from_pins
+from .pins import COMMAND_LINE, from_pins
 from .published import NothingPublished, Published, Wanted, find_published, stage_one
 from .request import Place, Request, Resolved, resolve_fidelity
 from .setting import Setting, checked_params, merge
@@ -36,8 +36,7 @@ class CellSetting:
         tune_for: What the study tunes for. A base that was not asked for by name is tuned for retrieval, its job.
         checked: Facts about data, weights and scorers that the checks found.
         differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
-            empty.
+        stage: Method of which this base is the first stage, at the setting published for it; else empty.
     """
 
     request: Request
@@ -46,7 +45,7 @@ class CellSetting:
     params: Parameters
     setting: Setting
     space: dict[str, Range]
-    pinned: Pinned
+    pinned: Setting
     select_by: str | None
     tune_for: TuneFor
     checked: Checked
@@ -76,7 +75,7 @@ def cell_setting(experiment: Resolved, request: Request, site: Site) -> CellSett
     pinned = from_pins(request.pins, method, recipe)
     usual = Setting(params=usual_params(recipe, preset, method, fidelity))
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
-    params = checked_params(method, merge(usual, pinned.layer).params)
+    params = checked_params(method, merge(usual, pinned).params)
     frozen = experiment.frozen or "backbone" not in method(method.Params(**params), fidelity).trained_parts
     stage = recipe.frozen if frozen else recipe.end_to_end
     asked = {"backbone": experiment.backbone, "dim": experiment.dim}
@@ -92,13 +91,13 @@ def cell_setting(experiment: Resolved, request: Request, site: Site) -> CellSett
         layers.append(published.layer)
     if experiment.file is not None:
         layers.append(experiment.file.layer(method, merge(*layers)))
-    setting = merge(*layers, pinned.layer)
+    setting = merge(*layers, pinned)
     params = checked_params(method, setting.params)
     built = method(method.Params(**params), fidelity)
     space = {}
     if experiment.hparams == "tuned":
         base = site.methods.method(request.base.cell.method)() if request.base else None
-        space = search_ranges(preset, recipe, built, stage, pinned.layer, setting, base, experiment.frozen)
+        space = search_ranges(preset, recipe, built, stage, pinned, setting, base, experiment.frozen)
     checked = check_setting(experiment, request, setting, built, site)
     cell = CellSetting(
         request=request,
@@ -114,7 +113,7 @@ def cell_setting(experiment: Resolved, request: Request, site: Site) -> CellSett
     )
     if published is None:
         return cell
-    serves = f"stage 1 of {request.place.head}" if request.place.head else ""
+    serves = request.place.head
     if serves and published.layer == _own_layer(experiment, request, merge(*layers[:-1]), params, site):
         serves = ""
     return replace(cell, differences=_differences(published, experiment, cell, merge(*layers)), stage=serves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..store.specs import AXES, FROZEN, TUNED_ANEW, TUNING, Axis
+from ..store.specs import AXES, TUNING, Axis
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class Frozen:
     study: int = 0
     first: int = 0
     has_own_study: bool = False
-
-    @property
-    def mark(self) -> str:
-        """Text by which tables tell these runs from others, the last of a plan's fixed settings."""
-        return f"{FROZEN}{self.source}{TUNED_ANEW if self.study else ''}"
 
     def draws(self, replicate: int | str) -> dict[Axis, str]:
         """Names that seed the sources of randomness of a training; empty for those of the normal runs' study.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, shortened
@@ -34,28 +34,16 @@ class Pin:
         return self.key.split(".")[0] in ("data", "augment")
 
 
-@dataclass(frozen=True)
-class Pinned:
-    """Values pinned (fixed) by the user that apply to one method on one data set.
-
-    Attributes:
-        layer: The values, by group of settings.
-        keys: Their keys as typed, such as ``method.margin``.
-    """
-
-    layer: Setting = field(default_factory=Setting)
-    keys: frozenset[str] = frozenset()
-
-    def texts(self) -> list[str]:
-        """The values as ``key=value``, sorted by group of settings and key."""
-        return [
-            f"{title}.{key}={value}"
-            for group, title in COMMAND_LINE.items()
-            for key, value in sorted(getattr(self.layer, group).items())
-        ]
+def by_key(setting: Setting) -> Parameters:
+    """Values by their keys as typed, such as ``method.margin``."""
+    return {
+        f"{title}.{key}": value
+        for group, title in COMMAND_LINE.items()
+        for key, value in getattr(setting, group).items()
+    }
 
 
-def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pinned:
+def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Setting:
     """Values pinned (fixed) by the user that apply to one method on one data set; other pins are left out.
 
     A method that is fitted, or an ensemble of trained models, has no optimiser to set.
@@ -76,7 +64,6 @@ def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pi
         "view": recipe.view,
         "augmentation": recipe.augmentation,
     }
-    keys = set()
     for pin in pins:
         prefix, _, name = pin.key.partition(".")
         for group, title in COMMAND_LINE.items():
@@ -84,8 +71,7 @@ def from_pins(pins: tuple[Pin, ...], method: type[Method], recipe: Recipe) -> Pi
                 continue
             if title == prefix and name in defaults[group]:
                 values[group][name] = convert(pin.text, defaults[group][name], f"--set {pin.key}")
-                keys.add(pin.key)
-    return Pinned(Setting(**values), frozenset(keys))
+    return Setting(**values)
 
 
 def convert(text: str, default: Any, where: str) -> Any:

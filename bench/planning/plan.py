@@ -11,6 +11,7 @@ from ..datasets.corruptions._base import CROP
 from ..protocols._base import Preset, Tests
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
+from ..store.pinned import CALIBRATE, Pinned
 from ..store.specs import (
     TUNING,
     BaseReference,
@@ -27,6 +28,7 @@ from ..store.specs import (
 )
 from .cell import CellSetting
 from .frozen import Frozen
+from .pins import by_key
 from .request import Resolved
 
 if TYPE_CHECKING:
@@ -82,12 +84,11 @@ class Plan:
         base: Plan of the base (first stage), for two-stage methods.
         testing: The tests.
         preset: Name of the preset, a variant of the protocol.
-        pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
+        pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
         pins_used: Keys of the pinned values that apply to this plan's method and data set.
         requested: Whether the method was asked for by name, rather than as a base.
         differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: ``stage 1 of METHOD`` for a base at the published setting of the first stage of another method; else
-            empty.
+        stage: Method of which this base is the first stage, at the setting published for it; else empty.
         variant: For runs that measure the variance by source, what is drawn anew; None for all others.
         adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
     """
@@ -105,7 +106,7 @@ class Plan:
     base: Plan | None
     testing: TestPlan
     preset: str
-    pinned: str
+    pinned: Pinned
     pins_used: frozenset[str]
     requested: bool
     differences: tuple[str, ...] = ()
@@ -121,16 +122,13 @@ class Plan:
         method, at different settings.
         """
         variant = (repr(self.variant),) if self.variant else ()
-        return (self.template.id, self.pinned, *variant, *(self.base.key if self.base else ()))
+        return (self.template.id, self.pinned.text, *variant, *(self.base.key if self.base else ()))
 
     @property
     def study_key(self) -> PlanKey:
         """Tuple that identifies the plan's tuning study, which plans that only differ in later draws share."""
-        pinned = self.pinned
-        if self.variant is not None:
-            pinned = pinned.removesuffix(self.variant.mark).removesuffix("; ")
         draw = (str(self.study_draw),) if self.study_draw else ()
-        return (self.template.id, pinned, *draw, *(self.base.study_key if self.base else ()))
+        return (self.template.id, self.pinned.unfrozen.text, *draw, *(self.base.study_key if self.base else ()))
 
     @property
     def study_draw(self) -> int:
@@ -301,7 +299,7 @@ def make_plan(experiment: Resolved, cell: CellSetting, base: Plan | None, site: 
         ),
         preset=experiment.preset_name,
         pinned=_pinned(experiment, cell, template),
-        pins_used=cell.pinned.keys,
+        pins_used=frozenset(by_key(cell.pinned)),
         requested=cell.request.requested,
         differences=cell.differences,
         stage=cell.stage,
@@ -394,30 +392,22 @@ def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
     return {name: versions.version(entry) for name, entry in entries.items()}
 
 
-def _pinned(experiment: Resolved, cell: CellSetting, template: TrainSpec) -> str:
-    """Text that distinguishes this run from others of the same method, data set and budget."""
-    parts = [] if experiment.unusual_folds is None else [f"folds={experiment.unusual_folds}"]
-    parts += cell.pinned.texts()
-    if experiment.frozen:
-        parts.append("frozen backbone")
-    if cell.select_by:
-        parts.append(f"select_by={cell.select_by}")
+def _pinned(experiment: Resolved, cell: CellSetting, template: TrainSpec) -> Pinned:
+    """What distinguishes this run from others of the same method, data set and budget."""
+    settings = by_key(cell.pinned)
     # A method with one form has it under every fidelity; its network may differ.
     uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
-    if uncalibrated and experiment.hparams != "published" and "data.calibrate" not in cell.pinned.keys:
-        parts.append("data.calibrate=False")
-    if experiment.unusual_corruptions:
-        parts.append(f"corruptions={','.join(experiment.unusual_corruptions)}")
-    if experiment.sampler != "gp" and experiment.hparams == "tuned":
-        parts.append(f"sampler={experiment.sampler}")
-    if cell.tune_for != "retrieval":
-        parts.append(f"tune_for={cell.tune_for}")
-    if cell.stage:
-        parts.append(cell.stage)
-    if cell.differences:
-        parts.append(f"not as published: {', '.join(cell.differences)}")
-    if template.partial:
-        parts.append(f"partial release: {template.partial}")
-    if template.weights:
-        parts.append(f"weights={template.weights[:8]}")
-    return "; ".join(parts)
+    return Pinned(
+        folds=experiment.unusual_folds,
+        settings=settings,
+        frozen_backbone=experiment.frozen,
+        select_by=cell.select_by,
+        uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in settings,
+        corruptions=experiment.unusual_corruptions,
+        sampler=experiment.sampler if experiment.hparams == "tuned" else "gp",
+        tune_for=cell.tune_for,
+        stage=cell.stage,
+        differences=cell.differences,
+        partial=template.partial,
+        weights=(template.weights or "")[:8],
+    )

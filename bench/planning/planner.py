@@ -13,6 +13,7 @@ from ..site import Site
 from ..store.specs import AXES
 from .cell import CellSetting, cell_setting
 from .experiment import Experiment, expand, split_names
+from .pins import by_key
 from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished
 from .request import Place, Resolved, resolve
@@ -66,8 +67,8 @@ def build_plans(request: Experiment, site: Site) -> Plans:
         check_sources(sources, every[0].seeds, any(plan.trials for plan in every))
         every = with_frozen(every, sources)
     lines = (
-        f"{plan.cell.method} on {plan.cell.dataset}{f', {plan.stage}' if plan.stage else ''} is not what its paper"
-        f" did: {', '.join(plan.differences)}"
+        f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''} is not what"
+        f" its paper did: {', '.join(plan.differences)}"
         for plan in plans.values()
         if plan.differences
     )
@@ -131,7 +132,7 @@ def _check_bases_are_named(experiment: Resolved, settings: dict[Place, CellSetti
     if not named or not all(setting.method.ensemble for setting in named):
         return
     base = next(setting.request.base.cell.method for setting in named if setting.request.base)
-    used = {key for setting in settings.values() for key in setting.pinned.keys}
+    used = {key for setting in settings.values() for key in by_key(setting.pinned)}
     ignored = [f"--set {pin.key}" for pin in experiment.pins if pin.key not in used]
     ignored += [f"--select-by {experiment.select_by}"] if experiment.select_by else []
     ignored += [f"--tune-for {experiment.tune_for}"] if experiment.tune_for != "retrieval" else []

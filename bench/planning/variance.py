@@ -73,6 +73,6 @@ def _frozen(plan: Plan, variant: Frozen) -> Plan:
         plan,
         variant=variant,
         seeds=1 if variant.study else plan.seeds,
-        pinned="; ".join(filter(None, [plan.pinned, variant.mark])),
+        pinned=replace(plan.pinned, frozen_source=variant.source, tuned_anew=variant.study > 0),
         base=None if plan.base is None else _frozen(replace(plan.base, requested=False), variant),
     )

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Self
 
-from .contender import COMMON, Contender, split_pinned, tuning_text
+from ..store.pinned import Pinned, split_pinned
+from .contender import COMMON, Contender, tuning_text
 
-PARTIAL = "partial release: "
-"""Start of the fixed setting that names the images of a partial release."""
-
-LIMITING = ("optim.epochs=", "folds=", "partial release")
-"""Starts of the fixed settings that are part of a budget."""
-
-OF_METHOD = ("method.", "not as published: ")
-"""Starts of the fixed settings of one method: its own hyper-parameters, and how its published row differs."""
-
-OPTIMISER = ("optim.",)
-"""Starts of the fixed settings of the optimiser, which a head that is fitted does not have."""
+EPOCHS = "optim.epochs"
+"""Fixed setting that is part of a budget."""
 
 
 class Budget(NamedTuple):
@@ -31,7 +24,7 @@ class Budget(NamedTuple):
     preset: str
     hparams: str
     trials: int
-    pinned: str
+    pinned: Pinned
     backbone: str
     dim: int
     fidelity: str
@@ -44,7 +37,7 @@ class Budget(NamedTuple):
     @property
     def partial(self) -> str:
         """Images of a partial release as text; empty for whole data sets."""
-        return next((text[len(PARTIAL) :] for text in self.pinned.split("; ") if text.startswith(PARTIAL)), "")
+        return self.pinned.partial
 
 
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
@@ -63,7 +56,7 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
         contenders: Contenders of one data set.
 
     Example:
-        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
         >>> rows = [a, a._replace(hparams="tuned", trials=9), a._replace(method="b")]
         >>> [(budget.hparams, [each.method for each in own]) for budget, own in by_budget(rows).items()]
         [('default', ['a', 'b']), ('tuned', ['a'])]
@@ -92,7 +85,7 @@ def ranked_together(contenders: Iterable[Contender]) -> list[tuple[str, list[Con
         contenders: Contenders of one data set.
 
     Example:
-        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "net", 64, "")
         >>> rows = [a, a._replace(hparams="tuned", trials=9), a._replace(method="b")]
         >>> [(text, [each.method for each in own]) for text, own in ranked_together(rows)]
         [('default settings', ['a', 'b']), ('tuned, 9 trials', ['a'])]
@@ -111,7 +104,7 @@ def method_names(contenders: Iterable[Contender]) -> list[str]:
     """Names of the methods of contenders (methods at one setting), sorted; a method has one name in all of its forms.
 
     Example:
-        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+        >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
         >>> method_names([a._replace(method="b", base="a"), a, a._replace(fidelity="released")])
         ['a', 'b (a)']
     """
@@ -120,7 +113,7 @@ def method_names(contenders: Iterable[Contender]) -> list[str]:
 
 def _counted(contenders: Sequence[Contender]) -> list[Budget]:
     """Budget at which each contender counts."""
-    general = [each._replace(pinned=_without(each.pinned, OF_METHOD)) for each in contenders]
+    general = [each._replace(pinned=replace(_without(each.pinned, "method."), differences=())) for each in contenders]
     # Of several rows that differ in fixed hyper-parameters of the method, none but the one without them is the method.
     several = Counter(general)
     every = [one if several[one] == 1 else own for own, one in zip(contenders, general)]
@@ -128,13 +121,13 @@ def _counted(contenders: Sequence[Contender]) -> list[Budget]:
     return [_largest(each, fitted) for each in fitted]
 
 
-def _without(pinned: str, starts: tuple[str, ...]) -> str:
-    return "; ".join(text for text in pinned.split("; ") if not text.startswith(starts))
+def _without(pinned: Pinned, group: str) -> Pinned:
+    return pinned.without([key for key in pinned.settings if key.startswith(group)])
 
 
 def _as_trained(contender: Contender, every: Sequence[Contender]) -> Contender:
     """The contender with the fixed settings of the optimiser of others, if it is a head that may have no optimiser."""
-    if not contender.base or contender.ensemble or _without(contender.pinned, OPTIMISER) != contender.pinned:
+    if not contender.base or contender.ensemble or _without(contender.pinned, "optim.") != contender.pinned:
         return contender
     others = [each for each in every if each.name != contender.name]
     # A head of the same name that has such settings has an optimiser.
@@ -142,8 +135,8 @@ def _as_trained(contender: Contender, every: Sequence[Contender]) -> Contender:
         return contender
     if any(each.pinned == contender.pinned for each in others):
         return contender
-    alike = Counter(each.pinned for each in others if _without(each.pinned, OPTIMISER) == contender.pinned)
-    return contender._replace(pinned=max(sorted(alike), key=lambda text: alike[text], default=contender.pinned))
+    alike = Counter(each.pinned for each in others if _without(each.pinned, "optim.") == contender.pinned)
+    return contender._replace(pinned=max(sorted(alike), key=lambda pinned: alike[pinned], default=contender.pinned))
 
 
 def _largest(contender: Contender, every: Sequence[Contender]) -> Budget:
@@ -173,7 +166,7 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
         budgets: The budgets of one data set.
 
     Example:
-        >>> first = Budget("reality_check", "strict", "default", 0, "a=1", "convnet", 64, "corrected")
+        >>> first = Budget("reality_check", "strict", "default", 0, Pinned(), "convnet", 64, "corrected")
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
         ['default settings, convnet/64', 'tuned, 50 trials, convnet/8']
         >>> list(budget_texts([first._replace(hparams="mine.json#0a1b2c3d")]).values())
@@ -215,7 +208,7 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
         seeds: Number of seeds of each.
 
     Example:
-        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, "", "convnet", 64, "")
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, Pinned(), "net", 64, "")
         >>> unequal_budgets([a, a._replace(method="b"), a._replace(method="c", trials=1)], [5, 3, 5])
         ['', '3 seeds, not 5 seeds', 'tuned, 1 trials, not tuned, 50 trials']
     """
@@ -233,7 +226,9 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
 
 
 def _budget(contender: Contender, seeds: int) -> tuple[str, ...]:
-    limits = [text for text in contender.pinned.split("; ") if text.startswith(LIMITING)]
+    pinned = contender.pinned
+    epochs = {key: value for key, value in pinned.settings.items() if key == EPOCHS}
+    limits = Pinned(folds=pinned.folds, settings=epochs, partial=pinned.partial).parts
     count = f"{seeds} seed{'s' * (seeds > 1)}"
     return count, contender.tuning, ", ".join(limits) or "whole trainings"
 

@@ -73,7 +73,7 @@ class ComparisonRow:
             contender.label,
             contender.network,
             contender.tuning,
-            contender.pinned,
+            contender.pinned.text,
             str(self.trainings),
             str(self.seeds),
             self.confidence,

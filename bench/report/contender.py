@@ -7,6 +7,8 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
+from ..store.pinned import Pinned, split_pinned
+
 
 class Contender(NamedTuple):
     """A method at one setting, as it competes in tables: everything that its results share except the seed.
@@ -20,7 +22,7 @@ class Contender(NamedTuple):
         fidelity: Form of the method: ``corrected``, or that of the papers' released code.
         hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
         trials: Number of tuning trials; 0 if nothing was tuned.
-        pinned: Settings that the user fixed, as text ``key=value; key=value``.
+        pinned: Settings that were fixed, and the like.
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
@@ -35,7 +37,7 @@ class Contender(NamedTuple):
     fidelity: str
     hparams: str
     trials: int
-    pinned: str
+    pinned: Pinned
     backbone: str
     dim: int
     ensemble: str
@@ -116,21 +118,3 @@ def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:
         else each.label
         for each, pinned in zip(contenders, own)
     }
-
-
-def split_pinned(pinned: list[str]) -> tuple[str, list[str]]:
-    """Split pinned values (settings that the user fixed) into those that all rows share and those of single rows.
-
-    Args:
-        pinned: Pinned values of each row, as text ``key=value; key=value``.
-
-    Returns:
-        The shared values, and for each row its other values.
-
-    Example:
-        >>> split_pinned(["a=1; b=2", "a=1"])
-        ('a=1', ['b=2', ''])
-    """
-    values = [text.split("; ") if text else [] for text in pinned]
-    shared = [value for value in values[0] if all(value in other for other in values)] if values else []
-    return "; ".join(shared), ["; ".join(value for value in own if value not in shared) for own in values]

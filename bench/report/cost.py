@@ -295,7 +295,14 @@ def _cells(row: CostRow) -> tuple[str, ...]:
     parts = f"{row.tuning} + {row.base} + {row.own}"
     seconds = [_number(value, 1) for value in (row.wall_seconds, row.cpu_seconds, row.gpu_seconds)]
     memory = ["-" if value is None else str(value) for value in (row.peak_memory_mib, row.peak_gpu_memory_mib)]
-    head = (contender.label, contender.network, contender.tuning, contender.pinned, str(row.seeds), str(row.trainings))
+    head = (
+        contender.label,
+        contender.network,
+        contender.tuning,
+        contender.pinned.text,
+        str(row.seeds),
+        str(row.trainings),
+    )
     return (*head, parts, *seconds, *memory, _number(row.ms_per_image, 2))
 
 

@@ -11,6 +11,7 @@ import re
 import pandas as pd
 
 from ..errors import printable
+from ..store.pinned import Pinned
 
 _LATEX = str.maketrans(
     {
@@ -83,6 +84,8 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def _harmless(text: object) -> object:
+    if isinstance(text, Pinned):
+        text = text.text
     if not isinstance(text, str):
         return text
     text = printable(text)

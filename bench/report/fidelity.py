@@ -6,7 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import pandas as pd
 
-from .contender import COMMON, Contender, split_pinned
+from ..store.pinned import split_pinned
+from .contender import COMMON, Contender
 from .pairing import differences, judged, side
 from .seeds import ComparedColumn, SeedGroup, SeedStatistics, seed_groups
 from .text_table import TextTable, page_texts

@@ -11,8 +11,8 @@ import pandas as pd
 from ..protocols.rows import SplitRow
 from ..store.files import write_atomic
 from ..store.folder import Store
+from ..store.pinned import Pinned
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
-from ..store.specs import split_frozen
 from .escape import csv_text
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
@@ -106,8 +106,8 @@ def collect(*stores: Store) -> Results:
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
-    tests = tuple(record for record in latest.values() if not split_frozen(record.columns.pinned)[1])
-    frozen = tuple(record for record in latest.values() if split_frozen(record.columns.pinned)[1])
+    tests = tuple(record for record in latest.values() if not record.columns.pinned.frozen_source)
+    frozen = tuple(record for record in latest.values() if record.columns.pinned.frozen_source)
     units = {record.unit for record in tests}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
@@ -145,10 +145,13 @@ def tested_splits(frame: pd.DataFrame) -> list[str]:
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Rows of a table as dictionaries for JSON, with None in place of nan."""
-    return [
-        {str(key): None if isinstance(value, float) and value != value else value for key, value in line.items()}
-        for line in frame.to_dict("records")
-    ]
+    return [{str(key): _plain(value) for key, value in line.items()} for line in frame.to_dict("records")]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Pinned):
+        return value.text
+    return None if isinstance(value, float) and value != value else value
 
 
 def write_metrics(results: Results, root: Path) -> Path | None:

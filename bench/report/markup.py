@@ -135,5 +135,5 @@ def _verdict_tables(answers: Sequence[Verdict]) -> list[TextTable]:
 def _verdict_cells(each: Verdict) -> tuple[str, ...]:
     contender, texts = each.contender, each.texts
     seeds = str(each.difference.n) if each.difference else "-"
-    head = (contender.label, contender.network, contender.tuning, contender.pinned, each.challenger or "-")
+    head = (contender.label, contender.network, contender.tuning, contender.pinned.text, each.challenger or "-")
     return (*head, texts.own, texts.free, texts.difference or "-", seeds, texts.verdict)

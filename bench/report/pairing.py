@@ -207,7 +207,7 @@ def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str
 
 def side(contender: Contender) -> tuple[str, ...]:
     """Texts of a contender (method at one setting) in the columns of a side: name, tuning, network, fixed settings."""
-    return contender.label, contender.tuning, contender.network, contender.pinned
+    return contender.label, contender.tuning, contender.network, contender.pinned.text
 
 
 def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:

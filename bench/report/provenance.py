@@ -49,7 +49,7 @@ def provenance_frame(store: Store, results: Results) -> pd.DataFrame:
     rows: dict[str, dict[str, object]] = {}
     for test in results.tests:
         rows[test.unit] = {
-            **test.columns.model_dump(),
+            **dict(test.columns),
             "unit": test.unit,
             "rescored": "",
             "state": state_of(store, test, marks),

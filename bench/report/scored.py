@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from ..protocols.confidence_kinds import KINDS, kind_of
 from ..protocols.metrics import find_metric, title_of
 from ..protocols.statistics import FEW
 from ..store.files import write_atomic
+from ..store.pinned import Pinned
 from .escape import csv_text
 from .terminal import new_table, plain
 
@@ -400,9 +401,14 @@ def _as_methods(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFra
     for name, each in scored.items():
         if not each.primary:
             continue
-        rows = frame[frame["method"] == name].assign(
-            dataset=_title(scored), hparams="tuned", fidelity="corrected", primary_scorer=next(iter(each.values))
-        )
+        columns: Mapping[str, Any] = {
+            "dataset": _title(scored),
+            "hparams": "tuned",
+            "fidelity": "corrected",
+            "pinned": Pinned(),
+            "primary_scorer": next(iter(each.values)),
+        }
+        rows = frame[frame["method"] == name].assign(**columns)
         if len(scored) == 1:
             shown = [confidence for confidence in each.confidences if confidence != "random"]
             tables += [rows.assign(method=confidence, default_confidence=confidence) for confidence in shown]

@@ -14,10 +14,11 @@ from rich.text import Text
 from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
+from ..store.pinned import split_pinned
 from .ambiguity import REGRET_COLUMNS, Regrets, regrets
 from .budgets import unequal_text
 from .comparison import ALONE, HEAD, Comparison, ComparisonRow, Part, comparison, parts
-from .contender import COMMON, Contender, by_contender, distinct_labels, split_pinned
+from .contender import COMMON, Contender, by_contender, distinct_labels
 from .pairing import SIDES
 from .ranks import unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.statistics import VarianceShare, variance_by_source
-from ..store.specs import FROZEN, TUNED_ANEW, split_frozen
 from .contender import Contender, by_contender, distinct_labels
 from .frame import Results
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seeds_text
@@ -71,9 +70,9 @@ def shares_of_variance(results: Results) -> list[SourceShare]:
     groups: dict[tuple[Contender, bool], dict[str, SeedGroup]] = {}
     for rows in by_contender(merged):
         group = SeedGroup.of(rows)
-        pinned, mark = split_frozen(group.contender.pinned)
-        source, anew = mark.removeprefix(FROZEN).removesuffix(TUNED_ANEW), mark.endswith(TUNED_ANEW)
-        groups.setdefault((group.contender._replace(pinned=pinned), anew), {})[source] = group
+        pinned = group.contender.pinned
+        contender = group.contender._replace(pinned=pinned.unfrozen)
+        groups.setdefault((contender, pinned.tuned_anew), {})[pinned.frozen_source] = group
     normal = results.frame.merge(results.roles, on="unit")
     every = {group.contender: group for group in map(SeedGroup.of, by_contender(normal))} if len(normal) else {}
     return [

@@ -88,7 +88,7 @@ class PlannedRow:
 
     def tested(self, record: TestRecord) -> bool:
         """Check whether a test record belongs to one of the seeds of this row."""
-        columns = record.columns.model_dump()
+        columns = dict(record.columns)
         same = all(columns[key] == value for key, value in self.contender._asdict().items())
         return same and record.columns.seed < self.plan.seeds
 

@@ -16,6 +16,7 @@ from ..protocols.metrics import find_metric
 from .files import DamagedFile
 from .folder import RECORD, Damage, Store
 from .marks import VERIFIED, digest_of, read_marks
+from .pinned import Pinned
 from .records import KEYS, ROW_KEYS, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from .specs import Cell, TrainSpec
 
@@ -38,7 +39,7 @@ def inconsistencies(store: Store) -> list[Damage]:
     """
     found: list[Damage] = []
     claimed: dict[tuple[object, ...], str] = {}
-    images: dict[tuple[str, str], str] = {}
+    images: dict[tuple[str, Pinned], str] = {}
     studies: dict[Cell, Studies] = {}
     if store.packs():
         for study, trials in store.studies():

@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
+from .pinned import Pinned
 from .specs import Cell, Ensemble, Kind, Parameters, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
 from .strict_json import read_json
 
@@ -281,7 +282,7 @@ class Columns(_Value):
         fidelity: Form of the method: ``corrected``, or that of the papers' released code.
         hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
         trials: Number of tuning trials; 0 if nothing was tuned.
-        pinned: Settings that the user fixed, as text ``key=value; key=value``.
+        pinned: Settings that were fixed, and the like.
         backbone: Name of the backbone.
         dim: Embedding size.
         ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
@@ -297,7 +298,7 @@ class Columns(_Value):
     fidelity: str
     hparams: str
     trials: int
-    pinned: str
+    pinned: Pinned
     backbone: str
     dim: int
     ensemble: Ensemble

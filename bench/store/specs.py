@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..protocols._base import SelectionMetric, Tests
 from ..protocols.recipes._base import Optim, Range
 from ..seeds import content_id
+from .pinned import Pinned
 
 Kind = Literal["train", "test", "study", "rescore"]
 Ensemble = Literal["", "separated", "concatenated", "seeds"]
@@ -33,24 +34,6 @@ such as samples of embeddings and dropout."""
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 """Sources of randomness of a training, in the order of tables."""
-
-
-FROZEN = "frozen="
-"""Start of the fixed setting that marks runs in which one source of randomness is frozen; they are not compared."""
-
-TUNED_ANEW = " (tuned anew)"
-"""End of that setting if every replicate has a tuning study of its own."""
-
-
-def split_frozen(pinned: str) -> tuple[str, str]:
-    """Split the fixed settings of a run into all others and the mark of a frozen source of randomness; empty if none.
-
-    Example:
-        >>> split_frozen("optim.lr=0.1; frozen=order"), split_frozen("method.frozen=1")
-        (('optim.lr=0.1', 'frozen=order'), ('method.frozen=1', ''))
-    """
-    others, _, last = pinned.rpartition("; ")
-    return (others, last) if last.startswith(FROZEN) else (pinned, "")
 
 
 class Cell(NamedTuple):
@@ -292,7 +275,7 @@ class TestSpec(_Versioned):
         trials: Number of trials of the study, of an ensemble that of its members; 0 if nothing was tuned.
         tuning_trainings: Number of trainings spent on tuning the setting, including those of the base; of an ensemble,
             those of its members, too.
-        pinned: Settings fixed by the user, as text: runs that differ in them are different rows of every table.
+        pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
         tests: Settings of the tests: groups of metrics, corruptions and so on.
         scorers: Scorers (similarities) to test with in addition to the method's own and the cosine.
         soft_labels: SHA-256 of label distributions given by people, if the data set has them; else empty.
@@ -307,7 +290,7 @@ class TestSpec(_Versioned):
     hparams: str
     trials: int
     tuning_trainings: int
-    pinned: str
+    pinned: Pinned
     tests: Tests
     scorers: tuple[str, ...]
     soft_labels: str

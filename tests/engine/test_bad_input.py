@@ -195,7 +195,7 @@ def test_pinned_values_are_the_method_s_own_and_not_its_base_s():
     assert (base.cell.method, head.cell.method) == ("cosface", "pfe")
     assert "optim.lr" in base.space
     assert "optim.lr" not in head.space
-    assert (base.pinned, head.pinned) == ("", "optim.lr=0.002")
+    assert (base.pinned.text, head.pinned.text) == ("", "optim.lr=0.002")
 
 
 def test_a_settings_file_with_an_unknown_method_is_refused(tmp_path):

@@ -170,7 +170,7 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
     one, two = ids(("noise:2,blur:3",)), ids(("blur:3", "noise:2"))
     assert (one[0].pinned, one[2]) == (two[0].pinned, two[2])
     assert ids(("all,blur:3",))[0].testing.tests.corruptions == every.testing.tests.corruptions | {"blur": (0.6, 0.6)}
-    assert ids(("crop:0.0-0.6,blur",))[0].pinned == f"{plan.pinned}; corruptions=crop:0.0-0.6"
+    assert ids(("crop:0.0-0.6,blur",))[0].pinned.text == f"{plan.pinned}; corruptions=crop:0.0-0.6"
     table = photos / "probabilities.csv"
     before = table.read_text()
     try:

@@ -10,6 +10,7 @@ from bench.engine.outcome import Failure
 from bench.errors import LINE
 from bench.protocols.rows import row
 from bench.store.folder import Store
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS, KEYS
 
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
@@ -243,7 +244,7 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     results, out = tmp_path / "results", tmp_path / "out"
     store = Store(results)
     store.mark("reality_check", 1)
-    columns = dict.fromkeys(KEYS, "") | {"trials": 0, "dim": 8, "seed": 0}
+    columns = dict.fromkeys(KEYS, "") | {"pinned": Pinned(), "trials": 0, "dim": 8, "seed": 0}
     item = {"split": "test", **row("map_at_r", 0.5, n_queries=3)}
     table = pd.DataFrame([{**columns, **item, "unit": "u"}], columns=list(COLUMNS))
     collected = frame.Results((), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))

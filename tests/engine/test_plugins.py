@@ -292,7 +292,7 @@ def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path)
         plugin.parent.mkdir()
         plugin.write_text(METHOD.replace("16.0", scale))
         found += _plans(plugin, tmp_path, methods=("mine",))
-    assert [plan.pinned for plan in found] == ["", ""]
+    assert [plan.pinned.text for plan in found] == ["", ""]
     assert found[0].template.id != found[1].template.id
 
 

@@ -13,6 +13,7 @@ from bench.protocols.rows import row
 from bench.store.check import damages
 from bench.store.claims import Claims
 from bench.store.folder import Store
+from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 from bench.store.specs import TestSpec
 
@@ -34,11 +35,11 @@ def template(tmp_path):
     """A results folder with one test."""
     spec = TestSpec(
         versions={"protocol": 1}, protocol="reality_check", preset="", train=("0" * 16,), ensemble="",
-        hparams="default", trials=0, tuning_trainings=0, pinned="", tests=_tests(), scorers=(), soft_labels="",
+        hparams="default", trials=0, tuning_trainings=0, pinned=Pinned(), tests=_tests(), scorers=(), soft_labels="",
     )  # fmt: skip
     columns = Columns(
         protocol="reality_check", preset="", dataset="d", method="m", base="", fidelity="corrected", hparams="default",
-        trials=0, pinned="", backbone="b", dim=2, ensemble="", seed=0,
+        trials=0, pinned=Pinned(), backbone="b", dim=2, ensemble="", seed=0,
     )  # fmt: skip
     role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train="",
                 base_train="")  # fmt: skip

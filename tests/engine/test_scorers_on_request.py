@@ -9,6 +9,7 @@ from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.site import Site
+from bench.store.pinned import Pinned
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 
@@ -67,12 +68,12 @@ def test_the_scorer_that_selects_is_part_of_the_training_and_of_the_row(tmp_path
     usual, asked = _plan(tmp_path, "pfe"), _plan(tmp_path, "pfe", tuning={"select_by": "expected_l2"})
     assert usual["pfe"].template.selection.metric == "stage_loss"  # which no scorer changes
     selection = asked["pfe"].template.selection
-    assert (selection.metric, selection.scorer, asked["pfe"].pinned) == (
+    assert (selection.metric, selection.scorer, asked["pfe"].pinned.text) == (
         "map_at_r", "expected_l2", "select_by=expected_l2",
     )  # fmt: skip
     # The base only serves: it is selected as ever, and one base serves both.
     assert usual["cosface"].template.id == asked["cosface"].template.id
-    assert usual["cosface"].pinned == asked["cosface"].pinned == ""
+    assert usual["cosface"].pinned == asked["cosface"].pinned == Pinned()
 
 
 def test_the_preset_decides_about_reranking_and_the_fidelity_does_not(tmp_path):

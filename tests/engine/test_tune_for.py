@@ -159,10 +159,10 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
         seeds.add(each["pfe"].train_specs(point, 0, bases)[0].id)
         trials.add(each["pfe"].train_specs(point, TUNING, bases)[0].id)
         studies.add(each["pfe"].study_spec(bases).id)
-        pinned.add(each["pfe"].pinned)
+        pinned.add(each["pfe"].pinned.text)
         # The base only serves: it is tuned for retrieval.
         assert each["cosface"].tune_for == "retrieval"
-        assert each["cosface"].pinned == ""
+        assert each["cosface"].pinned.text == ""
         assert each["pfe"].sampler_axes == plans["retrieval"]["pfe"].sampler_axes
         assert each["pfe"].tuning_trainings == plans["retrieval"]["pfe"].tuning_trainings
     assert (len(seeds), len(trials), len(studies)) == (1, 2, 3)
@@ -299,7 +299,10 @@ def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing
     found = _trials(tmp_path / "whole")
     assert found["retrieval", 0].params == found["both", 0].params
     assert found["retrieval", 0].val_confidence_auroc is None
-    assert set(collect(Store(tmp_path / "whole")).frame["pinned"]) == {"sampler=tpe", "sampler=tpe; tune_for=both"}
+    assert set(map(str, collect(Store(tmp_path / "whole")).frame["pinned"])) == {
+        "sampler=tpe",
+        "sampler=tpe; tune_for=both",
+    }
 
 
 def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatch):

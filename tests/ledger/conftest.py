@@ -10,6 +10,7 @@ from bench.ledger.claims import read_ledger
 from bench.protocols.rows import SplitRow
 from bench.report.frame import collect
 from bench.site import Site
+from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, Tests, TestSpec
 
@@ -44,7 +45,7 @@ def record(method, seed, values, **columns):
     """A test record: values of rows by (metric, other columns of the row)."""
     columns = {
         "protocol": "reality_check", "preset": "strict", "dataset": "ndigit", "base": "", "fidelity": "corrected",
-        "hparams": "default", "trials": 0, "pinned": "", "backbone": "convnet", "dim": 64, "ensemble": "",
+        "hparams": "default", "trials": 0, "pinned": Pinned(), "backbone": "convnet", "dim": 64, "ensemble": "",
     } | columns | {"method": method, "seed": seed}  # fmt: skip
     names = ("protocol", "preset", "ensemble", "hparams", "trials", "pinned")
     spec = TestSpec(

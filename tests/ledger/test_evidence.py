@@ -7,6 +7,7 @@ import pytest
 from bench.ledger.evidence import ALPHA, findings
 from bench.ledger.write import judge, labels, to_frame, to_markdown
 from bench.protocols.statistics import power_of_seeds
+from bench.store.pinned import Pinned
 from scipy import stats
 
 from tests.ledger.conftest import claim, runs
@@ -159,12 +160,12 @@ def test_undefined_values_are_no_values(ledger, results, site):
 def test_a_setting_of_one_side_is_found_in_what_was_pinned(ledger, results, site):
     found = ledger(claim(a='method = "nir"', b='{ method = "nir", set = ["method.omega=0"] }'))
     records = results(
-        runs("nir", BASE + 0.03 + NOISE, pinned="optim.epochs=3"),
-        runs("nir", BASE, pinned="method.omega=0.0; optim.epochs=3"),
-        runs("nir", BASE + 0.5, pinned="method.omega=1.0; optim.epochs=3"),
+        runs("nir", BASE + 0.03 + NOISE, pinned=Pinned(settings={"optim.epochs": 3})),
+        runs("nir", BASE, pinned=Pinned(settings={"method.omega": 0.0, "optim.epochs": 3})),
+        runs("nir", BASE + 0.5, pinned=Pinned(settings={"method.omega": 1.0, "optim.epochs": 3})),
     )
     judged = _one(found, records, site)
-    assert (judged.outcome, judged.setting.pinned) == ("holds", "optim.epochs=3")
+    assert (judged.outcome, judged.setting.pinned.text) == ("holds", "optim.epochs=3")
 
 
 def test_the_base_is_that_of_the_recipe(ledger, results, site):
@@ -185,7 +186,7 @@ def test_a_confidence_is_read_by_its_name(ledger, results, site):
         [
             run
             for seed, noise in enumerate(NOISE)
-            for run in runs("hib", {seed: 0.5 + noise}, "spearman_crop", own.items(), pinned="")
+            for run in runs("hib", {seed: 0.5 + noise}, "spearman_crop", own.items(), pinned=Pinned())
         ]
     )
     assert _one(ledger(text), records, site).reason == "no spearman_crop of hib: random"

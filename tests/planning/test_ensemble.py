@@ -59,7 +59,7 @@ def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path)
         (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
     ):
         plans = build_plans(Experiment(methods=methods, **request), Site(results=str(tmp_path))).plans
-        found = {plan.cell.method: plan.pinned for plan in plans}
+        found = {plan.cell.method: plan.pinned.text for plan in plans}
         assert (found["norm_softmax"], found["deep_ensemble"]) == (label, label)
 
 

@@ -44,7 +44,7 @@ def test_a_pinned_value_is_not_tuned_and_says_so(tmp_path):
     plan = _plan(tmp_path, set=("method.margin=0.30", "optim.lr=0.01", "data.images_per_class=3"))
     assert set(plan.space) == {"method.scale", "optim.lr_objective"}
     assert plan.template.batches.images_per_class == 3
-    assert plan.pinned == "method.margin=0.30; optim.lr=0.01; data.images_per_class=3"
+    assert plan.pinned.text == "method.margin=0.30; optim.lr=0.01; data.images_per_class=3"
 
 
 def test_what_is_pinned_for_a_method_is_not_pinned_for_a_base_that_only_serves_it(tmp_path):

@@ -115,7 +115,7 @@ def test_the_base_keeps_a_row_of_its_own_and_first_stages_are_told_apart(site, o
     # PFE's first stage is ArcFace's own setting: one training serves both.
     assert by_method["pfe"].base.key == own[0].key
     stage = by_method["scf"].base
-    assert (stage.stage, "stage 1 of scf" in stage.pinned.split("; ")) == ("stage 1 of scf", True)
+    assert (stage.stage, stage.pinned.stage) == ("scf", "scf")
     assert stage.key in {plan.key for plan in plans} - {own[0].key}
     assert len({plan.key for plan in plans}) == len(plans) == 4
     for plan in plans:
@@ -171,8 +171,8 @@ def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_a
     )
     # CosFace has one form; its network differs, and so do its rows.
     assert (plain.template.fidelity, released.template.fidelity) == ("corrected", "corrected")
-    assert "data.calibrate=False" in released.pinned.split("; ")
-    assert "data.calibrate" not in plain.pinned
+    assert released.pinned.values["data.calibrate"] is False
+    assert "data.calibrate" not in plain.pinned.values
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_replay_that_is_not_the_papers_says_so_in_a_line_and_in_every_table(si
     (line,) = built.differences
     assert line.startswith("hib on cub200 is not what its paper did: ")
     assert difference in line
-    note = next(part for part in plan.pinned.split("; ") if part.startswith("not as published: "))
+    note = ", ".join(plan.pinned.differences)
     assert difference in note
     other = _build(site, ["hib"]).plans[0]
     assert (difference in other.differences) == (request_ == {})

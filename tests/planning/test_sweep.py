@@ -18,7 +18,7 @@ def test_each_value_is_the_plan_that_setting_it_by_hand_makes():
     swept = _plans(sweep=("method.scale=8,16,32",), set=("optim.epochs=2",))
     by_hand = [_plans(set=("optim.epochs=2", f"method.scale={value}"))[0] for value in (8, 16, 32)]
     assert [plan.key for plan in swept] == [plan.key for plan in by_hand]
-    assert [plan.pinned for plan in swept] == [f"method.scale={value}; optim.epochs=2" for value in (8, 16, 32)]
+    assert [plan.pinned.text for plan in swept] == [f"method.scale={value}; optim.epochs=2" for value in (8, 16, 32)]
 
 
 def test_two_sweeps_are_all_combinations():

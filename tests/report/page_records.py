@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from bench.protocols import Tests
 from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.protocols.embeddings import row
+from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, TestSpec
 
 CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin_fitted")
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 FRACTIONS = (0.0, 0.3, 0.6, 0.9)
+
+NOTHING = Pinned()
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Made:
     own: tuple[float, ...] = ()
     auroc: dict[str, tuple[float, ...]] = field(default_factory=dict)
     dataset: str = "d"
-    pinned: str = ""
+    pinned: Pinned = NOTHING
     cell: str = "m"
     free: tuple[str, ...] = FREE
     hparams: str = "default"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from bench.report.budgets import Budget, budget_texts, by_budget
 from bench.report.contender import Contender
+from bench.store.pinned import Pinned
 
-DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, "", "convnet", 64, "")
+DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
+EPOCHS = Pinned(settings={"optim.epochs": 2})
 TUNED = DEFAULT._replace(hparams="tuned", trials=50)
 
 
@@ -40,25 +42,25 @@ def test_if_no_budget_has_half_of_the_methods_that_of_most_leads():
 
 
 def test_a_fixed_hyper_parameter_of_a_method_is_no_budget_unless_it_is_swept():
-    fixed = DEFAULT._replace(method="b", pinned="method.margin=1; optim.epochs=2")
-    plain = DEFAULT._replace(pinned="optim.epochs=2")
+    fixed = DEFAULT._replace(method="b", pinned=Pinned(settings={"method.margin": 1, "optim.epochs": 2}))
+    plain = DEFAULT._replace(pinned=EPOCHS)
     assert _methods(plain, fixed) == {Budget.of(plain): ["a", "b"]}
-    swept = fixed._replace(pinned="method.margin=2; optim.epochs=2")
+    swept = fixed._replace(pinned=Pinned(settings={"method.margin": 2, "optim.epochs": 2}))
     assert len(_methods(plain, fixed, swept)) == 3
 
 
 def test_a_fitted_head_counts_at_the_budget_of_the_models_with_an_optimiser():
-    trained, head = DEFAULT._replace(pinned="optim.epochs=2"), DEFAULT._replace(method="h", base="a")
+    trained, head = DEFAULT._replace(pinned=EPOCHS), DEFAULT._replace(method="h", base="a")
     assert _methods(trained, head) == {Budget.of(trained): ["a", "h"]}
     # Without fixed settings there is a budget that is its own, or it has an optimiser.
     assert len(_methods(trained, head, DEFAULT._replace(method="b"))) == 2
-    assert len(_methods(trained, head, head._replace(pinned="optim.epochs=3"))) == 3
+    assert len(_methods(trained, head, head._replace(pinned=Pinned(settings={"optim.epochs": 3})))) == 3
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("hparams", "published"), ("trials", 9), ("pinned", "x=1"), ("backbone", "resnet"), ("dim", 32)),
+        *(("hparams", "published"), ("trials", 9), ("pinned", EPOCHS), ("backbone", "resnet"), ("dim", 32)),
         *(("fidelity", "released"), ("preset", "per"), ("protocol", "p")),
     ],
 )
@@ -83,13 +85,11 @@ def test_an_ensemble_counts_at_the_budget_of_its_members():
 
 
 def test_texts_tell_budgets_apart():
-    budgets = [Budget.of(DEFAULT._replace(pinned="a=1; b=2")), Budget.of(TUNED._replace(pinned="a=1", dim=8))]
-    assert list(budget_texts(budgets).values()) == ["default settings, convnet/64, b=2", "tuned, 50 trials, convnet/8"]
-    released = Budget.of(DEFAULT._replace(fidelity="released", pinned="a=1"))
+    more = Pinned(settings={"optim.epochs": 2, "optim.lr": 0.1})
+    budgets = [Budget.of(DEFAULT._replace(pinned=more)), Budget.of(TUNED._replace(pinned=EPOCHS, dim=8))]
+    assert list(budget_texts(budgets).values()) == [
+        "default settings, convnet/64, optim.lr=0.1",
+        "tuned, 50 trials, convnet/8",
+    ]
+    released = Budget.of(DEFAULT._replace(fidelity="released", pinned=EPOCHS))
     assert budget_texts([released]) == {released: "default settings, released"}
-
-
-def test_the_images_of_a_partial_release_are_read_from_the_fixed_settings():
-    budget = Budget.of(DEFAULT._replace(pinned="a=1; partial release: 5 of 9 images, 2 of 3 classes; weights=x"))
-    assert budget.partial == "5 of 9 images, 2 of 3 classes"
-    assert Budget.of(DEFAULT).partial == ""

@@ -14,6 +14,7 @@ from bench.report.comparison import comparison
 from bench.report.escape import csv_text, latex_text, markdown_text
 from bench.report.markup import NOTE, to_latex, to_markdown
 from bench.report.terminal import new_table, plain, print_comparison
+from bench.store.pinned import Pinned
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -151,7 +152,7 @@ def hostile_rows():
     tables = []
     for number, text in enumerate(HOSTILE):
         frame, roles = _frame([(f"m{number}", "", seed, "", MAP, 0.5 + 0.01 * seed) for seed in range(2)])
-        tables.append((frame.assign(pinned=text), roles))
+        tables.append((frame.assign(pinned=Pinned(settings={text: 1})), roles))
     frame, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*tables))
     return comparison(frame.assign(dataset="d<b>|&_%"), roles)
 

@@ -24,6 +24,7 @@ from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.risk_coverage import risk_figure, risk_table
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.figures.tested import TestedModel
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from matplotlib.collections import LineCollection
 
@@ -38,7 +39,8 @@ def _merged(methods, seeds=2):
     for place, method in enumerate(methods):
         for seed in range(seeds):
             row = dict.fromkeys(COLUMNS, "") | {
-                "protocol": "p", "dataset": "d", "method": method, "hparams": "tuned", "fidelity": "corrected",
+                "protocol": "p", "dataset": "d", "method": method, "pinned": Pinned(),
+                "hparams": "tuned", "fidelity": "corrected",
                 "trials": 0, "dim": 8, "seed": seed, "fraction": np.nan, "split": "test", "scorer": "cosine",
                 "primary_scorer": "cosine", "default_confidence": "method", "probabilistic": True, "trainings": 0,
             }  # fmt: skip

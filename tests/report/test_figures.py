@@ -22,6 +22,7 @@ from bench.report.figures.registry import FIGURES, kinds_of, write_automatic, wr
 from bench.report.figures.source import Source
 from bench.report.figures.style import PALETTE, colour, figure_style
 from bench.report.frame import Results
+from bench.store.pinned import Pinned
 from bench.store.records import KEYS, Columns, Curve, Epoch, Role, TestRecord
 from bench.store.specs import Cell
 from safetensors.torch import save_file
@@ -219,7 +220,14 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", 
     folder.mkdir(parents=True)
     if arrays is not None:
         save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
-    columns = dict.fromkeys(KEYS, "") | {"protocol": "p", "dataset": "tiny", "method": method, "trials": 0, "dim": DIM}
+    columns = dict.fromkeys(KEYS, "") | {
+        "pinned": Pinned(),
+        "protocol": "p",
+        "dataset": "tiny",
+        "method": method,
+        "trials": 0,
+        "dim": DIM,
+    }
     columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected"}
     own = "method" if probabilistic else "norm"
     role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}

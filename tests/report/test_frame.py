@@ -8,11 +8,19 @@ import pytest
 from bench.protocols.embeddings import row
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
 
 
 def _record(unit, seed, finished, value):
-    columns = dict.fromkeys(KEYS, "") | {"dataset": "d", "method": "m", "trials": 0, "dim": 2, "seed": seed}
+    columns = dict.fromkeys(KEYS, "") | {
+        "pinned": Pinned(),
+        "dataset": "d",
+        "method": "m",
+        "trials": 0,
+        "dim": 2,
+        "seed": seed,
+    }
     role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3}
     rows = ({**row("map_at_r", value, scorer="cosine"), "split": "test"},)
     return TestRecord.model_construct(

@@ -27,6 +27,7 @@ from bench.report.page.tables import csv_uri, results_table
 from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, difference_of, words_of
 from bench.report.seeds import SeedGroup
 from bench.store.folder import Damage, Store
+from bench.store.pinned import Pinned
 
 from .page_records import ALONE, CHALLENGERS, CLOSE, FRACTIONS, LEADING, POINT, UNSURE, Made
 
@@ -264,7 +265,7 @@ def test_an_ensemble_says_how_many_trainings_and_embeddings_it_takes(tmp_path):
 
 
 def test_parts_of_data_sets_are_marked_on_the_card(tmp_path):
-    pinned = "partial release: 5 of 9 images"
+    pinned = Pinned(partial="5 of 9 images")
     text = _page(tmp_path, replace(LEADING, pinned=pinned), replace(POINT, pinned=pinned))
     card = Tree(text[text.index('<div class="cards">') : text.index('<section class="dataset"')].rstrip())
     assert "Part of the data only: 5 of 9 images." in card.all("div")[0][1]
@@ -475,7 +476,14 @@ def test_records_of_other_versions_are_named(tmp_path):
 
 def test_hostile_texts_stay_texts(tmp_path, page):
     made = [
-        Made(text, LEADING.map_at_r, LEADING.own, dataset=HOSTILE[0], pinned=f"a={text}", cell=f"m{place}")
+        Made(
+            text,
+            LEADING.map_at_r,
+            LEADING.own,
+            dataset=HOSTILE[0],
+            pinned=Pinned(settings={"method.a": text}),
+            cell=f"m{place}",
+        )
         for place, text in enumerate(HOSTILE)
     ]
     made.append(

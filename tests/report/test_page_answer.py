@@ -13,6 +13,7 @@ from bench.report.page.facts import Anchors, dataset_facts
 from bench.report.page.page import page_html
 from bench.report.page.words import named, words_of
 from bench.store.folder import Store
+from bench.store.pinned import Pinned
 
 from .page_records import ALONE, CHALLENGERS, CLOSE, FREE, LEADING, POINT, UNSURE, Made
 from .test_page import TWO_BUDGETS, Tree
@@ -196,7 +197,7 @@ def test_each_own_confidence_has_one_name_on_the_page(tmp_path):
 
 
 def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
-    pinned = "partial release: 5 of 9 images"
+    pinned = Pinned(partial="5 of 9 images")
     made = [replace(each, hparams="small.json#0a1b2c3d", pinned=pinned) for each in (LEADING, POINT)]
     records = [
         record.model_copy(update={"setting": {"optim": {"epochs": epochs}}})
@@ -291,7 +292,7 @@ def test_wins_near_chance_are_counted():
 
 
 def test_budgets_and_parts_of_the_data_are_named():
-    part = [replace(each, pinned="partial release: 5 of 9 images") for each in _elsewhere(LEADING, POINT)]
+    part = [replace(each, pinned=Pinned(partial="5 of 9 images")) for each in _elsewhere(LEADING, POINT)]
     notes = " ".join(_answer(LEADING, POINT, *part).notes)
     assert "Settings: default settings, nothing tuned (d, e)." in notes
     assert "Only a part of the images: e." in notes

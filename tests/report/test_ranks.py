@@ -14,6 +14,7 @@ from bench.report.escape import csv_text
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_methods, paired_with_base
 from bench.report.terminal import print_comparison, print_paired
+from bench.store.pinned import Pinned
 from rich.console import Console
 
 from tests.report.test_tables import MAP, RHO, _frame
@@ -118,7 +119,7 @@ def test_rows_are_ranked_and_marked_among_those_of_their_budget():
 
 def test_settings_of_one_method_are_ranked_together():
     frame, roles = _results({"a": A, "b": B, "c": C})
-    sweep = frame.assign(method="a", pinned="x=" + frame["method"])
+    sweep = frame.assign(method="a", pinned=[Pinned(settings={"method.x": name}) for name in frame["method"]])
     (rows,) = comparison(sweep, roles).values()
     (alone,) = comparison(frame, roles).values()
     assert [row.rank.text for row in rows] == [row.rank.text for row in alone] == ["1-2", "1-2", "3"]

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.report.figures.sweeps import find_sweeps, sweep_figures
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from scipy import stats
 
@@ -13,7 +14,8 @@ SEEDS = 3
 def _merged(pins, method="nir", **values):
     """Rows of a data set: MAP@R and rank correlation of three seeds at each of some pinned values."""
     lines = []
-    for number, pinned in enumerate(pins):
+    for number, each in enumerate(pins):
+        pinned = each if isinstance(each, Pinned) else Pinned(settings=each)
         for seed in range(SEEDS):
             row = dict.fromkeys(COLUMNS, "") | {
                 "protocol": "reality_check", "preset": "strict", "dataset": "d", "method": method, "hparams": "default",
@@ -34,9 +36,9 @@ def _lines(axis):
 
 
 def test_results_that_differ_in_one_value_are_a_sweep():
-    pins = ["method.omega=10; optim.epochs=2", "method.omega=0.1; optim.epochs=2", "method.omega=1; optim.epochs=2", ""]
+    pins = [*({"method.omega": value, "optim.epochs": 2} for value in (10, 0.1, 1)), {}]
     (sweep,) = find_sweeps(_merged(pins))
-    assert (sweep.key, list(sweep.groups), sweep.contender.pinned) == (
+    assert (sweep.key, list(sweep.groups), sweep.contender.pinned.text) == (
         "method.omega",
         ["0.1", "1", "10"],
         "optim.epochs=2",
@@ -46,11 +48,11 @@ def test_results_that_differ_in_one_value_are_a_sweep():
 @pytest.mark.parametrize(
     "pins",
     [
-        [""],
-        ["method.omega=1", ""],
-        ["method.omega=1; optim.epochs=2", "method.omega=2; optim.epochs=3"],
-        ["weights=aa", "weights=bb"],
-        ["not as published: method.a=1", "not as published: method.a=2"],
+        [{}],
+        [{"method.omega": 1}, {}],
+        [{"method.omega": 1, "optim.epochs": 2}, {"method.omega": 2, "optim.epochs": 3}],
+        [Pinned(weights="aa"), Pinned(weights="bb")],
+        [Pinned(differences=("method.a=1",)), Pinned(differences=("method.a=2",))],
     ],
 )
 def test_other_results_are_none(pins):
@@ -58,14 +60,14 @@ def test_other_results_are_none(pins):
 
 
 def test_two_swept_values_make_a_line_for_each_of_the_other():
-    pins = [f"method.a={a}; method.b={b}" for a in (1, 2) for b in (3, 4, 5)]
+    pins = [{"method.a": a, "method.b": b} for a in (1, 2) for b in (3, 4, 5)]
     sweeps = find_sweeps(_merged(pins))
     assert [(sweep.key, len(sweep.groups)) for sweep in sweeps] == [("method.a", 2)] * 3 + [("method.b", 3)] * 2
     assert [drawn.stem for drawn in sweep_figures(_merged(pins), "d")] == ["sweep_method_a_d", "sweep_method_b_d"]
 
 
 def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the_default_confidence():
-    pins = [f"method.omega={value}" for value in (0.1, 1, 10)]
+    pins = [{"method.omega": value} for value in (0.1, 1, 10)]
     ((name, figure, _),) = sweep_figures(_merged(pins), "d")
     assert name == "sweep_method_omega_d"
     retrieval, rank = figure.axes
@@ -85,10 +87,10 @@ def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the
     ("values", "scale"), [(("0.1", "1"), "log"), (("1", "10"), "log"), (("1", "9"), "linear"), (("0", "10"), "linear")]
 )
 def test_a_decade_and_more_has_a_logarithmic_axis(values, scale):
-    ((_, figure, _),) = sweep_figures(_merged([f"method.omega={value}" for value in values]), "d")
+    ((_, figure, _),) = sweep_figures(_merged([{"method.omega": value} for value in values]), "d")
     assert {axis.get_xscale() for axis in figure.axes} == {scale}
 
 
 def test_names_are_swept_too():
-    ((_, figure, _),) = sweep_figures(_merged(["method.distance=l2", "method.distance=cosine"]), "d")
+    ((_, figure, _),) = sweep_figures(_merged([{"method.distance": "l2"}, {"method.distance": "cosine"}]), "d")
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["cosine", "l2"]

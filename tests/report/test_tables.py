@@ -14,6 +14,7 @@ from bench.report.comparison import Mark, comparison, comparison_frame
 from bench.report.markup import to_latex, to_markdown
 from bench.report.pairing import paired_with_base
 from bench.report.terminal import print_comparison, print_confidences, print_regrets, print_scorers
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
 
@@ -27,6 +28,7 @@ def _frame(lines):
         unit = f"{method}{seed}"
         row = dict.fromkeys(COLUMNS, "") | {"dataset": "d", "hparams": "default", "fraction": np.nan, "trials": 0}
         row |= {
+            "pinned": Pinned(),
             "method": method,
             "base": base,
             "fidelity": "corrected",
@@ -100,9 +102,11 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
 
 def test_latex_escapes_labels_and_headings(data):
     frame, roles = data
-    text = to_latex(comparison(frame.assign(dataset="a_b", pinned="method.x_y=1; 50%"), roles))
+    text = to_latex(
+        comparison(frame.assign(dataset="a_b", pinned=Pinned(settings={"method.x_y": 1}, partial="50%")), roles)
+    )
     assert r"\caption{a\_b: mean" in text
-    assert r"method.x\_y=1; 50\%" in text
+    assert r"method.x\_y=1; partial release: 50\%" in text
     assert "P(clean $>$ crop)" in text
 
 
@@ -168,7 +172,9 @@ def _printed(show, width=80):
 def test_long_names_are_folded_and_no_number_is_cut(data):
     frame, roles = _long_names(*data)
     frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
-    frame["pinned"] = np.where(frame["method"] == "point", "", "optim.epochs=3; tune_for=confidence")
+    frame["pinned"] = np.where(
+        frame["method"] == "point", Pinned(), Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
+    )
     rows = comparison(frame, roles)
     shown = _printed(lambda console: print_comparison(rows, console))
     for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):

@@ -14,6 +14,7 @@ from bench.report.markup import verdicts_markdown
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import verdict_frame, verdicts
 from bench.reproduce.forms import _answers
+from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
 from scipy import stats
@@ -25,10 +26,11 @@ CHALLENGERS = (OWN, "method+margin", "method+margin_fitted")
 def _results(values, **columns):
     """Tidy table and roles of a method from its AUROC by seed: ``{(split, confidence): values}``."""
     columns = {"dataset": "d", "method": "m", "hparams": "default", "fidelity": "corrected", "trials": 0} | columns
+    columns = {"pinned": Pinned()} | columns
     rows = [
         dict.fromkeys(COLUMNS, "")
         | {"metric": "confidence_auroc", "scorer": "cosine", "fraction": np.nan, "split": split, "confidence": name}
-        | {"seed": seed, "value": value, "unit": f"{columns['method']}{columns.get('pinned', '')}{seed}"}
+        | {"seed": seed, "value": value, "unit": f"{columns['method']}{columns['pinned']}{seed}"}
         | columns
         for (split, name), by_seed in values.items()
         for seed, value in enumerate(by_seed)
@@ -214,7 +216,7 @@ def test_the_terminal_fits_eighty_columns():
 
 def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart():
     values = {key: value for key, value in _levels().items() if key[0] == "test"}
-    found = verdicts(*_joined(*(_results(values, pinned=f"method.x={x}") for x in (1, 2))))
+    found = verdicts(*_joined(*(_results(values, pinned=Pinned(settings={"method.x": x})) for x in (1, 2))))
     text = "\n".join(_printed(found, width=140))
     assert "(margin 80.0)" in text
     assert "best on test" in text
@@ -232,10 +234,10 @@ def test_names_of_users_are_no_markup():
 
 
 def test_markdown_has_a_line_for_each_verdict():
-    found = verdicts(*_results(_levels() | _levels(split="test_blur"), pinned="a|b"))
+    found = verdicts(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
     text = verdicts_markdown(found)
     assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
-    assert text.count(r"| a\|b |") == len(found)
+    assert text.count(r"| partial release: a\|b |") == len(found)
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
         f"## d, {images}, {when}"
         for images in ("clean images", "blur")

@@ -13,8 +13,9 @@ from bench.reproduce.rows import Options, plan_item
 from bench.reproduce.table import Cell, Quoted, build_table
 from bench.reproduce.write import to_frame, to_latex, to_markdown
 from bench.site import Site
+from bench.store.pinned import Pinned
 
-CONTENDER = Contender("p", "q", "d", "m", "", "corrected", "default", 0, "", "convnet", 8, "")
+CONTENDER = Contender("p", "q", "d", "m", "", "corrected", "default", 0, Pinned(), "convnet", 8, "")
 
 
 def _group(lines):

@@ -129,7 +129,7 @@ def test_the_base_of_several_rows_is_in_the_plan_once(tmp_path):
 def test_a_value_set_by_hand_goes_to_the_rows_that_have_it(tmp_path):
     options = Options(pins=("method.margin=0.3",))
     planned = plan_item(find_item("per/table1"), "ndigit_smoke", options, _site(tmp_path))
-    pinned = {row.row.title: row.plan.pinned for row in planned.rows}
+    pinned = {row.row.title: row.plan.pinned.text for row in planned.rows}
     assert pinned["CosFace"] == "method.margin=0.3"
     assert pinned["HIB"] == pinned["PFE"] == ""
 

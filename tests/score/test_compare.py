@@ -10,6 +10,7 @@ from bench.protocols.statistics import paired_bootstrap
 from bench.report.pairing import paired_methods
 from bench.scoring.files import write_embeddings
 from bench.store.folder import Store
+from bench.store.pinned import Pinned
 from bench.store.records import KEYS, ROW_KEYS, Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, TestSpec
 from scipy import stats
@@ -154,7 +155,7 @@ def _results(values):
     }
     settings |= {
         "base": "",
-        "pinned": "",
+        "pinned": Pinned(),
         "backbone": "convnet",
         "dim": 8,
         "ensemble": "",

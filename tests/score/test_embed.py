@@ -20,6 +20,7 @@ from bench.scoring.files import read_embeddings
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import RECORD, WEIGHTS
+from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 from bench.store.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
 from PIL import Image
@@ -197,8 +198,8 @@ def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
         "train": (unit,),
         "ensemble": "",
     }
-    spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": "", "soft_labels": ""}
-    columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "dim": 8, "seed": 0}
+    spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": Pinned(), "soft_labels": ""}
+    columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "pinned": Pinned(), "dim": 8, "seed": 0}
     role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}
     tested = TestSpec(tests=Tests(), scorers=(), **spec)
     record = TestRecord(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..contender import CONTENDER_KEYS, Contender, by_contender, split_pinned
+from ...store.pinned import split_pinned
+from ..contender import CONTENDER_KEYS, Contender, by_contender
 from .looks import Look, looks
 
 CURVE_KEYS = tuple(key for key in CONTENDER_KEYS if key != "dataset")

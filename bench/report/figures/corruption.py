@@ -35,7 +35,7 @@ def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
         if record.columns.dataset != dataset:
             continue
         confidence = record.role.default_confidence
-        columns = {**record.columns.model_dump(), "confidence": confidence}
+        columns = {**dict(record.columns), "confidence": confidence}
         for corruption, curve in record.curves.items():
             for severity, rank in zip(curve.severity, curve.rank[confidence]):
                 lines.append({**columns, "corruption": corruption, "severity": severity, "value": rank})

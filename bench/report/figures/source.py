@@ -80,7 +80,7 @@ class Source:
         The index numbers the contenders from 0; the label is for the legend; the records are sorted by seed.
         """
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
-        frame = pd.DataFrame([{**r.columns.model_dump(), "unit": unit} for unit, r in tests.items()])
+        frame = pd.DataFrame([{**dict(r.columns), "unit": unit} for unit, r in tests.items()])
         for index, label, _, rows in labelled(frame):
             yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 

@@ -47,13 +47,10 @@ def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
     """
     found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
     for group in seed_groups(merged):
-        parts = group.contender.pinned.split("; ")
-        for part in parts:
-            key, equals, value = part.partition("=")
-            # `not as published: ..` and the like are no settings.
-            if equals and " " not in key and "." in key:
-                rest = "; ".join(other for other in parts if other != part)
-                found.setdefault((key, group.contender._replace(pinned=rest)), {})[value] = group
+        pinned = group.contender.pinned
+        for key, value in pinned.values.items():
+            rest = group.contender._replace(pinned=pinned.without({key}))
+            found.setdefault((key, rest), {})[str(value)] = group
     return [
         Sweep(key, contender, dict(sorted(groups.items(), key=lambda item: _place(item[0]))))
         for (key, contender), groups in sorted(found.items())
@@ -162,7 +159,7 @@ def _draw(axis: Axes, sweep: Sweep, column: ComparedColumn, places: dict[str, fl
     if look is None:
         axis.plot(x, mean, "-", lw=0.8, color=REST, zorder=1)
         return
-    label = ", ".join(filter(None, [sweep.contender.label, sweep.contender.tuning, sweep.contender.pinned]))
+    label = ", ".join(filter(None, [sweep.contender.label, sweep.contender.tuning, sweep.contender.pinned.text]))
     axis.errorbar(
         x,
         mean,

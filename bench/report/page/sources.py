@@ -165,8 +165,7 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
 
 
 def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
-    columns = test.columns.model_dump()
-    return tuple(value for name, value in columns.items() if name != "seed") == tuple(contender)
+    return tuple(value for name, value in test.columns if name != "seed") == tuple(contender)
 
 
 def machines_table(found: Sequence[Tested], anchor: str) -> Table:

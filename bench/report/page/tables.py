@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ...store.pinned import split_pinned
 from ..comparison import ComparisonRow, Mark, comparison_frame
-from ..contender import Contender, split_pinned
+from ..contender import Contender
 from ..cost import CostRow
 from ..escape import csv_text
 from ..fidelity import fidelity_cells
@@ -334,7 +335,7 @@ def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
     for place, row in enumerate(rows.to_dict("records")):
         contender = Contender.of(rows.iloc[[place]])
         metric, *texts, verdict = fidelity_cells(row)
-        settings = ", ".join(filter(None, (contender.tuning, contender.network, contender.pinned)))
+        settings = ", ".join(filter(None, (contender.tuning, contender.network, contender.pinned.text)))
         values = (float(row[name]) for name in ("corrected_mean", "released_mean", "difference_mean", "seeds"))
         numbers = map(number_cell, values, texts)
         shown.append(Row("", (*map(text_cell, (contender.label, settings, metric)), *numbers, text_cell(verdict))))
