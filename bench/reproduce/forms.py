@@ -10,7 +10,7 @@ import pandas as pd
 from ..report.contender import Contender, distinct_labels
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, SeedStatistics, seed_groups
-from ..report.text_table import TextTable, page_texts
+from ..report.table import Document, Table, cells_table, headings
 from ..report.verdicts import QUESTIONS, Verdict, verdicts
 from .cells import Cells, derived, read
 from .items import Column, Named, Row
@@ -115,25 +115,27 @@ def form_frame(forms: Sequence[Form]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def form_tables(forms: Sequence[Form]) -> list[TextTable]:
-    """Forms as texts, one table per data set.
+def form_document(forms: Sequence[Form], name: str) -> Document:
+    """Tables of forms, one per data set.
 
     Args:
         forms: Forms, as :func:`fill_form` makes them.
+        name: Name of the files.
     """
-    return [_text_table(form) for form in forms]
+    heading = f"{forms[0].named.name}: {forms[0].named.item.title}"
+    return Document(name, heading, ABOUT, tuple(map(_table, forms)), form_frame(forms))
 
 
-def _text_table(form: Form) -> TextTable:
+def _table(form: Form) -> Table:
     names = distinct_labels(form.contenders)
     rows = []
     for contender, cells, answers in zip(form.contenders, form.cells, form.answers):
         texts = [_text(column, cell) for column, cell in zip(form.columns, cells)]
         rows.append((names[contender], *texts, *answers))
-    return TextTable(
-        title=f"{form.named.name} on {form.dataset}",
-        columns=("method", *(column.title for column in form.columns), *VERDICTS),
-        rows=tuple(rows),
+    return cells_table(
+        f"{form.named.name} on {form.dataset}",
+        headings("method", *(column.title for column in form.columns), *VERDICTS),
+        rows,
         caption=f"the columns of {form.named.item.title}. {ABOUT}",
     )
 
@@ -144,12 +146,3 @@ def _text(column: Column, cell: SeedStatistics | None) -> str:
     missing = f" [{cell.defined}/{cell.seeds}]" if cell.defined < cell.seeds else ""
     sd = f" ± {cell.sd:.{column.decimals}f}" if cell.sd == cell.sd else ""
     return f"{cell.mean:.{column.decimals}f}{sd}{missing}"
-
-
-def form_texts(forms: Sequence[Form]) -> dict[str, str]:
-    """Forms as Markdown and LaTeX, by ending of the file.
-
-    Args:
-        forms: Forms, as :func:`fill_form` makes them.
-    """
-    return page_texts(f"{forms[0].named.name}: {forms[0].named.item.title}", ABOUT, form_tables(forms))

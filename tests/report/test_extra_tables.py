@@ -15,13 +15,14 @@ from bench.report import intervals
 from bench.report.figures import tested
 from bench.report.figures.source import Missing, Source
 from bench.report.frame import Results, collect
-from bench.report.intervals import interval_texts, query_intervals
-from bench.reproduce.forms import fill_form, form_frame, form_texts
+from bench.report.intervals import interval_document, query_intervals
+from bench.reproduce.forms import fill_form, form_document, form_frame
 from bench.reproduce.items import every_item
 from bench.site import Site
 from bench.store.folder import Store
 
 from tests.engine.test_sharing import Fake, _drive
+from tests.report.shown import latex, markdown
 
 
 @pytest.fixture
@@ -49,10 +50,10 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
     assert shown["seeds"] == 2
     other = table[(table["method"] == "cosface") & (table["column"] != "MAP@R")]
     assert other["mean"].isna().all()
-    texts = form_texts([form])
-    assert "| cosface |" in texts[".md"]
-    assert " | \\- |" in texts[".md"]
-    assert "worth it before the gallery" in texts[".tex"]
+    document = form_document([form], "form")
+    assert "| cosface |" in markdown(document)
+    assert " | \\- |" in markdown(document)
+    assert "worth it before the gallery" in latex(document)
 
 
 def _model(noise):
@@ -74,7 +75,7 @@ def test_intervals_need_embeddings_that_give_the_recorded_value(results, monkeyp
     found = query_intervals(source)
     assert {each.reason for each in found} == {"seed 0: the kept embeddings do not give the recorded Recall@1"}
     assert all(each.interval is None for each in found)
-    assert "cosface: seed 0" in interval_texts(found)[".md"]
+    assert "cosface: seed 0" in markdown(interval_document(found, "bootstrap"))
 
 
 def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch):
@@ -99,7 +100,7 @@ def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch)
     own = next(each.interval for each in found if each.metric == "map_at_r")
     assert (own.mean, own.seeds, own.classes, own.queries) == (expected.mean, 2, 4, 12)
     assert (own.ci_low, own.ci_high) == (max(expected.ci_low, 0.0), min(expected.ci_high, 1.0))
-    assert "Not simulated with so few classes." in interval_texts(found)[".md"]
+    assert "Not simulated with so few classes." in markdown(interval_document(found, "bootstrap"))
 
 
 def test_one_seed_or_lost_embeddings_are_a_gap(results, monkeypatch):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from bench.protocols.metrics import METRICS, find_metric, metrics_page
+from bench.report.comparison import NOTE
 from bench.report.figures.filter_out import CURVES, filtered_title
-from bench.report.markup import NOTE
 from bench.report.seeds import COMPARED
 
 DIRECTIONS = {
