@@ -88,11 +88,11 @@ REGISTERED = {
 
 @pytest.mark.parametrize("kind", REGISTERED)
 def test_other_plug_ins_of_hostile_names_are_refused(tmp_path, capsys, monkeypatch, kind):
-    from bench.datasets.corruptions import registry as corruptions
-    from bench.methods.scorers import registry as scorers
+    from bench.datasets.corruptions import CORRUPTIONS
+    from bench.methods.scorers import SCORERS
     from bench.protocols import declare
 
-    for module, table in ((corruptions, "_ADDED"), (scorers, "_ADDED"), (declare, "_DECLARED")):
+    for module, table in ((CORRUPTIONS, "added"), (SCORERS, "added"), (declare, "_DECLARED")):
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
     plugin = tmp_path / "plugin.py"
     plugin.write_text(REGISTERED[kind].format(name="../../x"))

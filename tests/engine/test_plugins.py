@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 from bench.cli import main
-from bench.datasets.corruptions import registry
+from bench.datasets.corruptions import CORRUPTIONS
 from bench.errors import UserError
 from bench.planning.planner import build_plans
 from bench.planning.request import RunRequest
@@ -401,7 +401,7 @@ def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(inside, tmp
 )
 def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkeypatch, capsys):
     """A corruption had no checks; a wrong type or shape was first found by a run, in code that was not at fault."""
-    monkeypatch.setattr(registry, "_ADDED", {})
+    monkeypatch.setattr(CORRUPTIONS, "added", {})
     plugin = _written(tmp_path, _corruption(body))
     assert main(["test", "--corruption", "dim", "--plugin", str(plugin)]) == 1
     failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
