@@ -415,10 +415,9 @@ def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkey
         (_corruption(DIM, call='Corruption("dim", "less light", 0.0, 2.0, dim)'), "severities are from 0 to 1"),
     ],
 )
-def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, capsys):
+def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, refusal):
     plugin = _written(tmp_path, text)
-    assert main(["list", "corruptions", "--plugin", str(plugin)]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refusal("list", "corruptions", "--plugin", plugin)
 
 
 @pytest.mark.parametrize("kind", ["point", "isotropic_normal"])
