@@ -165,8 +165,7 @@ ROOMS = (
     ("engine",),
     ("scoring",),
     ("report",),
-    ("reproduce",),
-    ("ledger",),
+    ("papers",),
     ("commands",),
     ("__init__", "cli"),
     ("start",),
@@ -252,7 +251,7 @@ def test_listing_and_help_import_nothing_heavy(tmp_path):
         ["list", "datasets"],
         ["run", "--help"],
         ["score", "--help"],
-        ["reproduce", "list"],
+        ["paper", "list"],
     ):
         code = (
             "import sys; from bench.cli import main; code = main(sys.argv[1:]); "

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import UnknownName, UserError
+from ..papers.items import every_item
 from ..report.figures.source import Source
 from ..report.frame import Results
 from ..report.render import write_documents
 from ..report.table import Document
-from ..reproduce.items import every_item
 from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
@@ -50,9 +50,9 @@ def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[
         yield interval_document(query_intervals(Source(site, results)), BOOTSTRAP)
     for name in chosen:
         if name not in (BOOTSTRAP, PARQUET):
-            from ..reproduce.forms import fill_form, form_document
+            from ..papers.forms import fill_form
 
-            forms = fill_form(every_item()[name], results)
-            if not forms:
+            filled = fill_form(every_item()[name], results)
+            if not filled.tables:
                 raise UserError(f"{name}: there are no results to fill it with")
-            yield form_document(forms, f"form_{name.replace('/', '_')}")
+            yield filled

@@ -10,14 +10,14 @@ from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
 from bench.methods.distributions.point import PointMass
+from bench.papers.forms import fill_form
+from bench.papers.items import every_item
 from bench.protocols.statistics import nested_bootstrap
 from bench.report import intervals
 from bench.report.figures import tested
 from bench.report.figures.source import Missing, Source
 from bench.report.frame import Results, collect
 from bench.report.intervals import interval_document, query_intervals
-from bench.reproduce.forms import fill_form, form_document, form_frame
-from bench.reproduce.items import every_item
 from bench.site import Site
 from bench.store.folder import Store
 
@@ -40,8 +40,8 @@ def test_names_of_extra_tables_are_checked():
 
 def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results):
     named = every_item()["per/table1"]
-    (form,) = fill_form(named, results)
-    table = form_frame([form])
+    document = fill_form(named, results)
+    table = document.numbers
     assert set(table["method"]) == {"cosface", "arcface"}
     assert list(dict.fromkeys(table["column"])) == [column.title for column in named.columns("ndigit_smoke")]
     own = results.frame[(results.frame["method"] == "cosface") & (results.frame["metric"] == "map_at_r")]["value"]
@@ -50,7 +50,6 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
     assert shown["seeds"] == 2
     other = table[(table["method"] == "cosface") & (table["column"] != "MAP@R")]
     assert other["mean"].isna().all()
-    document = form_document([form], "form")
     assert "| cosface |" in markdown(document)
     assert " | \\- |" in markdown(document)
     assert "worth it before the gallery" in latex(document)

@@ -8,11 +8,11 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from bench.papers.forms import answers_of
 from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.breakdowns import confidences
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import verdict_document, verdict_frame, verdicts
-from bench.reproduce.forms import _answers
 from bench.store.records import COLUMNS
 from rich.console import Console
 from scipy import stats
@@ -281,7 +281,7 @@ def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
     ):
         values = _levels(own=0.62) | {("test", name): [level] * 3 for name, level in kept.items()}
         found = verdicts(*_results(values))
-        assert _answers(found[0].contender, found)[1] == answer
+        assert answers_of(found[0].contender, found)[1] == answer
 
 
 def test_rounding_errors_decide_nothing():

@@ -5,11 +5,21 @@ from collections import Counter
 
 import pytest
 from bench.cli import main
-from bench.reproduce.items import Column, Item, Named, Row, every_item, find_item, papers
-from bench.reproduce.published import numbers, published_value, quoted_rows
-from bench.reproduce.rows import Options, PlannedItem
-from bench.reproduce.table import build_table
-from bench.reproduce.write import to_frame, to_markdown
+from bench.papers.items import (
+    Column,
+    Item,
+    Named,
+    Row,
+    every_item,
+    find_item,
+    numbers,
+    papers,
+    published_value,
+    quoted_rows,
+)
+from bench.papers.run import Options, PlannedItem
+from bench.papers.tables import build_table, document, to_frame
+from bench.report.render import files_of
 
 NAMES = {
     *(f"per/table{n}" for n in range(1, 6)), "per/figure3", "per/timings",
@@ -39,7 +49,7 @@ def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run(
     reached: dict[str, Counter[int]] = {paper.published: Counter() for paper in papers()}
     for named in every_item().values():
         for value, ours in _cells(named):
-            reached[named.paper.published][value.number] += 1
+            reached[named.paper.published][numbers(named.paper.published).index(value)] += 1
             assert ours or value.note.startswith("literature value quoted"), value
     assert {name: len(found) for name, found in reached.items()} == {
         "published_pe_revisited.csv": 217,
@@ -48,12 +58,12 @@ def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run(
     assert sum(len(numbers(name)) for name in reached) == 730
     # One number is of any data set; every other one stands in one cell.
     twice = [numbers(name)[n] for name, found in reached.items() for n, count in found.items() if count > 1]
-    assert [number.columns["dataset"] for number in twice] == ["any"]
+    assert [number.line["dataset"] for number in twice] == ["any"]
 
 
 def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is_run(monkeypatch):
     """What a user reads (``to_frame``), not only what could be found."""
-    monkeypatch.setattr("bench.reproduce.table.what_differs", lambda planned: "")
+    monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
     written, quoted_in_text, cells = 0, 0, 0
     for named in every_item().values():
         for dataset in named.item.datasets:
@@ -67,7 +77,7 @@ def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is
 
 
 def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
-    monkeypatch.setattr("bench.reproduce.table.what_differs", lambda planned: "")
+    monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
     named = find_item("per/table4")
     planned = PlannedItem(named=named, dataset="cars196", options=Options(), rows=(), left_out={})
     values = {0: 17.0, 1: 18.0}
@@ -75,8 +85,9 @@ def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
     frame = to_frame(table).set_index("row")
     assert frame.loc["HIB, L2", "published_note"] == "no published value"
     assert (frame.loc["PFE, MLS", "published_note"], frame.loc["PFE, MLS", "published_mean"]) == ("", 18.03)
-    assert "| HIB, L2 | 17.50 ± 0.71 \\| - |" in to_markdown(table)
-    assert "- is no value of ours, or no published value" in to_markdown(table)
+    page = files_of(document(table))["cars196.md"]
+    assert "| HIB, L2 | 17.50 ± 0.71 \\| - |" in page
+    assert "- is no value of ours, or no published value" in page
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -102,7 +113,7 @@ def test_rows_and_columns_refer_to_titles_that_exist(name):
         assert rows
         assert columns
         assert set(named.item.datasets) <= set(named.paper.datasets)
-    assert set(named.item.where) <= set(numbers(named.paper.published)[0].columns)
+    assert set(named.item.where) <= set(numbers(named.paper.published)[0].line)
 
 
 def test_two_numbers_for_one_cell_are_an_error():

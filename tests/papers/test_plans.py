@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from bench.commands import reproduce as command
-from bench.reproduce.items import every_item, find_item
-from bench.reproduce.rows import Options, batches_of, plan_item
-from bench.reproduce.table import build_table, what_differs
+from bench.commands import paper as command
+from bench.papers.items import every_item, find_item
+from bench.papers.run import Options, batches_of, plan_item, what_differs
+from bench.papers.tables import build_table
 from bench.site import Site
 
 EMBEDDED = Options()
@@ -56,7 +56,7 @@ def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, ca
     monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *_: None)
     arguments = ["--dataset", "cub200", "--data-root", str(layouts["cub200"]), "--weights", "none", "--dry-run"]
     arguments += ["--results", str(tmp_path / "r"), "--seeds", "2", "--set", "data.classes_per_batch=2"]
-    assert main(["reproduce", "per/table5", *arguments]) == 0
+    assert main(["paper", "table", "per/table5", *arguments]) == 0
     out = capsys.readouterr().out
     assert "[Baseline-logit]" in out
     assert "arcface on cub200: 0 trials (published) + 2 seeds" in out
@@ -73,19 +73,18 @@ def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_t
     from bench.engine.scheduler import Outcome
 
     adapted = "ndigit_smoke has 2 training classes of at most 9 images: batches of 2 classes x 4 images instead of more"
-    real = command._plan
 
     def plan(*arguments):
-        (planned,) = real(*arguments)
+        planned = plan_item(*arguments)
         rows = [
             replace(each, plans=tuple(replace(plan, adapted=adapted) for plan in each.plans)) for each in planned.rows
         ]
-        return [replace(planned, rows=tuple(rows))]
+        return replace(planned, rows=tuple(rows))
 
-    monkeypatch.setattr(command, "_plan", plan)
+    monkeypatch.setattr("bench.papers.run.plan_item", plan)
     monkeypatch.setattr(command, "_tables", lambda planned, *_: (Outcome(), [build_table(planned[0], {})]))
-    monkeypatch.setattr("bench.reproduce.draw.draw_results", lambda *_: [])
-    monkeypatch.setattr("bench.reproduce.draw.draw_table", lambda *_: [])
+    monkeypatch.setattr("bench.papers.draw.draw_results", lambda *_: [])
+    monkeypatch.setattr("bench.papers.draw.draw_table", lambda *_: [])
     results = ["--dataset", "ndigit_smoke", "--results", str(tmp_path / "r")]
     assert main(["reproduce", "per/table5", *results]) == 0
     said = capsys.readouterr()
@@ -96,7 +95,8 @@ def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_t
 
 def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, tmp_path):
     """A replay that cannot be the paper's says so on one line, in the table and in all its files."""
-    from bench.reproduce.write import to_frame, to_latex, to_markdown
+    from bench.papers.tables import document
+    from bench.report.render import files_of
 
     images = sorted(layouts["cub200"].glob("*/images/*/*.jpg"))
     images[0].unlink()
@@ -109,10 +109,11 @@ def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, 
         assert text in table.differs
     assert "the recipe's settings for every row" in table.differs
     assert "\n" not in table.differs
-    assert table.differs in to_markdown(table)
-    assert "squeezenet1\\_0/128 instead of" in to_latex(table)
-    assert set(to_frame(table)["differs"]) == {table.differs}
-    assert len(to_frame(table)) == 7  # every published number
+    made = document(table)
+    assert table.differs in files_of(made)["cub200.md"]
+    assert "squeezenet1\\_0/128 instead of" in files_of(made)["cub200.tex"]
+    assert set(made.numbers["differs"]) == {table.differs}
+    assert len(made.numbers) == 7  # every published number
 
 
 def test_the_base_of_several_rows_is_in_the_plan_once(tmp_path):
@@ -138,6 +139,6 @@ def test_figures_without_data_say_so(capsys, tmp_path):
     from bench.cli import main
 
     for name in ("el/figure2", "el/figure3", "el/figure8"):
-        assert main(["reproduce", name, "--dry-run", "--results", str(tmp_path)]) == 0
+        assert main(["paper", "table", name, "--dry-run", "--results", str(tmp_path)]) == 0
         assert "nothing is trained" in capsys.readouterr().out
     assert command.FOLDER == "reproduce"

@@ -1,4 +1,4 @@
-"""Figures of the papers: drawn from a reproduced table, or by the functions that a report uses."""
+"""Figures of papers: drawn from a reproduced table, or by the functions that a report uses."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..report.figures.style import figure_style, save_figure
 from ..report.frame import Results, collect
 from ..site import Site
 from .items import Named
-from .rows import PlannedItem
-from .table import Cell, Table
+from .run import PlannedItem
+from .tables import Pair, Reproduction
 
 
-def _value(cell: Cell) -> float:
+def _value(cell: Pair) -> float:
     return cell.ours.mean if cell.ours else float("nan")
 
 
-def _spread(cell: Cell) -> float:
+def _spread(cell: Pair) -> float:
     return cell.ours.sd if cell.ours and cell.ours.sd == cell.ours.sd else 0.0
 
 
-def _curves(table: Table, axis: Axes) -> None:
+def _curves(table: Reproduction, axis: Axes) -> None:
     """One curve per row along the columns that have a place on the axis."""
     for line in table.lines:
         placed = [(column.x, cell) for column, cell in zip(table.columns, line.cells) if column.x is not None]
@@ -36,7 +36,7 @@ def _curves(table: Table, axis: Axes) -> None:
     axis.legend(fontsize=7)
 
 
-def _sweep(table: Table, axis: Axes) -> None:
+def _sweep(table: Reproduction, axis: Axes) -> None:
     """The first column over the rows that have a place on the axis, and a line for the one that has none."""
     for line, row in ((line, line.run.row) for line in table.lines if line.run):
         if row.x is None:
@@ -47,7 +47,7 @@ def _sweep(table: Table, axis: Axes) -> None:
     axis.legend(fontsize=7)
 
 
-def _points(table: Table, axis: Axes) -> None:
+def _points(table: Reproduction, axis: Axes) -> None:
     """A point per run with its standard deviation, in the first column."""
     runs = [line for line in table.lines if line.run]
     values, spreads = ([part(line.cells[0]) for line in runs] for part in (_value, _spread))
@@ -56,19 +56,11 @@ def _points(table: Table, axis: Axes) -> None:
     axis.set_ylabel(table.columns[0].title)
 
 
-_KINDS: dict[str, Callable[[Table, Axes], None]] = {"curves": _curves, "sweep": _sweep, "points": _points}
+_KINDS: dict[str, Callable[[Reproduction, Axes], None]] = {"curves": _curves, "sweep": _sweep, "points": _points}
 
 
-def draw_table(table: Table, out: Path) -> list[Path]:
-    """Write a figure of a paper that shows the values of its reproduced table, as PNG and SVG.
-
-    Args:
-        table: The reproduced table on one data set.
-        out: Folder for the files, which have the name of the data set.
-
-    Returns:
-        Paths of the files; empty if the paper has no such figure.
-    """
+def draw_table(table: Reproduction, out: Path) -> list[Path]:
+    """Write a figure of a paper that shows the values of its reproduced table, as PNG and SVG, if it has one."""
     draw = _KINDS.get(table.named.item.figure)
     if draw is None:
         return []
@@ -76,22 +68,12 @@ def draw_table(table: Table, out: Path) -> list[Path]:
         figure = Figure(figsize=(6.4, 4.4), layout="constrained")
         axis = figure.subplots()
         draw(table, axis)
-        axis.set_title(f"{table.named.name} on {table.dataset}")
+        axis.set_title(table.name)
         return save_figure(figure, out / table.dataset)
 
 
 def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
-    """Write a figure of a paper that is drawn from the tests themselves, such as one of norms, as PNG, SVG and CSV.
-
-    Args:
-        planned: The figure of the paper, planned on some data sets; all its runs are tested.
-        site: The results folder and the data.
-        out: Folder for the files.
-        note: Called with a one-line message for everything that cannot be drawn.
-
-    Returns:
-        Paths of the files; empty if the paper has no such figure.
-    """
+    """Write a figure of a paper that is drawn from the tests themselves, such as one of norms, if it has one."""
     kind = FIGURES.get(planned[0].named.item.figure)
     if kind is None:
         return []
@@ -103,14 +85,6 @@ def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: No
 
 
 def draw_theory(named: Named, out: Path) -> list[Path]:
-    """Write a figure of a paper that needs neither data nor results, such as one of densities.
-
-    Args:
-        named: The figure, with its paper.
-        out: Folder for the files.
-
-    Returns:
-        Paths of the files (PNG, SVG, CSV).
-    """
+    """Write a figure of a paper that needs neither data nor results, such as one of densities."""
     source = Source(Site(results=str(out)), Results.of(()))
     return write_kinds([FIGURES[named.item.figure]], source, out, lambda line: None)

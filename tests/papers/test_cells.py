@@ -4,14 +4,14 @@ import math
 
 import pandas as pd
 import pytest
+from bench.papers.cells import derived, read
+from bench.papers.items import Column, Published, Reads, Row, find_item
+from bench.papers.run import Options, plan_item
+from bench.papers.tables import Pair, build_table, document
 from bench.report.contender import Contender
 from bench.report.escape import latex_text
+from bench.report.render import files_of
 from bench.report.seeds import SeedGroup, SeedStatistics
-from bench.reproduce.cells import derived, read
-from bench.reproduce.items import Column, Reads, Row, find_item
-from bench.reproduce.rows import Options, plan_item
-from bench.reproduce.table import Cell, Quoted, build_table
-from bench.reproduce.write import to_frame, to_latex, to_markdown
 from bench.site import Site
 
 CONTENDER = Contender("p", "q", "d", "m", "", "corrected", "default", 0, "", "convnet", 8, "")
@@ -84,10 +84,9 @@ def test_a_relative_change_from_a_negative_value_keeps_its_sign():
 
 
 def test_a_cell_shows_ours_and_theirs_with_missing_seeds():
-    cell = Cell(SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}), Quoted(2.5, "2.5 ± 0.3", 0.3), 2)
-    assert (cell.our_text, cell.published_text) == ("2.00 ± 1.41 [2/3]", "2.5 ± 0.3")
-    alone = Cell(None, Quoted(7.0, "7.0"), 1)
-    assert (alone.our_text, alone.published_text) == ("-", "7.0")
+    ours = SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan})
+    assert Pair(ours, Published(mean=2.5, text="2.5 ± 0.3"), 2).texts == ("2.00 ± 1.41 [2/3]", "2.5 ± 0.3")
+    assert Pair(None, Published(mean=7.0, text="7.0"), 1).texts == ("-", "7.0")
 
 
 def test_ours_stands_beside_the_published_number(layouts, tmp_path):
@@ -95,14 +94,15 @@ def test_ours_stands_beside_the_published_number(layouts, tmp_path):
     options = Options(pins=("data.classes_per_batch=2",))
     planned = plan_item(find_item("per/table5"), "cub200", options, site)
     table = build_table(planned, {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
-    markdown, latex, frame = to_markdown(table), to_latex(table), to_frame(table)
+    made = document(table)
+    markdown, latex, frame = files_of(made)["cub200.md"], files_of(made)["cub200.tex"], made.numbers
     assert "| SCF | 0.550 ± 0.071 \\| 0.528 ± 0.036 |" in markdown
-    assert "| HIB | - \\| 0.223 ± 0.120 |" in markdown
+    assert "| HIB | \\- \\| 0.223 ± 0.120 |" in markdown
     assert "SCF & 0.550 $\\pm$ 0.071 $\\mid$ 0.528 $\\pm$ 0.036 \\\\" in latex
     line = frame.set_index("row").loc["SCF"]
     assert (line["ours_mean"], line["published_mean"], line["ours_seeds"]) == (pytest.approx(0.55), 0.528, 2)
     assert "minus is read as a typesetting" in line["published_note"]
-    assert "* published SCF, Spearman's rho: printed as" in markdown
+    assert "\npublished SCF, Spearman's rho: printed as" in markdown
 
 
 def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
@@ -113,7 +113,7 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     lines = {line.title: line for line in table.lines}
     margin = lines["Margin, R50/128"]
     assert margin.run is None
-    assert [cell.published_text for cell in margin.cells] == ["63.6", "74.4", "69.0"]
+    assert [cell.texts[1] for cell in margin.cells] == ["63.6", "74.4", "69.0"]
     assert [column.title for column in table.columns] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP
     assert "PANC + EL-nivMF, R50/512" in lines
 

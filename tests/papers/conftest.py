@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from bench.cli import main
-from bench.ledger.claims import read_ledger
+from bench.papers.claims import read_ledger
 from bench.protocols.rows import SplitRow
 from bench.report.frame import collect
 from bench.site import Site
 from bench.store.records import Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, Tests, TestSpec
+
+from tests.datasets.conftest import releases  # noqa: F401 (a fixture)
 
 HEAD = """
 [paper.p]
@@ -132,4 +132,14 @@ def bench(capsys, monkeypatch, tmp_path):
     return run
 
 
-ROOT = Path(__file__).parents[2]
+@pytest.fixture
+def layouts(releases):  # noqa: F811
+    """Tiny copies of the papers' data sets in their official layouts: data roots by name."""
+    inshop = releases.inshop()
+    return {
+        "cub200": releases.cub(),
+        "cars196": releases.cars(),
+        "sop": releases.sop(),
+        "inshop_merged": inshop,
+        "inshop": inshop,
+    }

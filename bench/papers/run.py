@@ -23,44 +23,31 @@ BASE = "$base"
 """Stands for the recipe's base of two-stage methods."""
 
 
+def method_of(name: str, dataset: str, site: Site) -> str:
+    """Name of the method that a row or claim means on a data set."""
+    return site.recipe(dataset).base if name == BASE else name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Choices of the user that replace those of the paper in a reproduction; None keeps the paper's.
-
-    Attributes:
-        seeds: Number of seeds.
-        hparams: Source of the hyper-parameters: ``published``, ``default``, ``tuned`` or a file; None is ``published``
-            on the paper's data sets and ``default`` on others.
-        trials: Number of tuning trials, if ``hparams`` is ``tuned``.
-        backbone: Name of the backbone.
-        dim: Embedding size.
-        pins: Settings to fix, ``KEY=VALUE``, in every row whose method or data set has them.
-    """
+    """Choices of the user that replace those of the paper; None keeps the paper's."""
 
     seeds: int | None = None
-    hparams: str | None = None
+    hparams: str | None = None  # None is ``published`` on the paper's data sets and ``default`` on others
     trials: int | None = None
     backbone: str | None = None
     dim: int | None = None
-    pins: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()  # KEY=VALUE, for every row whose method or data set has them
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """A row of a paper's table that we reproduce by a run, with its plans (trainings and tests to do).
-
-    Attributes:
-        row: Definition of the row.
-        request: The equivalent request to ``bench run``.
-        plans: Plan of the base model if the method has two stages, followed by that of the method itself.
-        fallback: Reason for using the data set's default settings although published ones were asked for; empty if the
-            settings are those asked for.
-    """
+    """A row of a paper's table that we reproduce by a run, with its plans (trainings and tests to do)."""
 
     row: Row
-    request: RunRequest
-    plans: tuple[Plan, ...]
-    fallback: str
+    request: RunRequest  # the equivalent request to ``bench run``
+    plans: tuple[Plan, ...]  # that of the base if the method has two stages, then that of the method itself
+    fallback: str  # why the default settings are used although published ones were asked for; empty if they are not
 
     @property
     def plan(self) -> Plan:
@@ -96,33 +83,19 @@ class PlannedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedItem:
-    """A table or figure of a paper on one data set, with the plans of its runs.
-
-    Attributes:
-        named: The table or figure, with its paper.
-        dataset: Name of the data set.
-        options: Choices of the user that replace those of the paper.
-        rows: Rows that are runs.
-        left_out: Reasons for rows that are not run, by title.
-    """
+    """A table or figure of a paper on one data set, with the plans of its runs."""
 
     named: Named
     dataset: str
     options: Options
     rows: tuple[PlannedRow, ...]
-    left_out: dict[str, str]
+    left_out: dict[str, str]  # reasons for rows that are not run, by title
 
 
 def plan_item(named: Named, dataset: str, options: Options, site: Site) -> PlannedItem:
-    """Plan the runs of every row of a paper's table or figure on a data set.
+    """Plan the runs of every row of a paper's table or figure on a data set, which need not be one of the paper's.
 
     Rows that cannot be planned, or repeat a run of the table, are left out with the reason.
-
-    Args:
-        named: The table or figure, with its paper.
-        dataset: Our name of the data set; it may be one that the paper does not have.
-        options: Choices of the user that replace those of the paper.
-        site: Plug-ins, folder of data sets and weights of this machine.
 
     Raises:
         UserError: If no row can be planned; the message is the reason for the first.
@@ -133,9 +106,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     _check_pins(named, dataset, options, site)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}
-    for row in named.rows:
-        if not row.method:
-            continue
+    for row in (row for row in named.rows if row.method):
         request = request_of(named, row, dataset, options, site)
         twin = next((each for each in planned if each.request == request and each.row.reads == row.reads), None)
         if twin is not None:
@@ -153,13 +124,8 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
 def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
     """Distribute the plans of all rows over batches, which are to be carried out one after the other.
 
-    A batch has at most one plan per (protocol, data set, method), as a single call of ``bench run`` has. A row goes to
-    the first batch without a conflicting plan. Plans of the same method conflict if their training settings differ or,
-    if both are of rows, their tests differ. A base model that several two-stage methods of a batch need is planned
-    once; if it is also a row, the plan of the row is used.
-
-    Args:
-        planned: Tables or figures of papers, each on one data set.
+    A batch has at most one plan per (protocol, data set, method), as a single call of ``bench run`` has: a row goes to
+    the first batch without a conflicting plan, and a base that several rows need is planned once.
     """
     batches: list[dict[Cell, Plan]] = []
     for row in (row for item in planned for row in item.rows):
@@ -183,17 +149,9 @@ def _same(first: Plan, second: Plan) -> bool:
 
 
 def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> RunRequest:
-    """Request to ``bench run`` that is equivalent to a row of a paper's table on a data set.
-
-    Args:
-        named: The table or figure, with its paper.
-        row: The row; it has a method.
-        dataset: Our name of the data set.
-        options: Choices of the user that replace those of the paper.
-        site: Plug-ins, folder of data sets and weights of this machine.
-    """
+    """Request to ``bench run`` that is equivalent to a row with a method on a data set."""
     paper, item, recipe = named.paper, named.item, site.recipe(dataset)
-    method = recipe.base if row.method == BASE else row.method
+    method = method_of(row.method, dataset, site)
     cls = site.methods.method(method)
     pins = [*row.set, *row.set_on.get(dataset, ())]
     asked: dict[str, Any] = {}
@@ -204,6 +162,7 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
     if row.select_by:
         asked["select_by"] = row.select_by
     scorers = (row.reads["scorer"],) if "scorer" in row.reads else item.scorers
+    known = known_keys([cls], [recipe])
     return RunRequest(
         methods=(method,),
         datasets=(dataset,),
@@ -214,7 +173,7 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
         trials=options.trials,
         hparams=options.hparams or ("published" if dataset in item.datasets else "default"),
         scorers=tuple(name for name in scorers if name != "cosine"),
-        pins=(*pins, *_fitting(options.pins, method, dataset, site)),
+        pins=(*pins, *(text for text in options.pins if Pin.parse(text).key in known)),
         **asked,
     )
 
@@ -227,21 +186,49 @@ def _planned(row: Row, request: RunRequest, site: Site) -> PlannedRow:
         return PlannedRow(row=row, request=instead, plans=build_plans(instead, site).plans, fallback=str(error))
 
 
-def _fitting(pins: tuple[str, ...], method: str, dataset: str, site: Site) -> Iterator[str]:
-    """The pins that a method has on a data set."""
-    known = known_keys([site.methods.method(method)], [site.recipe(dataset)])
-    return (text for text in pins if Pin.parse(text).key in known)
-
-
 def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> None:
-    """Refuse pins that no row has.
-
-    Raises:
-        UnknownName: With the nearest key.
-    """
-    recipe = site.recipe(dataset)
-    methods = {recipe.base if row.method == BASE else row.method for row in named.rows if row.method}
-    known = known_keys([site.methods.method(name) for name in sorted(methods)], [recipe])
+    """Refuse settings that no row has."""
+    methods = sorted({method_of(row.method, dataset, site) for row in named.rows if row.method})
+    known = known_keys([site.methods.method(name) for name in methods], [site.recipe(dataset)])
     for text in options.pins:
         if (key := Pin.parse(text).key) not in known:
             raise UnknownName("--set key", key, known)
+
+
+def what_differs(planned: PlannedItem) -> str:
+    """How the planned runs differ from the paper's, on one line: data set, network, settings, batches and seeds."""
+    parts = list(_differences(planned))
+    if not parts:
+        return "data set, network, settings and seeds are the paper's"
+    return f"not what the paper did: {'; '.join(parts)}"
+
+
+def _differences(planned: PlannedItem) -> Iterator[str]:
+    named, dataset, options = planned.named, planned.dataset, planned.options
+    if dataset not in named.item.datasets:
+        yield f"no value was published for {dataset} ({named.name} has {', '.join(named.item.datasets)})"
+    yield from dict.fromkeys(text for each in planned.rows for text in _of_run(named, each))
+    yield from dict.fromkeys(plan.adapted for each in planned.rows for plan in each.plans if plan.adapted)
+    defaults = [each.row.title for each in planned.rows if each.fallback]
+    if defaults:
+        which = "every row" if len(defaults) == len(planned.rows) else ", ".join(defaults)
+        yield f"the recipe's settings for {which} (none were published for this data set and network)"
+    elif planned.rows[0].plan.hparams != "published":
+        yield f"settings: {planned.rows[0].plan.hparams}, not the published ones"
+    seeds = planned.rows[0].plan.seeds
+    if seeds != named.paper.seeds and named.item.kind == "runs":
+        yield f"{seeds} seed{'s' if seeds > 1 else ''}, not {named.paper.seeds}"
+    if options.pins:
+        yield f"set by hand: {', '.join(options.pins)}"
+
+
+def _of_run(named: Named, each: PlannedRow) -> Iterator[str]:
+    """Differences in network, weights and data of a run."""
+    template = each.plan.template
+    backbone, dim = named.network(each.row)
+    if (template.backbone, template.dim) != (backbone, dim):
+        yield f"{template.backbone}/{template.dim} instead of {backbone}/{dim}"
+    if template.weights is None:
+        yield "random starting weights"
+    if template.partial:
+        yield f"a part of the data ({template.partial})"

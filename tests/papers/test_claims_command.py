@@ -7,7 +7,7 @@ import json
 import pytest
 from bench.store.folder import Store
 
-from tests.ledger.conftest import HEAD, claim, runs
+from tests.papers.conftest import HEAD, claim, runs
 
 
 @pytest.fixture
@@ -26,16 +26,20 @@ def folders(tmp_path):
 
 
 def test_records_of_several_folders_are_taken_together(folders, bench):
-    code, out, err = bench("claims", "--claims", "mine.toml", "--results", "one")
+    code, out, err = bench("paper", "claims", "--claims", "mine.toml", "--results", "one")
     assert (code, err) == (0, "")
     assert "no records of cosface" in out
-    code, out, err = bench("claims", "--claims", "mine.toml", "--results", "one", "--results", "two", "--out", "here")
+    code, out, err = bench(
+        "paper", "claims", "--claims", "mine.toml", "--results", "one", "--results", "two", "--out", "here"
+    )
     assert (code, err) == (0, "")
     assert "ndigit  +10.03" in out
     assert out.splitlines()[1].endswith("holds")
     assert sorted(path.name for path in (folders / "here").iterdir()) == ["claims.csv", "claims.md"]
     assert "**holds**" in (folders / "here/claims.md").read_text()
-    found = json.loads(bench("claims", "--claims", "mine.toml", "--results", "two", "--results", "one", "--json")[1])
+    found = json.loads(
+        bench("paper", "claims", "--claims", "mine.toml", "--results", "two", "--results", "one", "--json")[1]
+    )
     corrected = [line for line in found if line["fidelity"] == "corrected"]
     assert [(line["claim"], line["verdict"], line["seeds"]) for line in corrected] == [("one", "holds", 3)]
 

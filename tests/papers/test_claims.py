@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import typer
 from bench.cli import app
 from bench.errors import UserError
-from bench.ledger.claims import read_ledger
-from bench.ledger.commands import commands, has_released_form, papers_commands, published_differences
-from bench.reproduce.items import find_item
+from bench.papers.claims import commands, every_command, published_differences, read_ledger
+from bench.papers.items import find_item
 
-from tests.ledger.conftest import HEAD, ROOT, claim
+from tests.papers.conftest import HEAD, claim
 
 PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
 
@@ -33,15 +30,6 @@ def test_the_shipped_claims_cover_every_paper(shipped):
     assert len(shipped.claim) >= 35
     assert {each.paper for each in shipped.claim} == set(shipped.paper) == PAPERS
     assert len({each.says for each in shipped.claim}) == len(shipped.claim)
-
-
-def test_docs_and_the_installed_program_have_one_file_of_claims():
-    assert (ROOT / "docs/claims.toml").read_bytes() == (ROOT / "results/published/claims.toml").read_bytes()
-
-
-def test_the_page_of_verdicts_has_every_claim_and_no_other(shipped):
-    headings = re.findall(r"^### (\S+)$", (ROOT / "docs/claims.md").read_text(), re.MULTILINE)
-    assert headings == [each.id for paper in shipped.paper for each in shipped.claim if each.paper == paper]
 
 
 def test_published_numbers_bear_out_the_claims(shipped):
@@ -73,18 +61,15 @@ def test_claims_with_a_table_name_data_sets_of_that_table(shipped):
 
 
 def test_every_command_is_one_that_the_program_understands(shipped, site):
-    lines = set()
-    for each in shipped.claim:
-        own = commands(each, site)
-        assert own, each.id
-        lines |= {*own, *papers_commands(each, site)}
-        lines |= {*commands(each, site, "released")} if has_released_form(each, site) else set()
-    command = typer.main.get_command(app)
-    for line in lines:
-        program, *arguments = line.split()
+    assert all(commands(each, site) for each in shipped.claim)
+    for line in {line for each in shipped.claim for line in every_command(each, site)}:
+        program, *rest = line.split()
         assert program == "bench"
-        name, *rest = arguments
-        command.get_command(None, name).make_context(name, rest)  # raises at an unknown option
+        command = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            name, *rest = rest
+            command = command.commands[name]
+        command.make_context(name, rest)  # raises at an unknown option
 
 
 def test_commands_of_claims_whose_sides_differ_in_a_setting_or_a_scorer(ledger, site):

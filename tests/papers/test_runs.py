@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from bench.reproduce.items import every_item
+from bench.papers.items import every_item
 
 from tests.engine.conftest import Cli
 

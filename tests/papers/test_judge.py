@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.ledger.evidence import ALPHA, findings
-from bench.ledger.write import judge, labels, to_frame, to_markdown
+from bench.papers.judge import ALPHA, findings, judge
+from bench.papers.page import labels, released_text, seeds_of, texts_of
 from bench.protocols.statistics import power_of_seeds
 from scipy import stats
 
-from tests.ledger.conftest import claim, runs
+from tests.papers.conftest import claim, runs
 
 NOISE = np.array([0.001, -0.002, 0.0015, -0.001, 0.0005])
 BASE = np.array([0.50, 0.52, 0.49, 0.51, 0.53])
@@ -132,7 +132,7 @@ def test_one_seed_decides_nothing(ledger, results, site):
 def test_seeds_of_one_side_alone_are_named(ledger, results, site):
     records = results(runs("dul_cls", BASE + 0.03 + NOISE), runs("cosface", BASE[:3]))
     (each,) = judge(ledger(claim()), records, site)
-    assert each.texts[1] == "3 (dul_cls alone: seeds 3, 4)"
+    assert seeds_of(each) == "3 (dul_cls alone: seeds 3, 4)"
 
 
 def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, site):
@@ -143,9 +143,9 @@ def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, 
     )
     found = ledger(claim())
     verdicts = judge(found, records, site)
-    assert [each.finding.outcome for each in verdicts] == ["holds", "holds"]
+    assert [each.outcome for each in verdicts] == ["holds", "holds"]
     assert list(labels(verdicts).values()) == ["ndigit", "ndigit #2"]
-    page = to_markdown(found, verdicts, site)
+    page = texts_of(found, verdicts, site)["claims.md"]
     assert "| ndigit #2 | reality_check; tuned, 4 trials; convnet/64 | 1 |" in page
 
 
@@ -196,7 +196,7 @@ def test_a_confidence_is_read_by_its_name(ledger, results, site):
 
 
 def _with_both(seed, noise, own, random):
-    from tests.ledger.conftest import record
+    from tests.papers.conftest import record
 
     values = {("spearman_crop", *own.items()): 0.5 + noise, ("spearman_crop", *random.items()): 0.0}
     return record("hib", seed, values)
@@ -209,12 +209,12 @@ def test_a_public_code_can_flip_a_verdict(ledger, results, site):
         runs("cosface", BASE),
     )
     (each,) = judge(ledger(claim()), records, site)
-    assert (each.finding.outcome, each.released.outcome, each.flips) == ("holds", "fails", True)
-    assert each.texts[3] == "fails: flipped"
+    assert (each.outcome, each.released.outcome, each.flips) == ("holds", "fails", True)
+    assert released_text(each) == "fails: flipped"
     (without,) = judge(ledger(claim(a='method = "soft_triple"', b='{ method = "cosface" }')), results(), site)
     assert without.released is None  # neither has a released form
     (gap,) = judge(ledger(claim()), results(runs("dul_cls", BASE + NOISE), runs("cosface", BASE)), site)
-    assert (gap.texts[3], gap.flips) == ("no records", False)
+    assert (released_text(gap), gap.flips) == ("no records", False)
 
 
 def test_equal_records_of_both_forms_are_one_test(ledger, results, site):
@@ -232,8 +232,8 @@ def test_equal_records_give_equal_files_in_any_order(ledger, results, site):
     texts = set()
     for order in (parts, parts[::-1]):
         verdicts = judge(found, results(*order), site)
-        texts.add((to_markdown(found, verdicts, site), to_frame(verdicts, site).to_csv()))
+        texts.add(tuple(texts_of(found, verdicts, site).values()))
     assert len(texts) == 1
-    page = texts.pop()[0]
+    page = texts.pop()[1]
     assert "| ndigit | reality_check; default; convnet/64 | 1 | 0 | 1 | 0 | 0 |" in page
     assert "bench run --method dul_cls,cosface --dataset ndigit --seeds 5 --hparams default" in page

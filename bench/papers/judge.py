@@ -1,24 +1,23 @@
-"""Evidence of records for claims: paired differences over seeds, and a verdict on each data set and setting."""
+"""Claims of papers judged by records: paired differences over seeds, and a verdict on each data set and setting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
-from ..planning.request import resolve_fidelity
 from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, paired_difference, seeds_needed
 from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
-from ..reproduce.cells import read
-from ..reproduce.items import Reads
-from ..reproduce.rows import BASE
 from ..site import Site
-from .claims import DEFAULT, Claim, Ledger, Side
+from .cells import BySeed, read
+from .claims import DEFAULT, Claim, Ledger, Side, has_released_form
+from .items import Reads
+from .run import BASE, method_of
 
 ALPHA = 0.05
 """Largest chance of any wrong "holds" on a data set and setting, and of any wrong "fails"."""
@@ -36,19 +35,7 @@ Outcome = Literal["holds", "fails", "undecided", "no records"]
 
 
 class Setting(NamedTuple):
-    """Setting that the sides of a claim share: columns of a :class:`~bench.report.contender.Contender`.
-
-    Attributes:
-        dataset: Name of the data set.
-        protocol: Name of the protocol.
-        preset: Name of the preset, a bundle of the protocol's settings.
-        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
-        trials: Number of tuning trials; 0 if nothing was tuned.
-        pinned: Settings that the user fixed, other than those that distinguish a side.
-        backbone: Name of the backbone.
-        dim: Embedding size.
-        ensemble: Combination of several models; empty for one model.
-    """
+    """Setting that the sides of a claim share: columns of a contender, except for settings that distinguish a side."""
 
     dataset: str
     protocol: str
@@ -76,51 +63,30 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the two methods of a claim, A minus one B, over paired seeds.
+    """Difference of the two methods of a claim, A minus one B, over paired seeds."""
 
-    Attributes:
-        rival: Name of B.
-        difference: Mean difference with its 95 % t-interval; None without a common seed.
-        left_out: Seeds that only one of the two has; empty if there are none.
-        missing: What there is none of, such as records of a method; empty if both have values.
-        p_holds: P-value of the claim for this B: that A's lead is above 0, or a difference inside the region of
-            equivalence; nan with fewer than two seeds.
-        p_fails: P-value of the opposite: that A's lead is below the region, or a difference outside of it.
-    """
-
-    rival: str
-    difference: Summary | None
-    left_out: str = ""
-    missing: tuple[str, ...] = ()
-    p_holds: float = float("nan")
-    p_fails: float = float("nan")
+    rival: str  # name of B
+    difference: Summary | None  # None without a common seed
+    left_out: str = ""  # seeds that only one of the two has
+    missing: tuple[str, ...] = ()  # what there is none of, such as records of a method
+    p_holds: float = float("nan")  # of the claim for this B; nan with fewer than two seeds
+    p_fails: float = float("nan")  # of the opposite
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Evidence of the records of one data set and setting for a claim.
-
-    Attributes:
-        claim: The claim.
-        setting: Data set and setting; None if nothing of the claim has records.
-        fidelity: Form of the methods that was asked for: ``corrected`` or ``released``.
-        contenders: Methods at their settings that have records, A and every B.
-        comparisons: A with each B.
-        p_holds: P-value of the claim, adjusted by Holm's method.
-        p_fails: P-value of its opposite, adjusted likewise.
-        outcome: Verdict.
-        more_seeds: Seeds still needed if it is undecided; 0 if not known.
-    """
+    """What the records of one data set and setting say about a claim, in one form of the methods."""
 
     claim: Claim
-    setting: Setting | None
-    fidelity: str
-    contenders: tuple[Contender, ...]
-    comparisons: tuple[Comparison, ...]
-    p_holds: float = float("nan")
+    setting: Setting | None  # None if nothing of the claim has records
+    fidelity: str  # the form that was asked for: corrected or released
+    contenders: tuple[Contender, ...]  # those that have records, A and every B
+    comparisons: tuple[Comparison, ...]  # A with each B
+    p_holds: float = float("nan")  # adjusted by Holm's method, like the next
     p_fails: float = float("nan")
     outcome: Outcome = "no records"
-    more_seeds: int = 0
+    more_seeds: int = 0  # still needed if it is undecided; 0 if not known
+    released: Finding | None = None  # of a corrected one: that of public codes, if one of them differs
 
     @property
     def decisive(self) -> Comparison:
@@ -140,13 +106,32 @@ class Finding:
         if self.outcome == "undecided":
             return _seeds_still(self.more_seeds) if difference and difference.n > 1 else "one seed"
         if self.outcome == "fails" and self.claim.direction != "equal" and difference:
-            lead = _sign(self.claim) * difference.mean
-            return "no practical difference" if abs(lead) < self.claim.declared.equivalence else ""
+            return "no practical difference" if abs(difference.mean) < self.claim.declared.equivalence else ""
         return ""
 
+    @property
+    def decides(self) -> bool:
+        """True if there are records of all sides."""
+        return self.outcome != "no records"
 
-def _sign(claim: Claim) -> int:
-    return -1 if claim.direction == "lower" else 1
+    @property
+    def text(self) -> str:
+        """The outcome with the remark on it."""
+        if not self.decides:
+            return self.reason
+        return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+
+    @property
+    def flips(self) -> bool:
+        """True if the verdict is the opposite with the form of the public codes."""
+        return self.released is not None and {self.outcome, self.released.outcome} == {"holds", "fails"}
+
+    @property
+    def papers_data(self) -> str:
+        """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
+        if self.setting is None or self.setting.dataset not in self.claim.datasets:
+            return "no"
+        return "part" if self.setting.partial else "yes"
 
 
 def _seeds_still(number: int) -> str:
@@ -155,6 +140,27 @@ def _seeds_still(number: int) -> str:
     if number >= MOST:
         return f"more than {MOST} more seeds"
     return f"{number} more seed{'s' if number > 1 else ''}"
+
+
+def judge(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
+    """Judge every claim by records, on each data set and setting, with the released form next to the corrected one."""
+    every = findings(ledger, results, site)
+    public = {(each.claim.id, each.setting): each for each in every if each.fidelity != "corrected"}
+    # Without records of the same setting, what is missing on the data set, or everywhere.
+    on_data = {(name, setting.dataset if setting else None): each for (name, setting), each in public.items()}
+    found = []
+    for each in every:
+        name, dataset = each.claim.id, each.setting.dataset if each.setting else None
+        if each.fidelity != "corrected":
+            continue
+        if has_released_form(each.claim, site):
+            released = public.get((name, each.setting)) or on_data.get((name, dataset)) or on_data.get((name, None))
+            if released is None or (released.setting != each.setting and released.decides):
+                none = tuple(Comparison(one.rival, None) for one in each.comparisons)
+                released = Finding(each.claim, each.setting, FORMS[1], (), none)
+            each = replace(each, released=released)
+        found.append(each)
+    return found
 
 
 def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
@@ -167,15 +173,9 @@ def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
     P-values are adjusted by Holm's method over all claims on a data set and setting, those of both forms of the methods
     taken together, so that on each the chance of any wrong "holds" is at most 5 %, and so is that of any wrong "fails".
 
-    Args:
-        ledger: The claims.
-        results: Finished tests.
-        site: Plug-ins, for methods and data sets.
-
     Returns:
-        Findings in the corrected form of the methods, then those in the form of public codes (``released``; a method
-        without that form is corrected), each in the order of the file: one for each claim and setting. A claim without
-        records of all sides on a data set has one finding there that says what is missing.
+        Findings in the corrected form of the methods, then those in the form of public codes, each in the order of the
+        file. A claim without records of all sides on a data set has one finding there that says what is missing.
     """
     metrics = {claim.metric for claim in ledger.claim}
     groups = seed_groups(results.frame.merge(results.roles, on="unit")) if not results.frame.empty else []
@@ -186,34 +186,28 @@ def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
 
 
 class _Evidence:
-    """Records of contenders, as the sides of claims find them.
-
-    Args:
-        groups: Contenders with their values over seeds.
-        site: Plug-ins, for methods and data sets.
-        fidelity: Form of the methods that is asked for.
-    """
+    """Records of contenders in a form of the methods, as the sides of claims find them."""
 
     def __init__(self, groups: Sequence[SeedGroup], site: Site, fidelity: str) -> None:
         self.groups, self.site, self.fidelity = groups, site, fidelity
-        self.read: dict[tuple[Contender, Reads], dict[int, float]] = {}
+        self.read: dict[tuple[Contender, Reads], BySeed] = {}
         self.bases = {name: _recipes_base(site, name) for name in {group.contender.dataset for group in groups}}
 
-    def of(self, claim: Claim) -> list[Finding]:
+    def of(self, claim: Claim) -> Iterator[Finding]:
+        """Findings on each data set, of a claim that has records of all sides there, or that lacks least."""
         by_setting: dict[Setting, dict[Side, SeedGroup]] = {}
         for side in claim.sides:
             for group in self.groups:
                 setting = self._setting(group.contender, side)
                 if setting is not None:
                     by_setting.setdefault(setting, {})[side] = group
-        found = []
         for dataset in sorted({setting.dataset for setting in by_setting}):
             here = sorted(setting for setting in by_setting if setting.dataset == dataset)
             judged = [self._finding(claim, setting, by_setting[setting]) for setting in here]
             whole = [each for each in judged if not any(one.missing for one in each.comparisons)]
-            # Of half-done settings, the one that lacks least is named.
-            found += whole or [min(judged, key=lambda each: sum(bool(one.missing) for one in each.comparisons))]
-        return found or [self._finding(claim, None, {})]
+            yield from whole or [min(judged, key=lambda each: sum(bool(one.missing) for one in each.comparisons))]
+        if not by_setting:
+            yield self._finding(claim, None, {})
 
     def _setting(self, contender: Contender, side: Side) -> Setting | None:
         """Setting that a contender shares with the other sides, if it is the one that a side means; else None."""
@@ -221,9 +215,7 @@ class _Evidence:
         method = base if side.method == BASE else side.method
         if contender.method != method or contender.base not in ("", side.base or base):
             return None
-        cls = self.site.methods.method(method)
-        asked = side.fidelity or self.fidelity
-        if contender.fidelity != resolve_fidelity(cls, asked, contender.protocol):
+        if contender.fidelity != side.form(method, self.fidelity, contender.protocol, self.site):
             return None
         pins = contender.pinned.split("; ") if contender.pinned else []
         own = [pin for pin in pins if any(_same_pin(pin, wanted) for wanted in side.set)]
@@ -234,7 +226,7 @@ class _Evidence:
 
     def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
         values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}
-        lacks = {side: (self._lack(claim, side, groups),) for side in claim.sides if not values[side]}
+        lacks = {side: (self._lack(claim, side, side in groups),) for side in claim.sides if not values[side]}
         comparisons = (
             _compared(claim, side, values[claim.a], values[side], lacks.get(claim.a, ()) + lacks.get(side, ()))
             for side in claim.b
@@ -242,7 +234,7 @@ class _Evidence:
         contenders = tuple(groups[side].contender for side in claim.sides if side in groups)
         return Finding(claim, setting, self.fidelity, contenders, tuple(comparisons))
 
-    def _values(self, claim: Claim, side: Side, group: SeedGroup | None) -> dict[int, float]:
+    def _values(self, claim: Claim, side: Side, group: SeedGroup | None) -> BySeed:
         """Values of a side by seed; empty if nothing was measured."""
         if group is None:
             return {}
@@ -259,14 +251,13 @@ class _Evidence:
             self.read[key] = defined_values(read(group, reads))
         return self.read[key]
 
-    def _lack(self, claim: Claim, side: Side, groups: Mapping[Side, SeedGroup]) -> str:
+    def _lack(self, claim: Claim, side: Side, tested: bool) -> str:
         """Text for what a side without values lacks, to follow the word "no"."""
-        fidelity = side.fidelity
-        if not fidelity and side.method != BASE and self.fidelity != "corrected":
-            resolved = resolve_fidelity(self.site.methods.method(side.method), self.fidelity, claim.protocol)
-            fidelity = "" if resolved == "corrected" else resolved
-        named = side.model_copy(update={"fidelity": fidelity})
-        if side in groups:
+        named = side
+        if not side.fidelity and side.method != BASE and self.fidelity != "corrected":
+            form = side.form(side.method, self.fidelity, claim.protocol, self.site)
+            named = side.model_copy(update={"fidelity": "" if form == "corrected" else form})
+        if tested:
             return f"{claim.metric} of {named.label(claim.declared)}"
         return f"records of {named.model_copy(update={'scorer': DEFAULT, 'confidence': DEFAULT}).label(claim.declared)}"
 
@@ -274,7 +265,7 @@ class _Evidence:
 def _recipes_base(site: Site, dataset: str) -> str:
     """Base of two-stage methods by the recipe of a data set; empty for a data set that is not known here."""
     try:
-        return site.recipe(dataset).base
+        return method_of(BASE, dataset, site)
     except UserError:
         return ""
 
@@ -290,9 +281,7 @@ def _same_pin(pinned: str, wanted: str) -> bool:
         return value.strip().lower() == wanted_value.strip().lower()
 
 
-def _compared(
-    claim: Claim, side: Side, first: dict[int, float], other: dict[int, float], missing: tuple[str, ...]
-) -> Comparison:
+def _compared(claim: Claim, side: Side, first: BySeed, other: BySeed, missing: tuple[str, ...]) -> Comparison:
     label, common = side.label(claim.declared), sorted(set(first) & set(other))
     if missing or not common:
         return Comparison(label, None, missing=missing)
@@ -301,7 +290,7 @@ def _compared(
     found = Comparison(label, paired_difference(first, other), left_out)
     if len(common) < 2:
         return found
-    lead, region = _sign(claim) * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
+    lead, region = claim.sign * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
     if claim.direction == "equal":
         holds = p_equivalent(lead, region)
         fails = np.minimum(1.0, 2 * np.minimum(p_greater(lead, region), p_greater(-lead, region)))
@@ -313,12 +302,13 @@ def _compared(
 def _judged(found: Sequence[Finding]) -> list[Finding]:
     """Findings with adjusted p-values, outcomes and the seeds that they still need."""
     judged = {}
-    settings = dict.fromkeys(finding.setting for finding in found)
-    for setting in settings:
+    for setting in dict.fromkeys(finding.setting for finding in found):
         # A claim is one test in both forms of its methods if their records are the same.
-        tests = {_test(each): each for each in found if each.setting == setting and _testable(each)}
-        holds = holm(np.array([max(each.p_holds for each in test.comparisons) for test in tests.values()]))
-        fails = holm(np.array([_p_of_any([each.p_fails for each in test.comparisons]) for test in tests.values()]))
+        tests = {_test(each): each.comparisons for each in found if each.setting == setting and _testable(each)}
+        holds = holm(np.array([max(each.p_holds for each in test) for test in tests.values()]))
+        # It fails by the smallest of its p-values (Bonferroni).
+        least = (len(test) * min(each.p_fails for each in test) for test in tests.values())
+        fails = holm(np.minimum(1.0, np.array([*least])))
         decided = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, fails)}
         undecided = sum(min(pair) > ALPHA for pair in decided.values())
         judged[setting] = decided, undecided
@@ -336,11 +326,6 @@ def _testable(finding: Finding) -> bool:
     return all(each.p_holds == each.p_holds for each in finding.comparisons)
 
 
-def _p_of_any(p: list[float]) -> float:
-    """P-value of the smallest of some p-values (Bonferroni)."""
-    return min(1.0, len(p) * min(p))
-
-
 def _decided(finding: Finding, adjusted: Mapping[_Test, tuple[float, float]], undecided: int) -> Finding:
     if any(each.difference is None for each in finding.comparisons):
         return finding
@@ -356,7 +341,7 @@ def _more_seeds(finding: Finding, undecided: int) -> int:
     """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
     difference, region = finding.decisive.difference, finding.claim.declared.equivalence
     assert difference is not None
-    lead = _sign(finding.claim) * difference.mean
+    lead = finding.claim.sign * difference.mean
     if finding.claim.direction == "equal":
         effect = abs(abs(lead) - region)
     else:
@@ -366,13 +351,3 @@ def _more_seeds(finding: Finding, undecided: int) -> int:
     # The level of a two-sided interval that leaves ALPHA / undecided on one side.
     needed = seeds_needed(difference.sd, effect, alpha=2 * ALPHA / undecided, most=MOST)
     return needed if needed >= MOST else max(1, needed - difference.n)
-
-
-def flips(corrected: Finding, released: Finding | None) -> bool:
-    """Check if the released form of the methods turns a verdict around: from holds to fails, or back.
-
-    Args:
-        corrected: What records of the corrected form say.
-        released: What those of the released form say on the same data; None if there is no such form.
-    """
-    return released is not None and {corrected.outcome, released.outcome} == {"holds", "fails"}
