@@ -1,15 +1,19 @@
-"""Hooks of mkdocs: pages outside docs/, links between them, the page of metrics, and the layout of the package.
+"""Hooks of mkdocs: pages outside docs/, links between them, pages made from code and records, and the package's layout.
 
 The README and the other pages at the root are written for readers of the repository. Here they become pages of the
 site, and their links are changed to match. ``mkdocstrings`` does not see setuptools' package-dir mapping (methods/
 imports as bench.methods), so it is shown a folder of links in which every package is where its name says.
 """
 
+import contextlib
+import io
 import re
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
+from bench.cli import main
 from bench.protocols.metrics import METRICS
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
@@ -49,7 +53,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add the pages outside docs/, the scripts that they show, and the files that they link to."""
+    """Add the pages outside docs/, the page of claims, the scripts that they show, and the files that they link to."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source == "examples/README.md":
@@ -58,6 +62,7 @@ def on_files(files, config):
             )
         files.append(File.generated(config, page, content=_relinked(text, Path(source).parent)))
     files.append(File.generated(config, "metrics.md", content=_metrics_page()))
+    files.append(File.generated(config, "claims.md", content=_claims()))
     for path in FILES:
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
@@ -75,6 +80,14 @@ def on_post_build(**_):
     """Remove the folder of links."""
     while _temporary:
         shutil.rmtree(_temporary.pop())
+
+
+@cache
+def _claims():
+    """The page of claims, judged by the reference results."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        assert main(["paper", "claims", "--results", str(ROOT / "results" / "reference"), "--out", folder]) == 0
+        return (Path(folder) / "claims.md").read_text(encoding="utf-8")
 
 
 def _relinked(text, folder):

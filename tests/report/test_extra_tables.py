@@ -130,6 +130,6 @@ def test_parquet_without_pyarrow_is_said_before_anything_is_written(monkeypatch)
     def absent():
         raise UserError("Parquet needs pyarrow")
 
-    monkeypatch.setattr(extra_tables, "import_pyarrow", absent)
+    monkeypatch.setattr(extra_tables, "check_pyarrow", absent)
     with pytest.raises(UserError, match="pyarrow"):
         check_extras(["parquet"])
