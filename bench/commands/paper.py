@@ -197,11 +197,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     place = Path(FOLDER) / named.paper.key / named.item.key
     out = site.store.root / place
     written, shown = draw_results(planned, site, out, partial(console.print, markup=False)), []
-    for each in tables:
-        written += [*write_table(each, out), *draw_table(each, out)]
-        shown += plain_rows(to_frame(each))
+    for made in tables:
+        written += [*write_table(made, out), *draw_table(made, out)]
+        shown += plain_rows(to_frame(made))
         if not as_json:
-            print_table(each, Console())
+            print_table(made, Console())
     if as_json:
         print_json(shown)
     done = f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {results / place}"

@@ -136,7 +136,7 @@ def _counts(found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
 
 def _table(paper: Source, found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
     """Verdicts on the claims of a paper."""
-    rows = []
+    rows: list[list[Cell | str]] = []
     before = ""
     for each in found:
         claim = each.claim
