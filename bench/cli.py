@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, claims, data, embed, new, reproduce, rescore, results, run, score, test
+from .commands import catalogue, data, embed, new, paper, rescore, results, run, score, test
 from .errors import (
     LINE,
     UnitFailed,
@@ -56,8 +56,9 @@ app.command("report")(results.report)
 app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
-app.command("reproduce")(reproduce.reproduce)
-app.command("claims")(claims.claims)
+app.add_typer(paper.app, name="paper")
+app.command("reproduce", hidden=True)(paper.table)  # its name until the next release
+app.command("claims", hidden=True)(paper.claims)  # likewise
 app.command("rescore")(rescore.rescore)
 
 _CLICK_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -36,19 +36,7 @@ NOUNS = {"methods": "method", "datasets": "data set"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A method or data set that can be named; its class is imported only by :meth:`load`.
-
-    Attributes:
-        kind: ``methods`` or ``datasets``.
-        name: Name on the command line.
-        summary: Description on one line.
-        origin: Module, entry point or file that it comes from, for messages.
-        class_name: Name of its class in the file.
-        path: Its file; None for an entry point.
-        entry_point: Entry point of an installed package that names the class, if it comes from one.
-        broken: Why it cannot be used; empty if no error is known.
-        plugin: Whether it comes from a plug-in file.
-    """
+    """A method or data set that can be named; its class is imported only by :meth:`load`."""
 
     kind: str
     name: str
@@ -61,11 +49,7 @@ class Entry:
     plugin: bool = False
 
     def load(self) -> Any:
-        """Import the class and return it.
-
-        Raises:
-            UserError: If its file does not import, with the reason.
-        """
+        """Import the class and return it; a UserError with the reason if its file does not import."""
         if self.broken:
             raise UserError(f"{NOUNS[self.kind]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
         try:
@@ -80,10 +64,7 @@ class Entry:
 
     @property
     def code(self) -> str | Path:
-        """Dotted name of the module that defines the entry, or the file of a plug-in.
-
-        Its code is hashed into the ids of results.
-        """
+        """Dotted name of the module that defines the entry, or the file of a plug-in."""
         if self.plugin:
             assert self.path is not None
             return self.path
@@ -91,12 +72,7 @@ class Entry:
 
 
 class Registry:
-    """All methods or all data sets that can be named: of this package, other installed packages and plug-ins.
-
-    Args:
-        kind: ``methods`` or ``datasets``.
-        plugins: Plug-in files, whose entries are added.
-    """
+    """All methods or all data sets that can be named: of this package, other installed packages and plug-ins."""
 
     def __init__(self, kind: str, plugins: tuple[Path, ...] = ()) -> None:
         self.kind = kind
@@ -155,11 +131,7 @@ class Registry:
         return "datasets" if issubclass(cls, Dataset) else "methods"
 
     def get(self, name: str) -> Entry:
-        """Entry by name.
-
-        Raises:
-            UserError: If there is none, with the nearest known name; or if it is known to be broken, with the reason.
-        """
+        """Entry by name; a UserError if there is none, or if it is known to be broken."""
         if name not in self.entries:
             for entry in self.broken:
                 if entry.name == name:
@@ -168,20 +140,12 @@ class Registry:
         return self.entries[name]
 
     def method(self, name: str) -> type[Method]:
-        """Class of a method.
-
-        Raises:
-            UserError: If there is none of that name, or its file does not import.
-        """
+        """Class of a method; a UserError if there is none of that name, or its file does not import."""
         cls: type[Method] = self.get(name).load()
         return cls
 
     def dataset(self, name: str) -> type[Dataset]:
-        """Class of a data set.
-
-        Raises:
-            UserError: If there is none of that name, or its file does not import.
-        """
+        """Class of a data set; a UserError if there is none of that name, or its file does not import."""
         cls: type[Dataset] = self.get(name).load()
         return cls
 
@@ -197,15 +161,8 @@ class Registry:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
 
 
-class Registered(NamedTuple):
-    """A registered method or data set class, as read from the syntax tree of its file, without importing it.
-
-    Attributes:
-        kind: ``methods`` or ``datasets``; empty if the tree does not tell.
-        class_name: Name of the class.
-        name: Name on the command line.
-        summary: Description on one line.
-    """
+class Declared(NamedTuple):
+    """A class that a file registers, read from its syntax tree; the kind is empty if the tree does not tell."""
 
     kind: str
     class_name: str
@@ -218,11 +175,11 @@ DECORATORS = {"register": "", "register_dataset": "datasets", "register_method":
 
 
 @cache
-def _registered_classes(source: str, path: str) -> tuple[Registered, ...]:
+def _registered_classes(source: str, path: str) -> tuple[Declared, ...]:
     """Top-level classes of a file's text that have a decorator of registration."""
     tree = ast.parse(source, filename=path)
     imported = _imported_names(tree)
-    found: list[Registered] = []
+    found: list[Declared] = []
     kinds: dict[str, str] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
@@ -241,7 +198,7 @@ def _registered_classes(source: str, path: str) -> tuple[Registered, ...]:
         decorator = registering[0]
         kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
         kinds[node.name] = kind
-        found.append(Registered(kind, node.name, literals["name"], literals.get("summary", "")))
+        found.append(Declared(kind, node.name, literals["name"], literals.get("summary", "")))
     return tuple(found)
 
 
@@ -273,20 +230,7 @@ PLUGIN_MODULES = "bench.plugins"
 
 
 def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Import plug-ins, which register what they define: plug-in files, and modules of installed packages.
-
-    The modules are those that entry points of the group ``bench.plugins`` name; one that does not import is only noted
-    on standard error.
-
-    Args:
-        paths: Plug-in files.
-
-    Returns:
-        Dotted names of the packages and modules in which plug-ins may define tests.
-
-    Raises:
-        UserError: If a file does not import, with its reason, or what it defines has a name that cannot be one.
-    """
+    """Import plug-in files and installed plug-ins; returns the packages and modules in which they may define tests."""
     packages = []
     for point in importlib.metadata.entry_points(group=PLUGIN_MODULES):
         try:
@@ -330,13 +274,7 @@ def _reason(error: BaseException) -> str:
 
 
 def described(module: str, call: str) -> dict[str, str]:
-    """Descriptions, by name, of the objects that a module makes by calls ``call(name, description, ..)``.
-
-    The module is read without importing it.
-
-    Args:
-        module: Dotted name of the module.
-        call: Name of the function or class that is called, such as ``Corruption``.
+    """Descriptions, by name, of what a module makes by calls ``call(name, description, ..)``; it is not imported.
 
     Example:
         >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]

@@ -1,15 +1,20 @@
-"""Hooks of mkdocs: pages that are outside docs/, links between them, and the layout of the package for its API page.
+"""Hooks of mkdocs: pages outside docs/, links between them, pages made from code and records, and the package's layout.
 
 The README and the other pages at the root are written for readers of the repository. Here they become pages of the
 site, and their links are changed to match. ``mkdocstrings`` does not see setuptools' package-dir mapping (methods/
 imports as bench.methods), so it is shown a folder of links in which every package is where its name says.
 """
 
+import contextlib
+import io
 import re
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
+from bench.cli import main
+from bench.protocols.metrics import METRICS
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
@@ -48,7 +53,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add the pages outside docs/, the scripts that they show, and the files that they link to."""
+    """Add the pages outside docs/, the page of claims, the scripts that they show, and the files that they link to."""
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source == "examples/README.md":
@@ -56,6 +61,8 @@ def on_files(files, config):
                 f"\n## {path.name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n" for path in SCRIPTS
             )
         files.append(File.generated(config, page, content=_relinked(text, Path(source).parent)))
+    files.append(File.generated(config, "metrics.md", content=_metrics_page()))
+    files.append(File.generated(config, "claims.md", content=_claims()))
     for path in FILES:
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
@@ -75,6 +82,14 @@ def on_post_build(**_):
         shutil.rmtree(_temporary.pop())
 
 
+@cache
+def _claims():
+    """The page of claims, judged by the reference results."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        assert main(["paper", "claims", "--results", str(ROOT / "results" / "reference"), "--out", folder]) == 0
+        return (Path(folder) / "claims.md").read_text(encoding="utf-8")
+
+
 def _relinked(text, folder):
     """Text with its links to files of the repository changed to links between pages."""
 
@@ -92,3 +107,25 @@ def _relinked(text, folder):
         return before + path + after
 
     return _LINK.sub(changed, text)
+
+
+def _metrics_page():
+    """The page that lists every built-in metric."""
+    lines = [
+        "# Metrics",
+        "",
+        "Every metric of the tidy table, made of the table in `protocols/metrics.py`. Values are fractions, printed",
+        "in percent if the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a",
+        "metric's own; those without a name there are computed whenever there is a confidence. *Region*: two methods",
+        "that differ by less are practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
+        "",
+        "| metric | title | of | better | unit | range | region | asked as | definition |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for metric in METRICS.values():
+        asked_as = f"`{metric.asked_as or metric.group}`" if metric.has_request else ""
+        bounds = f"[{metric.low:g}, {metric.high:g}]".replace("inf]", "inf)")
+        region = f"{metric.equivalence:g}" if metric.equivalence else ""
+        cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, region]
+        lines.append(f"| {' | '.join([*cells, asked_as, metric.source])} |")
+    return "\n".join(lines) + "\n"

@@ -530,30 +530,3 @@ def metric_help() -> str:
         " groups of tests of plug-ins."
         f" Default: {','.join(default_requests())}."
     )
-
-
-def metrics_page() -> str:
-    """The page of the documentation that lists every built-in metric, in Markdown."""
-    lines = [
-        "# Metrics",
-        "",
-        "Every metric of the tidy table, made of the table in `protocols/metrics.py` by",
-        "`uv run python -m bench.protocols.metrics > docs/metrics.md`. Values are fractions, printed in percent if",
-        "the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a metric's own;",
-        "those without a name there are computed whenever there is a confidence. *Region*: two methods that differ by",
-        "less are practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
-        "",
-        "| metric | title | of | better | unit | range | region | asked as | definition |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for metric in METRICS.values():
-        asked_as = f"`{metric.asked_as or metric.group}`" if metric.has_request else ""
-        bounds = f"[{metric.low:g}, {metric.high:g}]".replace("inf]", "inf)")
-        region = f"{metric.equivalence:g}" if metric.equivalence else ""
-        cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, region]
-        lines.append(f"| {' | '.join([*cells, asked_as, metric.source])} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(metrics_page(), end="")

@@ -5,7 +5,6 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
-from bench.cli import main
 from bench.errors import UserError
 from bench.names import check_name, part_of_path, why_not_a_name
 from bench.registry import Registry
@@ -61,7 +60,7 @@ def test_the_store_makes_no_path_out_of_its_folder(tmp_path, name, place):
         Store(tmp_path).unit_dir(Cell(*parts[:3]), "train", parts[3])
 
 
-def test_a_plug_in_of_a_hostile_name_writes_nothing(tmp_path, capsys):
+def test_a_plug_in_of_a_hostile_name_writes_nothing(tmp_path, refusal):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "from bench.methods import Method, register_method\n"
@@ -69,10 +68,7 @@ def test_a_plug_in_of_a_hostile_name_writes_nothing(tmp_path, capsys):
     )
     results = tmp_path / "deep" / "results"
     command = ["run", "--method", "../../../escaped", "--dataset", "ndigit", "--plugin", str(plugin)]
-    assert main([*command, "--results", str(results)]) == 2
-    line = capsys.readouterr().err
-    assert "'../../../escaped' cannot be a name" in line
-    assert line.count("\n") == 1
+    assert "'../../../escaped' cannot be a name" in refusal(*command, "--results", results)
     assert {path.name for path in tmp_path.iterdir()} <= {"plugin.py", "__pycache__"}
 
 
@@ -87,20 +83,18 @@ REGISTERED = {
 
 
 @pytest.mark.parametrize("kind", REGISTERED)
-def test_other_plug_ins_of_hostile_names_are_refused(tmp_path, capsys, monkeypatch, kind):
-    from bench.datasets.corruptions import registry as corruptions
-    from bench.methods.scorers import registry as scorers
+def test_other_plug_ins_of_hostile_names_are_refused(tmp_path, refusal, monkeypatch, kind):
+    from bench.datasets.corruptions import CORRUPTIONS
+    from bench.methods.scorers import SCORERS
     from bench.protocols import declare
 
-    for module, table in ((corruptions, "_ADDED"), (scorers, "_ADDED"), (declare, "_DECLARED")):
+    for module, table in ((CORRUPTIONS, "added"), (SCORERS, "added"), (declare, "_DECLARED")):
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
     plugin = tmp_path / "plugin.py"
     plugin.write_text(REGISTERED[kind].format(name="../../x"))
-    assert main(["list", "tests", "--plugin", str(plugin)]) == 2
-    line = capsys.readouterr().err
+    line = refusal("list", "tests", "--plugin", plugin)
     assert "'../../x'" in line
     assert "lower-case letters, digits and underscores" in line
-    assert line.count("\n") == 1
 
 
 def test_an_entry_point_of_a_hostile_name_is_refused(monkeypatch):
@@ -111,8 +105,9 @@ def test_an_entry_point_of_a_hostile_name_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc", "a/b"])
-def test_data_import_makes_no_folder_of_an_unknown_name(tmp_path, capsys, name):
+def test_data_import_makes_no_folder_of_an_unknown_name(tmp_path, refusal, name):
     (tmp_path / "source").mkdir()
-    assert main(["data", "import", name, str(tmp_path / "source"), "--data-root", str(tmp_path / "a" / "b" / "c")]) == 2
-    assert "unknown data set" in capsys.readouterr().err
+    assert "unknown data set" in refusal(
+        "data", "import", name, tmp_path / "source", "--data-root", tmp_path / "a" / "b" / "c"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, TypeVar
 
 import typer
 
 from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
+from ..registered import Registered
 from ..registry import Registry, described, load_plugins
 from . import completion
 from .options import Json, Plugins, print_json
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
     from ..planning.published import Published
+
+T = TypeVar("T")
 
 
 class Listed(StrEnum):
@@ -113,9 +116,7 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
         return _backbone_rows()
     if kind not in (Listed.methods, Listed.datasets):
         load_plugins(plugins)
-        if check:
-            _import_registered(kind)
-        return _registered_rows(kind)
+        return _registered_rows(kind, check)
     registry = Registry(kind.value, plugins)
     rows: list[ListRow] = []
     for entry in [*registry, *registry.broken]:
@@ -142,18 +143,16 @@ def _backbone_rows() -> list[ListRow]:
     return [_row(name, document(name) if name in MODULES else "a model of timm") for name in known_backbones()]
 
 
-def _registered_rows(kind: Listed) -> list[ListRow]:
+def _registered_rows(kind: Listed, check: bool) -> list[ListRow]:
     """Scorers, corruptions, tests of embeddings, metrics or distributions, including those of imported plug-ins."""
     if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import CORRUPTIONS, NAMES, corruption_module
+        from ..datasets.corruptions.registry import CORRUPTIONS
 
-        rows = _described([corruption_module(name) for name in NAMES], "Corruption", NAMES)
-        return rows + [_row(name, CORRUPTIONS[name].summary) for name in CORRUPTIONS if name not in NAMES]
+        return _declared_rows(CORRUPTIONS, "Corruption", lambda corruption: corruption.summary, check)
     if kind is Listed.scorers:
-        from ..methods.scorers.registry import MODULES, SCORERS, scorer_module
+        from ..methods.scorers.registry import SCORERS
 
-        rows = _described([scorer_module(name) for name in MODULES], "ScorerSpec", tuple(MODULES))
-        return rows + [_row(name, SCORERS[name].formula) for name in SCORERS if name not in MODULES]
+        return _declared_rows(SCORERS, "ScorerSpec", lambda scorer: scorer.formula, check)
     if kind is Listed.tests:
         from ..protocols.known_tests import known_groups, load_tests
 
@@ -168,28 +167,19 @@ def _registered_rows(kind: Listed) -> list[ListRow]:
     return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
 
 
-def _import_registered(kind: Listed) -> None:
-    """Import every scorer or corruption; tests and distributions are imported by being listed."""
-    if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import CORRUPTIONS
-
-        dict(CORRUPTIONS)
-    elif kind is Listed.scorers:
-        from ..methods.scorers.registry import SCORERS
-
-        dict(SCORERS)
-
-
 def _row(name: str, document: str) -> ListRow:
     return {"name": name, "summary": document.strip().partition("\n")[0]}
 
 
-def _described(modules: list[str], call: str, names: tuple[str, ...]) -> list[ListRow]:
-    """Rows of what modules declare, read without importing them."""
+def _declared_rows(registry: Registered[T], call: str, text: Callable[[T], str], check: bool) -> list[ListRow]:
+    """Rows of what modules declare, read without importing them unless each is to be checked."""
+    if check:
+        dict(registry)
     texts: dict[str, str] = {}
-    for module in dict.fromkeys(modules):
+    for module in dict.fromkeys(registry.built_in.values()):
         texts |= described(module, call)
-    return [{"name": name, "summary": texts[name]} for name in names]
+    texts |= {name: text(entry) for name, (entry, _) in registry.added.items()}
+    return [_row(name, texts[name]) for name in registry]
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import UnknownName, UserError
-from ..report.escape import csv_text
+from ..papers.items import every_item
 from ..report.figures.source import Source
 from ..report.frame import Results
-from ..reproduce.items import every_item
+from ..report.render import write_documents
+from ..report.table import Document
 from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
@@ -32,11 +33,7 @@ def check_extras(chosen: Sequence[str]) -> None:
 
 def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
     """Write extra tables; of those of the report, ``written``, there are copies as Parquet."""
-    paths = []
-    for stem, frame, texts in _tables(chosen, site, results):
-        for ending, text in {".csv": csv_text(frame), **texts}.items():
-            write_atomic(out / f"{stem}{ending}", text.encode())
-            paths.append(out / f"{stem}{ending}")
+    paths = [path for document in _documents(chosen, site, results) for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
         for stem, frame in {"metrics": results.frame, **tables}.items():
@@ -46,17 +43,16 @@ def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path,
     return paths
 
 
-def _tables(chosen: Sequence[str], site: Site, results: Results) -> Iterator[tuple[str, pd.DataFrame, dict[str, str]]]:
+def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[Document]:
     if BOOTSTRAP in chosen:
-        from ..report.intervals import interval_frame, interval_texts, query_intervals  # late: they need torch
+        from ..report.intervals import interval_document, query_intervals  # late: they need torch
 
-        found = query_intervals(Source(site, results))
-        yield BOOTSTRAP, interval_frame(found), interval_texts(found)
+        yield interval_document(query_intervals(Source(site, results)), BOOTSTRAP)
     for name in chosen:
         if name not in (BOOTSTRAP, PARQUET):
-            from ..reproduce.forms import fill_form, form_frame, form_texts
+            from ..papers.forms import fill_form
 
-            forms = fill_form(every_item()[name], results)
-            if not forms:
+            filled = fill_form(every_item()[name], results)
+            if not filled.tables:
                 raise UserError(f"{name}: there are no results to fill it with")
-            yield f"form_{name.replace('/', '_')}", form_frame(forms), form_texts(forms)
+            yield filled

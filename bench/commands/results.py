@@ -204,7 +204,7 @@ def report(
         typer.Option(
             help="Write these, too, comma separated: bootstrap (intervals over seeds, classes and queries from the kept"
             " embeddings), parquet (a copy of every table), or a table of a paper to fill with these results, such as"
-            " per/table1 (`bench reproduce list`).",
+            " per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,

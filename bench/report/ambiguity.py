@@ -10,6 +10,7 @@ from ..errors import printable
 from ..protocols.confidence_kinds import OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
 from .contender import distinct_labels
 from .seeds import SeedGroup, SeedStatistics, seed_groups
+from .table import GAP, Cell, percent
 
 REGRET_COLUMNS = (
     "observer\nAUGRC",
@@ -19,7 +20,7 @@ REGRET_COLUMNS = (
 )
 """Headings of the texts of a row."""
 
-Regrets = Mapping[str, list[tuple[str, ...]]]
+Regrets = Mapping[str, list[tuple[Cell | str, ...]]]
 """Rows by data set: the label of the method, then a text for each of ``REGRET_COLUMNS``."""
 
 
@@ -39,20 +40,20 @@ def regrets(frame: pd.DataFrame, roles: pd.DataFrame) -> Regrets:
     return {str(dataset): _rows(seed_groups(rows)) for dataset, rows in known.groupby("dataset", sort=True)}
 
 
-def _rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
+def _rows(groups: Sequence[SeedGroup]) -> list[tuple[Cell | str, ...]]:
     labels = distinct_labels([group.contender for group in groups])
-    return [(printable(labels[group.contender]), *_texts(group)) for group in groups]
+    return [(labels[group.contender], *_cells(group)) for group in groups]
 
 
-def _texts(group: SeedGroup) -> list[str]:
+def _cells(group: SeedGroup) -> list[Cell | str]:
     names = sorted(set(group.rows["confidence"]) - {OBSERVER})
     found = {name: _mean(group, "augrc_regret", name) for name in names}
     others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
     return [
-        _percent(_mean(group, "observer_augrc", OBSERVER)),
-        _percent(found.get(group.confidence)),
+        percent(_mean(group, "observer_augrc", OBSERVER).mean),
+        percent(found[group.confidence].mean if group.confidence in found else None),
         _lowest(others),
-        *(_percent(found.get(name)) for name in RETRIEVAL_CONFIDENCES),
+        *(percent(found[name].mean if name in found else None) for name in RETRIEVAL_CONFIDENCES),
     ]
 
 
@@ -60,14 +61,10 @@ def _mean(group: SeedGroup, metric: str, confidence: str) -> SeedStatistics:
     return SeedStatistics.of(group.per_seed(metric, variant="recall_at_1", confidence=confidence))
 
 
-def _lowest(values: Mapping[str, SeedStatistics]) -> str:
+def _lowest(values: Mapping[str, SeedStatistics]) -> Cell | str:
     """Lowest value, and the name of its confidence in a line of its own."""
     defined = {name: value for name, value in values.items() if value.defined}
     if not defined:
-        return "-"
+        return GAP
     name = min(defined, key=lambda each: defined[each].mean)
-    return f"{_percent(defined[name])}\n{printable(name)}"
-
-
-def _percent(value: SeedStatistics | None) -> str:
-    return f"{100 * value.mean:.2f}" if value is not None and value.defined else "-"
+    return Cell(f"{percent(defined[name].mean)}\n{printable(name)}")

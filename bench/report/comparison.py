@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -10,13 +10,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
-from .budgets import method_names, ranked_together, unequal_budgets
+from .budgets import method_names, ranked_together, unequal_budgets, unequal_text
 from .contender import Contender
-from .ranks import Rank, ranks
+from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
+from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
 
-HEAD = ("method", "network", "tuning", "pinned", "trainings", "seeds", "confidence", "rank", "ties")
-"""Headings of the labels of a row."""
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
 
@@ -64,22 +63,6 @@ class ComparisonRow:
     def label(self) -> str:
         """Name of the method; of a two-stage method, with the base model that its head is trained on in parentheses."""
         return self.contender.label
-
-    @property
-    def labels(self) -> list[str]:
-        """Texts of the columns before the values: method, network, source of the settings, fixed settings and so on."""
-        contender = self.contender
-        return [
-            contender.label,
-            contender.network,
-            contender.tuning,
-            contender.pinned.text,
-            str(self.trainings),
-            str(self.seeds),
-            self.confidence,
-            self.rank.text,
-            self.rank.ties,
-        ]
 
 
 Comparison = Mapping[str, Sequence[ComparisonRow]]
@@ -224,39 +207,143 @@ def _order(row: ComparisonRow) -> tuple[float, str]:
     return -mean if mean == mean else 0.0, row.label
 
 
-def comparison_frame(rows: Comparison) -> pd.DataFrame:
-    """Table of the comparison as numbers, one row per data set and contender (method at one setting).
+def _ranked(row: ComparisonRow) -> dict[str, object]:
+    interval = row.rank.interval
+    ends = {"rank_low": interval.low, "rank_high": interval.high} if interval else {"rank_low": None, "rank_high": None}
+    return {"rank": row.rank.text, **ends}
+
+
+def _dataset_first(row: ComparisonRow) -> dict[str, object]:
+    contender = row.contender._asdict()
+    return {"dataset": contender.pop("dataset"), **contender}
+
+
+def _rank(row: ComparisonRow) -> Cell:
+    interval = row.rank.interval
+    # By the lowest rank; of equal ones, by the highest.
+    place = interval.low + interval.high / 1000 if interval else float("nan")
+    return Cell(row.rank.text, place, note=row.rank.reason or row.rank.seeds)
+
+
+def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
+    """Column of a metric.
 
     Args:
-        rows: Rows of the comparison by data set, as :func:`comparison` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`, ``trainings`` (spent on tuning), ``seeds`` (their
-        number), ``confidence`` (name of the default one), ``rank`` by MAP@R (such as ``1-3``), ``rank_low``,
-        ``rank_high``, ``ties`` (letters of its tie groups), ``not_ranked`` (reason for having no rank) and
-        ``unequal_budget`` (:func:`~bench.report.budgets.unequal_budgets`), then three per compared metric, such as
-        ``test_map_at_r_mean``, ``test_map_at_r_sd`` and ``test_map_at_r_n`` (number of seeds that have a value).
+        place: Place of the metric in :data:`~bench.report.seeds.COMPARED`.
+        brief: Whether it is made for a terminal, with few digits and an arrow if lower is better.
     """
-    table = pd.DataFrame([_numbers(row) for group in rows.values() for row in group])
+    column = COMPARED[place]
+    name = "_".join(filter(None, [column.split, column.metric, column.variant]))
+
+    def cell(row: ComparisonRow) -> Cell:
+        value, mark = row.values[place], row.marks[place]
+        note = "" if value.complete else f"{value.defined} of {value.seeds} seeds have a value"
+        text = value.text(column.percent, brief)
+        return Cell(text, value.mean, bold=mark.best, underlined=mark.beats_deterministic, note=note)
+
+    def fields(row: ComparisonRow) -> dict[str, object]:
+        value = row.values[place]
+        return {f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_n": value.defined}
+
+    arrow = " \N{DOWNWARDS ARROW}" if brief and column.sign < 0 else ""
+    places = EVERYWHERE if brief else ("text", "page") if column.metric in ON_PAGE else ("text",)
+    return Column(f"{column.title}{arrow}", cell, fields, note="mean ± SD over seeds", places=places)
+
+
+ON_PAGE = ("recall_at_1", "map_at_r", "spearman_crop")
+"""Metrics that a page shows; its CSV has all."""
+
+PLACED: tuple[Column[ComparisonRow], ...] = (
+    Column(
+        "rank",
+        _rank,
+        _ranked,
+        label=True,
+        note="ranks by MAP@R that the paired seeds leave possible, all methods of a budget at once",
+        places=EVERYWHERE,
+    ),
+    label(
+        "ties",
+        lambda row: Cell(row.rank.ties, note=row.rank.reason),
+        fields=lambda row: {"ties": row.rank.ties},
+        note="methods that share a letter are not told apart",
+    ),
+)
+"""Columns of the ranks."""
+
+METRICS = tuple(metric_column(place) for place in range(len(COMPARED)))
+
+COLUMNS: tuple[Column[ComparisonRow], ...] = (
+    Column("", fields=_dataset_first),
+    # The name of a row with an unequal budget has a star.
+    label("method", lambda row: f"{row.label} *" if row.unequal else row.label, places=("text",)),
+    label("network", lambda row: row.contender.network, "backbone and size of the embedding", places=EVERYWHERE),
+    label("tuning", lambda row: row.contender.tuning, places=("text", "terminal")),
+    label("pinned", lambda row: row.contender.pinned.text, places=("text", "terminal")),
+    Column(
+        "trainings",
+        fields=held("trainings"),
+        label=True,
+        note="trainings spent on tuning, those of the base included",
+    ),
+    Column("seeds", fields=held("seeds"), label=True, note="number of seeds", places=EVERYWHERE),
+    label("confidence", lambda row: row.confidence, fields=held("confidence"), places=("text", "terminal")),
+    *PLACED,
+    Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
+    *METRICS,
+)
+"""Columns of the comparison: one that is added here is in every format."""
+
+NOTE = (
+    "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
+    "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
+    "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
+    "cross-validation; `conc.`: their embeddings side by side; `ens.`: the models of all seeds of a base as one. "
+    "`rank`: ranks by MAP@R that the paired seeds leave possible, for all methods at once with 95 % confidence, among "
+    "those of one protocol, preset and ensemble; methods that share a letter in `ties` are not told apart."
+)
+
+CAPTION = (
+    "mean ± SD over seeds; bold: best; underlined: better than every deterministic method; rank: 95 % interval by MAP@R"
+    " over paired seeds; ties: methods that share a letter are not told apart."
+)
+"""Caption of the comparison in LaTeX, after the name of the data set."""
+
+SEVERAL_BUDGETS = (
+    "A data set with results at several budgets (source of the hyper-parameters, trials, fixed settings, network, form"
+    " of the methods) has a table for each, the leading one first: ranks, bold and underlined are within a table."
+)
+"""Rest of the introduction if a data set has several tables."""
+
+
+def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
+    """Numbers of the comparison, one row per data set and contender."""
+    table = frame_of(COLUMNS, rows)
     return table if table.empty else table.astype({"rank_low": "Int64", "rank_high": "Int64"})
 
 
-def _numbers(row: ComparisonRow) -> dict[str, object]:
-    contender = row.contender._asdict()
-    line: dict[str, object] = {
-        "dataset": contender.pop("dataset"),
-        **contender,
-        "trainings": row.trainings,
-        "seeds": row.seeds,
-        "confidence": row.confidence,
-        "rank": row.rank.text,
-        "rank_low": row.rank.interval.low if row.rank.interval else None,
-        "rank_high": row.rank.interval.high if row.rank.interval else None,
-        "ties": row.rank.ties,
-        "not_ranked": row.rank.reason,
-        "unequal_budget": row.unequal,
-    }
-    for column, value in zip(COMPARED, row.values):
-        name = "_".join(filter(None, [column.split, column.metric, column.variant]))
-        line |= {f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_n": value.defined}
-    return line
+def comparison_document(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> Document:
+    """Tables of the comparison, one per data set and budget.
+
+    Args:
+        rows: Rows by data set, as :func:`comparison` makes them.
+        untested: Methods without a finished test, by data set, which a footnote names.
+    """
+    introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
+    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
+    left = dict(untested or {})
+    tables = []
+    for part in parts(rows):
+        lost = left.pop(part.dataset, ())  # below the first table of the data set
+        notes = (*_notes(part.rows), *([f"No finished test: {', '.join(lost)}."] if lost else []))
+        tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
+    numbers = comparison_frame(row for own in rows.values() for row in own)
+    always = ("method", "rank", "ties")
+    return Document("comparison", "Comparison", introduction, tuple(tables), numbers, always)
+
+
+def _notes(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
+    """Paragraphs that name the rows without a rank, nothing for a single row, and those with unequal budgets."""
+    text = unranked_text((row.label, row.rank) for row in rows) if len(rows) > 1 else ""
+    unequal = unequal_text([row.label for row in rows], [row.unequal for row in rows])
+    return (*([f"No rank: {text}."] if text else []), *([f"* Unequal budget: {unequal}."] if unequal else []))

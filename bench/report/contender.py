@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import pandas as pd
 
 from ..store.pinned import Pinned, split_pinned
+from .table import Column, label
+
+
+class OfContender(Protocol):
+    """Anything that is about a contender."""
+
+    @property
+    def contender(self) -> Contender:
+        """The contender."""
+
+
+R = TypeVar("R", bound=OfContender)
 
 
 class Contender(NamedTuple):
@@ -90,6 +102,24 @@ CONTENDER_KEYS = Contender._fields
 """Columns of a :class:`Contender`; with the seed, they are the keys of a test."""
 COMMON = ("protocol", "preset", "dataset", "ensemble")
 """Columns in which two contenders agree if they are compared."""
+
+CONTENDER: Column[Any] = Column("", fields=lambda row: row.contender._asdict())
+"""Columns of CSV files that say which contender a row is of."""
+LABELS: tuple[Column[Any], ...] = (
+    label("method", lambda row: row.contender.label),
+    label("network", lambda row: row.contender.network),
+    label("tuning", lambda row: row.contender.tuning),
+    label("pinned", lambda row: str(row.contender.pinned)),
+)
+"""Columns of tables for readers that say which contender a row is of."""
+
+
+def by_dataset(rows: Iterable[R]) -> dict[str, list[R]]:
+    """Rows, each about a contender, by data set."""
+    found: dict[str, list[R]] = {}
+    for row in rows:
+        found.setdefault(row.contender.dataset, []).append(row)
+    return found
 
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:

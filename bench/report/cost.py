@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from ..engine.choice import choose
 from ..store.folder import Store
 from ..store.records import Cost, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import Cell, TrainSpec
-from .contender import Contender, distinct_labels
+from .contender import CONTENDER, LABELS, Contender, by_dataset, distinct_labels
 from .seeds import seeds_text
-from .text_table import TextTable, latex_page, markdown_page
+from .table import Column, Document, frame_of, held, number, table_of
 
 Studies = Mapping[Cell, Sequence[tuple[StudyRecord, list[TrialRecord]]]]
 """Tuning studies with their trials, by protocol, data set and method."""
@@ -226,36 +224,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return total / len(values) if total is not None and values else None
 
 
-def cost_frame(rows: Sequence[CostRow]) -> pd.DataFrame:
-    """Table of costs as numbers, one row per contender (method at one setting).
-
-    Args:
-        rows: Rows, as :func:`costs` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`, ``seeds``, ``trainings`` in all, of them
-        ``tuning_trainings``, ``base_trainings`` and ``own_trainings``, and the further attributes of
-        :class:`CostRow`.
-    """
-    names = ("wall_seconds", "cpu_seconds", "gpu_seconds", "peak_memory_mib", "peak_gpu_memory_mib", "ms_per_image")
-    lines = [
-        {
-            **row.contender._asdict(),
-            "seeds": row.seeds,
-            "trainings": row.trainings,
-            "tuning_trainings": row.tuning,
-            "base_trainings": row.base,
-            "own_trainings": row.own,
-            **{name: getattr(row, name) for name in names},
-            "gaps": row.gaps,
-        }
-        for row in rows
-    ]
-    table = pd.DataFrame(lines)
-    whole = {"peak_memory_mib": "Int64", "peak_gpu_memory_mib": "Int64"}
-    return table if table.empty else table.astype(dict.fromkeys(names, float)).astype(whole)
-
-
 ABOUT = (
     "Trainings: all that a row took, tuning + bases + its own. s per training: wall-clock time of one of its own."
     " CPU s, GPU s: processor time of all its trainings, and wall-clock time of those on a GPU. MiB: largest resident"
@@ -265,64 +233,47 @@ ABOUT = (
 """Legend of the tables of costs."""
 
 
-COLUMNS = (
-    *("method", "network", "tuning", "pinned", "seeds", "trainings", "tuning + bases + own"),
-    *("s per training", "CPU s", "GPU s", "MiB", "GPU MiB", "ms per image"),
+def _measured(title: str, name: str, digits: int) -> Column[CostRow]:
+    return Column(title, lambda row: number(getattr(row, name), digits), held(name))
+
+
+COLUMNS: tuple[Column[CostRow], ...] = (
+    CONTENDER,
+    *LABELS,
+    Column("seeds", fields=held("seeds")),
+    Column("trainings", fields=held("trainings")),
+    Column(
+        "tuning + bases + own",
+        lambda row: f"{row.tuning} + {row.base} + {row.own}",
+        lambda row: {"tuning_trainings": row.tuning, "base_trainings": row.base, "own_trainings": row.own},
+    ),
+    _measured("s per training", "wall_seconds", 1),
+    _measured("CPU s", "cpu_seconds", 1),
+    _measured("GPU s", "gpu_seconds", 1),
+    _measured("MiB", "peak_memory_mib", 0),
+    _measured("GPU MiB", "peak_gpu_memory_mib", 0),
+    _measured("ms per image", "ms_per_image", 2),
+    Column("", fields=held("gaps")),
 )
-"""Headings of the tables of costs."""
+"""Columns of the tables of costs."""
+
+_MEASURED = ("wall_seconds", "cpu_seconds", "gpu_seconds", "peak_memory_mib", "peak_gpu_memory_mib", "ms_per_image")
 
 
-def cost_tables(rows: Sequence[CostRow]) -> list[TextTable]:
-    """Costs as texts, one table per data set.
-
-    Args:
-        rows: Rows, as :func:`costs` makes them.
-    """
-    tables = []
-    for dataset in dict.fromkeys(row.contender.dataset for row in rows):
-        chosen = [row for row in rows if row.contender.dataset == dataset]
-        names = distinct_labels([row.contender for row in chosen])
-        gaps: dict[str, list[str]] = {}
-        for row in chosen:
-            gaps.setdefault(row.gaps, []).append(names[row.contender])
-        notes = tuple(f"Gaps of {', '.join(methods)}: {reason}." for reason, methods in gaps.items() if reason)
-        tables.append(TextTable(dataset, COLUMNS, tuple(map(_cells, chosen)), 4, notes, ABOUT))
-    return tables
+def cost_document(rows: Sequence[CostRow]) -> Document:
+    """Tables of costs, one per data set."""
+    numbers = frame_of(COLUMNS, rows)
+    if not numbers.empty:
+        numbers = numbers.astype(dict.fromkeys(_MEASURED, float)).astype(dict.fromkeys(_MEASURED[3:5], "Int64"))
+    tables = [
+        table_of(COLUMNS, own, dataset, notes=_notes(own), caption=ABOUT) for dataset, own in by_dataset(rows).items()
+    ]
+    return Document("cost", "Cost", ABOUT, tuple(tables), numbers, always=("method",))
 
 
-def _cells(row: CostRow) -> tuple[str, ...]:
-    contender = row.contender
-    parts = f"{row.tuning} + {row.base} + {row.own}"
-    seconds = [_number(value, 1) for value in (row.wall_seconds, row.cpu_seconds, row.gpu_seconds)]
-    memory = ["-" if value is None else str(value) for value in (row.peak_memory_mib, row.peak_gpu_memory_mib)]
-    head = (
-        contender.label,
-        contender.network,
-        contender.tuning,
-        contender.pinned.text,
-        str(row.seeds),
-        str(row.trainings),
-    )
-    return (*head, parts, *seconds, *memory, _number(row.ms_per_image, 2))
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def costs_markdown(rows: Sequence[CostRow]) -> str:
-    """Render costs as Markdown, one table per data set.
-
-    Args:
-        rows: Rows, as :func:`costs` makes them.
-    """
-    return markdown_page("Cost", ABOUT, cost_tables(rows))
-
-
-def costs_latex(rows: Sequence[CostRow]) -> str:
-    """Render costs as LaTeX tables, one per data set.
-
-    Args:
-        rows: Rows, as :func:`costs` makes them.
-    """
-    return latex_page([table.without_shared(("method",)) for table in cost_tables(rows)])
+def _notes(rows: Sequence[CostRow]) -> tuple[str, ...]:
+    names = distinct_labels([row.contender for row in rows])
+    gaps: dict[str, list[str]] = {}
+    for row in rows:
+        gaps.setdefault(row.gaps, []).append(names[row.contender])
+    return tuple(f"Gaps of {', '.join(methods)}: {reason}." for reason, methods in gaps.items() if reason)

@@ -11,11 +11,11 @@ import pandas as pd
 
 from ..protocols.statistics import seeds_needed
 from .budgets import ranked_together
-from .contender import COMMON, Contender, distinct_labels
+from .contender import COMMON, CONTENDER, Contender, distinct_labels
 from .pairing import SIDE, SIDES, side
 from .ranks import competition
 from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
-from .text_table import TextTable, latex_page, markdown_page
+from .table import Column, Document, Table, frame_of, held, interval, label, number, table_of
 
 ABOUT = (
     "Each method minus the one with the best mean: mean over paired seeds [95 % t-interval]; P(better): share of seeds"
@@ -144,108 +144,70 @@ def _decision(
     )
 
 
-def decision_frame(found: Sequence[Decision]) -> pd.DataFrame:
-    """Table of decisions as numbers, one row per column of the comparison and contender (method at one setting).
-
-    Args:
-        found: Decisions, as :func:`decisions` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`; ``metric`` and ``split``; ``best``, ``best_tuning``,
-        ``best_network`` and ``best_pinned``; ``difference_mean``, ``ci95_low``, ``ci95_high``; ``superiority`` with its
-        interval; ``region``; ``seeds`` and ``left_out``; ``p_holm``, ``p_equivalence_holm``, ``verdict`` and
-        ``more_seeds``.
-    """
-    table = pd.DataFrame([_numbers(each) for each in found])
-    return table if table.empty else table.astype({"more_seeds": "Int64"})
+def _side_of_best(each: Decision) -> dict[str, object]:
+    return {f"best{ending}": text for ending, text in zip(SIDE, side(each.best))}
 
 
-def _numbers(each: Decision) -> dict[str, object]:
-    return {
-        **each.contender._asdict(),
-        "metric": each.column.metric,
-        "split": each.column.split,
-        **{f"best{ending}": text for ending, text in zip(SIDE, side(each.best))},
-        "difference_mean": each.mean,
-        "ci95_low": each.interval[0],
-        "ci95_high": each.interval[1],
-        "superiority": each.better[0],
-        "superiority_ci95_low": each.better[1],
-        "superiority_ci95_high": each.better[2],
-        "region": each.column.declared.equivalence,
-        "seeds": each.seeds,
-        "left_out": each.left_out,
-        "p_holm": each.p_holm,
-        "p_equivalence_holm": each.p_equivalence_holm,
-        "verdict": each.verdict,
-        "more_seeds": each.more_seeds,
-    }
+def _difference(each: Decision) -> Mapping[str, object]:
+    return {"difference_mean": each.mean, "ci95_low": each.interval[0], "ci95_high": each.interval[1]}
 
 
-def decision_tables(found: Sequence[Decision]) -> list[TextTable]:
-    """Decisions as texts, one table per data set (with protocol, preset and ensemble), column and budget.
+def _better(each: Decision) -> Mapping[str, object]:
+    names = ("superiority", "superiority_ci95_low", "superiority_ci95_high")
+    return dict(zip(names, each.better))
 
-    Args:
-        found: Decisions, as :func:`decisions` makes them.
-    """
-    tables: dict[tuple[str, ...], list[Decision]] = {}
+
+def _difference_text(each: Decision) -> str:
+    return interval(*(each.column.text(value, "+") for value in (each.mean, *each.interval)))
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else number(value, 3)
+
+
+COLUMNS: tuple[Column[Decision], ...] = (
+    CONTENDER,
+    Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
+    Column("", fields=_side_of_best),
+    Column("difference", _difference_text, _difference),
+    Column("P(better)", lambda each: interval(*map(number, each.better)), _better),
+    Column("", fields=lambda each: {"region": each.column.declared.equivalence}),
+    Column("seeds", fields=held("seeds")),
+    Column("", fields=held("left_out")),
+    Column("verdict", lambda each: each.verdict, number=False),
+    Column("p", lambda each: _p(each.p_holm), held("p_holm")),
+    Column("p equivalent", lambda each: _p(each.p_equivalence_holm), held("p_equivalence_holm")),
+    Column("", fields=held("verdict")),  # in CSV files after the p-values it follows from
+    Column("more seeds", fields=held("more_seeds")),
+)
+"""Columns of the tables of decisions, without the names of the contenders, which depend on the table."""
+
+
+def decision_document(found: Sequence[Decision]) -> Document:
+    """Tables of decisions, one per data set (with protocol, preset and ensemble), column and budget."""
+    numbers = frame_of(COLUMNS, found)
+    if not numbers.empty:
+        numbers = numbers.astype({"more_seeds": "Int64"})
+    tables: dict[tuple[object, ...], list[Decision]] = {}
     for each in found:
-        place = tuple(str(getattr(each.contender, key)) for key in COMMON)
-        tables.setdefault((*place, each.column.metric, each.column.split, each.budget), []).append(each)
-    return [_text_table(rows) for rows in tables.values()]
+        place = tuple(getattr(each.contender, key) for key in COMMON)
+        tables.setdefault((*place, each.column, each.budget), []).append(each)
+    shown = tuple(map(_table, tables.values()))
+    return Document("decisions", "Decisions", f"{ABOUT} Shares in percent.", shown, numbers)
 
 
-def _text_table(rows: Sequence[Decision]) -> TextTable:
+def _table(rows: Sequence[Decision]) -> Table:
     first = rows[0]
     names = distinct_labels([first.best, *(row.contender for row in rows)])
     column, place = first.column, first.contender
     common = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble, first.budget]))
     notes = [f"{names[row.contender]}: left out {row.left_out}." for row in rows if row.left_out]
-    region = _number(column, column.declared.equivalence) if column.declared.equivalence else "none"
-    return TextTable(
-        title=f"{place.dataset} ({common}), {column.title}: each method minus {names[first.best]}",
-        columns=("method", "difference", "P(better)", "seeds", "verdict", "p", "p equivalent", "more seeds"),
-        rows=tuple(_cells(names[row.contender], row) for row in rows),
+    region = column.text(column.declared.equivalence) if column.declared.equivalence else "none"
+    method: Column[Decision] = label("method", lambda row: names[row.contender])
+    return table_of(
+        (method, *COLUMNS),
+        rows,
+        f"{place.dataset} ({common}), {column.title}: each method minus {names[first.best]}",
         notes=(f"Region of equivalence: {region}.", *notes),
         caption=ABOUT,
     )
-
-
-def _cells(name: str, row: Decision) -> tuple[str, ...]:
-    low, high = row.interval
-    difference = _number(row.column, row.mean, "+")
-    if low == low:
-        difference += f" [{_number(row.column, low, '+')}, {_number(row.column, high, '+')}]"
-    share, least, most = row.better
-    better = f"{share:.2f} [{least:.2f}, {most:.2f}]" if share == share else "-"
-    p, equivalent = map(_p, (row.p_holm, row.p_equivalence_holm))
-    more = "-" if row.more_seeds is None else str(row.more_seeds)
-    return name, difference, better, str(row.seeds), row.verdict, p, equivalent, more
-
-
-def _p(value: float) -> str:
-    return "-" if value != value else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _number(column: ComparedColumn, value: float, sign: str = "") -> str:
-    if value != value:
-        return "-"
-    return f"{100 * value:{sign}.2f}" if column.percent else f"{value:{sign}.3f}"
-
-
-def decisions_markdown(found: Sequence[Decision]) -> str:
-    """Render decisions as Markdown.
-
-    Args:
-        found: Decisions, as :func:`decisions` makes them.
-    """
-    return markdown_page("Decisions", f"{ABOUT} Shares in percent.", decision_tables(found))
-
-
-def decisions_latex(found: Sequence[Decision]) -> str:
-    """Render decisions as LaTeX tables.
-
-    Args:
-        found: Decisions, as :func:`decisions` makes them.
-    """
-    return latex_page(decision_tables(found))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ..store.pinned import split_pinned
 from .contender import COMMON, Contender
-from .pairing import differences, judged, side
+from .pairing import differences, judged
 from .seeds import ComparedColumn, SeedGroup, SeedStatistics, seed_groups
-from .text_table import TextTable, page_texts
+from .table import GAP, Cell, Column, Document, Table, interval, label, table_of
 
 CORRECTED = "corrected"
 
-COLUMNS = (
+METRICS = (
     ComparedColumn("map_at_r"),
     ComparedColumn("recall_at_1"),
     ComparedColumn("spearman_crop", split="test_crop"),
@@ -53,8 +54,8 @@ def fidelity_table(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
     for contender, released in groups.items():
         corrected = groups.get(contender._replace(fidelity=CORRECTED))
         if contender.fidelity != CORRECTED and corrected is not None:
-            columns = {(column.metric, column.split): column for column in COLUMNS}
-            for line in differences(corrected, released, COLUMNS):
+            columns = {(column.metric, column.split): column for column in METRICS}
+            for line in differences(corrected, released, METRICS):
                 means = _means(columns[line["metric"], line["split"]], corrected, released)
                 lines.append({**contender._asdict(), **means, **line})
     return judged(lines)
@@ -70,50 +71,73 @@ def _means(column: ComparedColumn, corrected: SeedGroup, released: SeedGroup) ->
     }
 
 
-def fidelity_texts(table: pd.DataFrame) -> dict[str, str]:
-    """The table as Markdown and LaTeX, by ending of the file; one part per protocol, preset, data set and ensemble.
+class Form(NamedTuple):
+    """Row of :func:`fidelity_table`: a contender in a released form, its fixed settings of its own, and the numbers."""
+
+    contender: Contender
+    pinned: str
+    line: Mapping[Hashable, Any]
+
+    @property
+    def column(self) -> ComparedColumn:
+        """Column of the metric."""
+        metric = self.line["metric"], self.line["split"]
+        return next(each for each in METRICS if (each.metric, each.split) == metric)
+
+    def number(self, name: str, *ends: str, sign: str = "") -> Cell:
+        """Cell of a mean, with the ends of its interval if there are any."""
+        texts = (self.column.text(float(self.line[each]), sign) for each in (name, *ends))
+        return Cell(interval(*texts) if ends else next(texts), float(self.line[name]))
+
+
+COLUMNS: tuple[Column[Form], ...] = (
+    label("method", lambda row: row.contender.label, "in brackets the form of the public code"),
+    label("tuning", lambda row: row.contender.tuning, "source of the hyper-parameters, of both forms"),
+    label("network", lambda row: row.contender.network, "backbone and size of the embedding"),
+    label("fixed", lambda row: row.pinned or GAP, "fixed settings, of both forms"),
+    label("metric", lambda row: row.column.title),
+    Column("corrected", lambda row: row.number("corrected_mean"), note="mean over the paired seeds"),
+    Column("released", lambda row: row.number("released_mean"), note="public code, mean over the paired seeds"),
+    Column(
+        "corrected - released",
+        lambda row: row.number("difference_mean", "ci95_low", "ci95_high", sign="+"),
+        note="mean over paired seeds [95 % t-interval]",
+    ),
+    Column("seeds", lambda row: str(row.line["seeds"]), note="paired seeds"),
+    Column(
+        "verdict",
+        lambda row: row.line["verdict"],
+        number=False,
+        note="on the corrected form, adjusted over the methods of the data set",
+    ),
+)
+"""Columns of the tables of the two forms."""
+
+
+def fidelity_document(forms: pd.DataFrame) -> Document:
+    """Tables of the two forms, one per protocol, preset, data set and ensemble.
 
     Args:
-        table: Rows of :func:`fidelity_table`.
+        forms: Rows of :func:`fidelity_table`.
     """
-    parts = [_text_table(rows) for _, rows in table.groupby(list(COMMON), sort=True)]
-    return page_texts("Public codes", ABOUT, parts, always=("method",))
+    parts = [rows for _, rows in forms.groupby(list(COMMON), sort=True)] if len(forms) else []
+    tables = tuple(_table(rows) for rows in parts)
+    return Document("fidelity", "Public codes", ABOUT, tables, forms, always=("method",))
 
 
-def _text_table(rows: pd.DataFrame) -> TextTable:
-    contenders = [Contender.of(rows.iloc[[place]]) for place in range(len(rows))]
+def _table(rows: pd.DataFrame) -> Table:
+    shared, forms = rows_of(rows)
+    title = ", ".join(filter(None, [forms[0].contender.dataset, shared]))
+    left_out = [text for text in dict.fromkeys(rows["left_out"]) if text]
+    return table_of(COLUMNS, forms, title, notes=tuple(f"Left out: {text}." for text in left_out))
+
+
+def rows_of(forms: pd.DataFrame) -> tuple[str, list[Form]]:
+    """Fixed settings that all rows share, and the rows.
+
+    Args:
+        forms: Rows of :func:`fidelity_table`.
+    """
+    contenders = [Contender.of(forms.iloc[[place]]) for place in range(len(forms))]
     shared, own = split_pinned([each.pinned for each in contenders])
-    dataset = ", ".join(filter(None, [contenders[0].dataset, shared]))
-    cells = [
-        (*side(each)[:3], pinned or "-", *fidelity_cells(row))
-        for each, pinned, row in zip(contenders, own, rows.to_dict("records"))
-    ]
-    headings = ("method", "tuning", "network", "fixed", "metric")
-    values = ("corrected", "released", "corrected - released", "seeds", "verdict")
-    return TextTable(dataset, (*headings, *values), tuple(cells), labels=len(headings), notes=_notes(rows))
-
-
-def fidelity_cells(row: Mapping[Hashable, object]) -> tuple[str, ...]:
-    """Texts of a row of :func:`fidelity_table`: metric, both means, their difference with its interval, seeds, verdict.
-
-    Args:
-        row: The row; a missing number is a dash.
-    """
-    column = next(each for each in COLUMNS if (each.metric, each.split) == (row["metric"], row["split"]))
-    factor, digits = (100.0, 2) if column.percent else (1.0, 3)
-
-    def text(name: str, sign: str = "") -> str:
-        value = float(str(row[name]))
-        return f"{factor * value:{sign}.{digits}f}" if value == value else "-"
-
-    difference = text("difference_mean", "+")
-    if float(str(row["ci95_low"])) == float(str(row["ci95_low"])):
-        difference += f" [{text('ci95_low', '+')}, {text('ci95_high', '+')}]"
-    means = (text("corrected_mean"), text("released_mean"))
-    return column.title, *means, difference, str(row["seeds"]), str(row["verdict"])
-
-
-def _notes(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Paragraphs about seeds that only one of the forms has."""
-    left_out: Sequence[str] = [text for text in dict.fromkeys(rows["left_out"]) if text]
-    return tuple(f"Left out: {text}." for text in left_out)
+    return shared, [Form(*each) for each in zip(contenders, own, forms.to_dict("records"))]

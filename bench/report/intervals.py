@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.metrics import title_of
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank
 from ..protocols.statistics import NestedInterval, nested_bootstrap
-from .contender import Contender, distinct_labels
+from .contender import CONTENDER, Contender, by_dataset, distinct_labels
 from .figures.source import Missing, Source
 from .figures.tested import TestedModel, read_model
 from .seeds import SeedGroup
-from .text_table import TextTable, page_texts
+from .table import GAP, Column, Document, Table, cells_table, frame_of, headings, held, interval, percent
 
 METRICS = ("recall_at_1", "map_at_r")
 """Metrics with a value for every query."""
@@ -100,44 +99,33 @@ def _interval(contender: Contender, group: SeedGroup, metric: str, models: Seque
     return QueryInterval(contender, metric, within, "")
 
 
-def interval_frame(found: Sequence[QueryInterval]) -> pd.DataFrame:
-    """Table of intervals as numbers, one row per contender (method at one setting) and metric.
-
-    Args:
-        found: Intervals, as :func:`query_intervals` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`; ``metric``, ``mean``, ``ci_low``, ``ci_high``,
-        ``seeds``, ``classes``, ``queries`` and ``reason`` (for having no interval).
-    """
+def _numbers(each: QueryInterval) -> dict[str, object]:
     nan = float("nan")
-    empty = NestedInterval(nan, nan, nan, 0, 0, 0)
-    return pd.DataFrame(
-        [
-            {
-                **each.contender._asdict(),
-                "metric": each.metric,
-                **vars(each.interval or empty),
-                "reason": each.reason,
-            }
-            for each in found
-        ]
-    )
+    return vars(each.interval or NestedInterval(nan, nan, nan, 0, 0, 0))
 
 
-def interval_tables(found: Sequence[QueryInterval]) -> list[TextTable]:
-    """Intervals as texts, one table per data set.
+NUMBERS: tuple[Column[QueryInterval], ...] = (
+    CONTENDER,
+    Column("", fields=held("metric")),
+    Column("", fields=_numbers),
+    Column("", fields=held("reason")),
+)
+"""Columns of the numbers; tables for readers have a column per metric."""
+
+
+def interval_document(found: Sequence[QueryInterval], name: str) -> Document:
+    """Tables of intervals, one per data set.
 
     Args:
         found: Intervals, as :func:`query_intervals` makes them.
+        name: Name of the files.
     """
-    return [
-        _text_table(dataset, [each for each in found if each.contender.dataset == dataset])
-        for dataset in dict.fromkeys(each.contender.dataset for each in found)
-    ]
+    tables = tuple(_table(dataset, rows) for dataset, rows in by_dataset(found).items())
+    heading = "Intervals over seeds, classes and queries"
+    return Document(name, heading, f"{ABOUT} Percent.", tables, frame_of(NUMBERS, found))
 
 
-def _text_table(dataset: str, rows: Sequence[QueryInterval]) -> TextTable:
+def _table(dataset: str, rows: Sequence[QueryInterval]) -> Table:
     names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
     by_name: dict[str, dict[str, QueryInterval]] = {}
     for row in rows:
@@ -146,31 +134,16 @@ def _text_table(dataset: str, rows: Sequence[QueryInterval]) -> TextTable:
     sizes = f"{first.classes} classes, {first.queries} queries" if first else ""
     level = "" if first and first.classes >= SIMULATED else "Not simulated with so few classes."
     gaps = {name: text for name, of in by_name.items() for text in [next(iter(of.values())).reason] if text}
-    return TextTable(
-        title=", ".join(filter(None, [dataset, sizes])),
-        columns=("method", "seeds", *(title_of(name, short=True) for name in METRICS)),
-        rows=tuple(_cells(name, of) for name, of in by_name.items()),
+    return cells_table(
+        ", ".join(filter(None, [dataset, sizes])),
+        headings("method", "seeds", *(title_of(name, short=True) for name in METRICS)),
+        [_cells(name, of) for name, of in by_name.items()],
         notes=(*filter(None, [level]), *(f"{name}: {text}." for name, text in gaps.items())),
         caption=ABOUT,
     )
 
 
 def _cells(name: str, of: Mapping[str, QueryInterval]) -> tuple[str, ...]:
-    texts = []
-    for metric in METRICS:
-        found = of[metric].interval if metric in of else None
-        text = "-"
-        if found is not None:
-            text = f"{100 * found.mean:.2f} [{100 * found.ci_low:.2f}, {100 * found.ci_high:.2f}]"
-        texts.append(text)
-    seeds = next((str(each.interval.seeds) for each in of.values() if each.interval), "-")
-    return name, seeds, *texts
-
-
-def interval_texts(found: Sequence[QueryInterval]) -> dict[str, str]:
-    """Intervals as Markdown and LaTeX, by ending of the file.
-
-    Args:
-        found: Intervals, as :func:`query_intervals` makes them.
-    """
-    return page_texts("Intervals over seeds, classes and queries", f"{ABOUT} Percent.", interval_tables(found))
+    found = [of[metric].interval if metric in of else None for metric in METRICS]
+    texts = [interval(*map(percent, (each.mean, each.ci_low, each.ci_high))) if each else GAP for each in found]
+    return name, next((str(each.seeds) for each in found if each), GAP), *texts

@@ -20,7 +20,7 @@ from ..protocols.statistics import (
 from .contender import COMMON
 from .ranks import competition
 from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
-from .text_table import TextTable, page_texts
+from .table import GAP, Document, Table, cells_table, headings
 
 SHARED = tuple(key for key in COMMON if key != "dataset")
 """Columns in which methods agree if they are compared over data sets."""
@@ -199,48 +199,34 @@ ABOUT = (
 )
 
 
-def mean_rank_tables(found: Sequence[OverDatasets]) -> list[TextTable]:
-    """Mean ranks as texts, one table per protocol, preset and ensemble, with a column per metric.
-
-    Args:
-        found: Values, as :func:`over_datasets` makes them.
-    """
+def rank_document(found: Sequence[OverDatasets]) -> Document:
+    """Tables of mean ranks, one per protocol, preset and ensemble, with a column per metric."""
     tables: dict[tuple[str, ...], list[OverDatasets]] = {}
     for one in found:
         tables.setdefault(one.shared, []).append(one)
-    return [_text_table(shared, columns) for shared, columns in tables.items()]
+    shown = tuple(_table(shared, columns) for shared, columns in tables.items())
+    return Document("mean_ranks", "Mean ranks over data sets", ABOUT, shown, mean_rank_frame(found), always=("method",))
 
 
-def _text_table(shared: tuple[str, ...], columns: Sequence[OverDatasets]) -> TextTable:
+def _table(shared: tuple[str, ...], columns: Sequence[OverDatasets]) -> Table:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     order: dict[tuple[str, str], float] = {}
     notes = []
     for one in columns:
-        ranks = one.ranks
-        for name, rank, ties in zip(one.methods, ranks, one.ties):
-            cells.setdefault(name, {})[one.column.title] = f"{rank:.2f}" + (f" {ties}" if ties != "-" else "")
+        for name, rank, ties in zip(one.methods, one.ranks, one.ties):
+            cells.setdefault(name, {})[one.column.title] = f"{rank:.2f}" + (f" {ties}" if ties != GAP else "")
             if one.column.metric == "map_at_r":
                 order[name] = float(rank)
         test = "" if one.p != one.p else f"; Friedman p {one.p:.3f}, critical difference {one.critical_difference:.2f}"
         out = ", ".join(f"{method} ({reason})" for (method, _), reason in one.left_out.items())
         left_out = f"; left out: {out}" if out else ""
         notes.append(f"{one.column.title}: {len(one.methods)} methods on {', '.join(one.datasets)}{test}{left_out}.")
-    titles = tuple(one.column.title for one in columns)
+    titles = [one.column.title for one in columns]
     rows = sorted(cells, key=lambda name: (order.get(name, np.inf), name))
-    return TextTable(
-        title=", ".join(filter(None, shared)),
-        columns=("method", "tuning", *titles),
-        rows=tuple((*name, *(cells[name].get(title, "-") for title in titles)) for name in rows),
-        labels=2,
+    return cells_table(
+        ", ".join(filter(None, shared)),
+        headings("method", "tuning", *titles, labels=2),
+        [(*name, *(cells[name].get(title, GAP) for title in titles)) for name in rows],
         notes=tuple(notes),
         caption=ABOUT,
     )
-
-
-def mean_rank_texts(found: Sequence[OverDatasets]) -> dict[str, str]:
-    """Mean ranks as Markdown and LaTeX, by ending of the file.
-
-    Args:
-        found: Values, as :func:`over_datasets` makes them.
-    """
-    return page_texts("Mean ranks over data sets", ABOUT, mean_rank_tables(found), always=("method",))

@@ -13,6 +13,7 @@ from ..protocols.metrics import Metric, declared_metric, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics import summarise
 from .contender import Contender, by_contender
+from .table import number, percent
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class ComparedColumn:
     def percent(self) -> bool:
         """True if the metric is a share, which is printed in percent."""
         return self.declared.unit == "share"
+
+    def text(self, value: float, sign: str = "", brief: bool = False) -> str:
+        """A value or difference of the metric as text, with one decimal less if it is to be brief; a dash for nan."""
+        return percent(value, 2 - brief, sign) if self.percent else number(value, 3 - brief, sign)
 
 
 COMPARED = (

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from ..protocols.statistics import VarianceShare, variance_by_source
-from .contender import Contender, by_contender, distinct_labels
+from .contender import CONTENDER, Contender, by_contender, distinct_labels
 from .frame import Results
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seeds_text
-from .text_table import TextTable, page_texts
+from .table import GAP, Column, Document, Table, cells_table, frame_of, headings, held, interval, number
 
 ABOUT = (
     "Share of the variance between runs that vanishes when all runs have the same draw of a source [95 % interval]; SD:"
@@ -119,81 +118,51 @@ def _share(
     return SourceShare(contender, anew, column, source, varied, frozen, part, "; ".join(gaps))
 
 
-def variance_frame(found: Sequence[SourceShare]) -> pd.DataFrame:
-    """Table of shares as numbers, one row per contender (method at one setting), metric and source.
-
-    Args:
-        found: Shares, as :func:`shares_of_variance` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`; ``tuned_anew``; ``metric`` and ``split``; ``source``;
-        ``sd`` of the runs in which everything varies, and their number ``runs``; ``variance``, ``share``,
-        ``share_ci95_low``, ``share_ci95_high`` and ``frozen_runs``; ``reason``.
-    """
+def _part(each: SourceShare) -> dict[str, object]:
     nan = float("nan")
-    lines = []
-    for each in found:
-        part = each.part or VarianceShare(nan, nan, nan, nan, len(each.frozen))
-        lines.append(
-            {
-                **each.contender._asdict(),
-                "tuned_anew": each.tuned_anew,
-                "metric": each.column.metric,
-                "split": each.column.split,
-                "source": each.source,
-                "sd": each.sd,
-                "runs": len(each.varied),
-                "variance": part.variance,
-                "share": part.share,
-                "share_ci95_low": part.ci_low,
-                "share_ci95_high": part.ci_high,
-                "frozen_runs": part.n,
-                "reason": each.reason,
-            }
-        )
-    return pd.DataFrame(lines)
+    part = each.part or VarianceShare(nan, nan, nan, nan, len(each.frozen))
+    ends = {"share_ci95_low": part.ci_low, "share_ci95_high": part.ci_high}
+    return {"variance": part.variance, "share": part.share, **ends, "frozen_runs": part.n}
 
 
-def variance_tables(found: Sequence[SourceShare]) -> list[TextTable]:
-    """Shares as texts, one table per data set and column.
+NUMBERS: tuple[Column[SourceShare], ...] = (
+    CONTENDER,
+    Column("", fields=held("tuned_anew")),
+    Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
+    Column("", fields=held("source")),
+    Column("", fields=lambda each: {"sd": each.sd, "runs": len(each.varied)}),
+    Column("", fields=_part),
+    Column("", fields=held("reason")),
+)
+"""Columns of the numbers; tables for readers have a column per source."""
 
-    Args:
-        found: Shares, as :func:`shares_of_variance` makes them.
-    """
+
+def variance_document(found: Sequence[SourceShare]) -> Document:
+    """Tables of shares, one per data set and column, with a column per source."""
     tables: dict[tuple[str, ComparedColumn, bool], list[SourceShare]] = {}
     for each in found:
         tables.setdefault((each.contender.dataset, each.column, each.tuned_anew), []).append(each)
-    return [_text_table(dataset, column, anew, rows) for (dataset, column, anew), rows in tables.items()]
+    shown = tuple(_table(*place, rows) for place, rows in tables.items())
+    return Document("variance", "Variance by source", ABOUT, shown, frame_of(NUMBERS, found))
 
 
-def _text_table(dataset: str, column: ComparedColumn, anew: bool, rows: Sequence[SourceShare]) -> TextTable:
+def _table(dataset: str, column: ComparedColumn, anew: bool, rows: Sequence[SourceShare]) -> Table:
     names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
     sources = tuple(dict.fromkeys(row.source for row in rows))
     cells: dict[str, dict[str, str]] = {}
     notes = []
     for row in rows:
         own = cells.setdefault(names[row.contender], {})
-        factor, digits = (100, 2) if column.percent else (1, 3)
-        own["SD"] = f"{factor * row.sd:.{digits}f}" if row.sd == row.sd else "-"
+        own["SD"] = column.text(row.sd)
         own["runs"] = str(len(row.varied))
-        part = row.part
-        own[row.source] = "-" if part is None else f"{part.share:.2f} [{part.ci_low:.2f}, {part.ci_high:.2f}]"
+        if row.part is not None:
+            own[row.source] = interval(*map(number, (row.part.share, row.part.ci_low, row.part.ci_high)))
         notes += [f"{names[row.contender]}, {row.source}: {row.reason}."] if row.reason else []
-    columns = ("method", "SD", "runs", *sources)
-    tuned = ", every run tuned anew" if anew else ""
-    return TextTable(
-        title=f"{dataset}, {column.title}{tuned}",
-        columns=columns,
-        rows=tuple((name, *(own.get(heading, "-") for heading in columns[1:])) for name, own in cells.items()),
+    titles = ("SD", "runs", *sources)
+    return cells_table(
+        f"{dataset}, {column.title}{', every run tuned anew' if anew else ''}",
+        headings("method", *titles),
+        [(name, *(own.get(title, GAP) for title in titles)) for name, own in cells.items()],
         notes=tuple(notes),
         caption=ABOUT,
     )
-
-
-def variance_texts(found: Sequence[SourceShare]) -> dict[str, str]:
-    """Shares of variance as Markdown and LaTeX, by ending of the file.
-
-    Args:
-        found: Shares, as :func:`shares_of_variance` makes them.
-    """
-    return page_texts("Variance by source", ABOUT, variance_tables(found))

@@ -17,9 +17,10 @@ import pandas as pd
 
 from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
 from ..protocols.statistics import ROUNDING, Summary, paired_difference
-from .contender import Contender
+from .contender import CONTENDER, LABELS, Contender
 from .frame import tested_splits
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
+from .table import GAP, Cell, Column, Document, frame_of, held, label, percent, table_of
 
 METRIC = "confidence_auroc"
 """Metric of the verdicts: AUROC of telling right from wrong answers (Recall@1) by the confidence."""
@@ -172,20 +173,16 @@ class Verdict:
     @property
     def texts(self) -> Texts:
         """Cells of the verdict in a table."""
-        free = f"{self.rivals.chosen} {_percent(self.rival_mean)}" if self.rivals.chosen else "-"
+        free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}" if self.rivals.chosen else "-"
         if self.on_test:
-            free = f"({self.rivals.best_on_test} {_percent(self.rivals.best_on_test_mean)})"
+            free = f"({self.rivals.best_on_test} {percent(self.rivals.best_on_test_mean, 1)})"
         difference = ""
         if self.difference is not None:
             low, high = (f"{100 * end:+.1f}" for end in (self.difference.ci_low, self.difference.ci_high))
             difference = f"{100 * self.difference.mean:+.1f}" + (f" [{low}, {high}]" if self.difference.n > 1 else "")
         verdict = ": ".join(filter(None, [self.verdict, self.reason]))
         ending = self.challenger.removeprefix(OWN).replace("_", " ")
-        return Texts(_percent(self.challenger_mean), free, difference, verdict, ending)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}" if value == value else "-"
+        return Texts(percent(self.challenger_mean, 1), free, difference, verdict, ending)
 
 
 def verdicts(frame: pd.DataFrame, roles: pd.DataFrame) -> list[Verdict]:
@@ -343,51 +340,94 @@ def _with_remark(answer: Verdict) -> Verdict:
     return replace(answer, reason=f"orders images as {answer.same_order_as}")
 
 
+_NAN = float("nan")
+_NONE = Summary(_NAN, _NAN, _NAN, _NAN, 0)
+
+
+def _interval(each: Verdict) -> dict[str, object]:
+    found = each.difference or _NONE
+    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
+    return {"difference_mean": found.mean, "difference_sd": found.sd, **ends}
+
+
+def _free(each: Verdict) -> dict[str, object]:
+    best = {"best_on_test": each.rivals.best_on_test, "best_on_test_mean": each.rivals.best_on_test_mean}
+    chosen = {"rival": each.rivals.chosen, "rival_validation_mean": each.rivals.validation_mean}
+    return {**chosen, "rival_mean": each.rival_mean, **best}
+
+
+def _alike(each: Verdict) -> dict[str, object]:
+    found = each.alike or Alike("", _NAN, _NONE)
+    ends = {"alike_ci95_low": found.difference.ci_low, "alike_ci95_high": found.difference.ci_high}
+    means = {"alike_mean": found.mean, "alike_difference_mean": found.difference.mean}
+    return {"alike": found.name, **means, **ends, "same_order_as": each.same_order_as}
+
+
+JUDGED: tuple[Column[Verdict], ...] = (
+    Column(
+        "own",
+        lambda each: Cell(each.texts.own, each.challenger_mean),
+        held("challenger_mean"),
+        note="AUROC of the confidence in percent, mean over seeds",
+    ),
+    Column(
+        "best free",
+        lambda each: each.texts.free,
+        _free,
+        note="chosen on validation classes; in brackets: best on test, if validation cannot choose",
+    ),
+    Column(
+        "own - free",
+        lambda each: Cell(each.texts.difference or GAP, (each.difference or _NONE).mean),
+        _interval,
+        note="mean over paired seeds [95 % t-interval], points",
+    ),
+    Column(
+        "seeds",
+        lambda each: str(each.difference.n) if each.difference else GAP,
+        lambda each: {"seeds": (each.difference or _NONE).n},
+        note="paired seeds",
+    ),
+    Column(
+        "verdict",
+        lambda each: Cell(each.texts.verdict, mark=each.verdict.replace(" ", "-")),
+        lambda each: {"verdict": each.verdict, "reason": each.reason},
+        number=False,
+        note="worth it if the interval lies above 0, not worth it if below",
+    ),
+)
+"""Columns of what is judged, in the tables of every format."""
+
+COLUMNS: tuple[Column[Verdict], ...] = (
+    CONTENDER,
+    *LABELS,
+    Column("", fields=lambda each: {"split": each.split, "question": each.question}),
+    label("confidence", lambda each: each.challenger or GAP, fields=held("challenger")),
+    *JUDGED,
+    Column("", fields=_alike),
+)
+"""Columns of the tables of verdicts."""
+
+
 def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
-    """Table of verdicts as numbers, one row per contender (method at one setting), split, question and challenger.
-
-    Args:
-        found: Verdicts, as :func:`verdicts` makes them.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`; ``split`` and ``question``; ``challenger`` and
-        ``challenger_mean``; ``rival``, ``rival_validation_mean`` (its AUROC on validation classes, which chose it) and
-        ``rival_mean``; ``best_on_test`` and ``best_on_test_mean`` (the best rival on test, which no verdict uses);
-        ``difference_mean``, ``difference_sd``, ``ci95_low``, ``ci95_high`` and ``seeds`` (challenger minus rival over
-        paired seeds); ``verdict`` and ``reason``; of combinations, ``alike`` and ``alike_mean`` (the free image
-        confidence that validation chose, combined alike) and ``alike_difference_mean``, ``alike_ci95_low`` and
-        ``alike_ci95_high`` (challenger minus it); ``same_order_as`` (a free image confidence that orders the images as
-        the own one does).
-    """
-    return pd.DataFrame([_numbers(each) for each in found])
+    """Numbers of verdicts, one row per contender, split, question and challenger."""
+    return frame_of(COLUMNS, found)
 
 
-def _numbers(each: Verdict) -> dict[str, object]:
-    nan = float("nan")
-    nothing = Summary(nan, nan, nan, nan, 0)
-    difference, alike = each.difference or nothing, each.alike or Alike("", nan, nothing)
-    return {
-        **each.contender._asdict(),
-        "split": each.split,
-        "question": each.question,
-        "challenger": each.challenger,
-        "challenger_mean": each.challenger_mean,
-        "rival": each.rivals.chosen,
-        "rival_validation_mean": each.rivals.validation_mean,
-        "rival_mean": each.rival_mean,
-        "best_on_test": each.rivals.best_on_test,
-        "best_on_test_mean": each.rivals.best_on_test_mean,
-        "difference_mean": difference.mean,
-        "difference_sd": difference.sd,
-        "ci95_low": difference.ci_low,
-        "ci95_high": difference.ci_high,
-        "seeds": difference.n,
-        "verdict": each.verdict,
-        "reason": each.reason,
-        "alike": alike.name,
-        "alike_mean": alike.mean,
-        "alike_difference_mean": alike.difference.mean,
-        "alike_ci95_low": alike.difference.ci_low,
-        "alike_ci95_high": alike.difference.ci_high,
-        "same_order_as": each.same_order_as,
-    }
+def verdict_document(found: Sequence[Verdict]) -> Document:
+    """Tables of verdicts, one per data set, split and question."""
+    about = ABOUT_VERDICTS.replace("\n", " ")
+    places: dict[tuple[str, str, Question], list[Verdict]] = {}
+    for each in found:
+        places.setdefault((each.contender.dataset, each.split, each.question), []).append(each)
+    tables = tuple(
+        table_of(COLUMNS, rows, f"{dataset}, {images_of(split)}, {QUESTIONS[question]}", caption=f"{about}. Percent.")
+        for (dataset, split, question), rows in places.items()
+    )
+    introduction = f"{about} {ON_TEST}. Percent."
+    return Document("verdicts", "Verdicts", introduction, tables, verdict_frame(found), always=("method", "confidence"))
+
+
+def images_of(split: str) -> str:
+    """Words for the images of a split, such as ``centre crops``."""
+    return IMAGES.get(split, split.removeprefix("test_"))

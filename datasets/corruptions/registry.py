@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
+
+from ...registered import Registered
 
 if TYPE_CHECKING:
     from ._base import Corruption
@@ -16,31 +18,14 @@ if TYPE_CHECKING:
 NAMES = ("crop", "blur", "jpeg", "noise", "occlusion")
 
 
-_ADDED: dict[str, tuple[Corruption, str]] = {}
-"""Corruptions of plug-ins with the module that registered each."""
+def _corruption(module: ModuleType, name: str) -> Corruption:
+    corruption: Corruption = module.CORRUPTION
+    return corruption
 
 
-class _Corruptions(Mapping[str, "Corruption"]):
-    """All corruptions by name; the module of a corruption is imported when the corruption is asked for."""
-
-    def __getitem__(self, name: str) -> Corruption:
-        if name in _ADDED:
-            return _ADDED[name][0]
-        corruption: Corruption = import_module(corruption_module(name)).CORRUPTION
-        return corruption
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*NAMES, *_ADDED))
-
-    def __len__(self) -> int:
-        return len(NAMES) + len(_ADDED)
-
-    # Mapping's own would import the module.
-    def __contains__(self, name: object) -> bool:
-        return name in NAMES or name in _ADDED
-
-
-CORRUPTIONS: Mapping[str, Corruption] = _Corruptions()
+CORRUPTIONS: Registered[Corruption] = Registered(
+    "corruption", {name: f"{__package__}.{name}" for name in NAMES}, _corruption
+)
 """Every corruption by name; its module is imported when the corruption is asked for."""
 
 
@@ -58,7 +43,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
             letters, digits and underscores, its ``low`` and ``high`` are not a valid range, or its ``apply`` is not a
             function of three arguments.
     """
-    name, module = corruption.name, str(sys._getframe(1).f_globals.get("__name__"))
+    name = corruption.name
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or name == "all":
         raise ValueError(f"a corruption's name is lower-case letters, digits and underscores, not {name!r}")
     if corruption.apply is None:
@@ -73,19 +58,13 @@ def register_corruption(corruption: Corruption) -> Corruption:
         check_range(name, corruption.low, corruption.high)
     except ValueError as error:
         raise ValueError(f"corruption {name!r}: {error}") from None
-    if name in NAMES or (name in _ADDED and _ADDED[name][1] != module):
-        raise ValueError(f"corruption {name!r} is already defined in {corruption_module(name)}; choose another name")
-    _ADDED[name] = (corruption, module)
+    CORRUPTIONS.add(name, corruption, str(sys._getframe(1).f_globals.get("__name__")))
     return corruption
 
 
 def corruption_module(name: str) -> str:
-    """Dotted name of the module that defines a corruption; a KeyError if there is none of that name."""
-    if name in _ADDED:
-        return _ADDED[name][1]
-    if name not in NAMES:
-        raise KeyError(name)
-    return f"{__package__}.{name}"
+    """Dotted name of the module that defines a corruption; a ValueError if there is none of that name."""
+    return CORRUPTIONS.module(name)
 
 
 def corruption_file(name: str) -> str:

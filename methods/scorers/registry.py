@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
-from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from ...registered import Registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,42 +27,15 @@ MODULES = {
 }
 
 
-_ADDED: dict[str, tuple[ScorerSpec, str]] = {}
-"""Scorers of plug-ins with the module that registered each."""
+def _spec(module: ModuleType, name: str) -> ScorerSpec:
+    specs: tuple[ScorerSpec, ...] = module.SPECS
+    return next(spec for spec in specs if spec.name == name)
 
 
-class _Scorers(Mapping[str, "ScorerSpec"]):
-    """All scorers by name; the module of a scorer is imported when the scorer is asked for."""
-
-    def __getitem__(self, name: str) -> ScorerSpec:
-        if name in _ADDED:
-            return _ADDED[name][0]
-        module = import_module(f".{MODULES[name]}", __package__)
-        specs: tuple[ScorerSpec, ...] = module.SPECS
-        return next(spec for spec in specs if spec.name == name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*MODULES, *_ADDED))
-
-    def __len__(self) -> int:
-        return len(MODULES) + len(_ADDED)
-
-    # Mapping's own would import the module.
-    def __contains__(self, name: object) -> bool:
-        return name in MODULES or name in _ADDED
-
-
-SCORERS: Mapping[str, ScorerSpec] = _Scorers()
+SCORERS: Registered[ScorerSpec] = Registered(
+    "scorer", {name: f"{__package__}.{module}" for name, module in MODULES.items()}, _spec
+)
 """Every scorer by name."""
-
-
-def _known(name: str) -> str:
-    """A scorer's name, if there is one of that name."""
-    if name in SCORERS:
-        return name
-    near = get_close_matches(name, SCORERS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown scorer {name!r}{hint} (known: {', '.join(sorted(SCORERS))})")
 
 
 def register_scorer(spec: ScorerSpec) -> ScorerSpec:
@@ -71,23 +44,19 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
     Raises:
         ValueError: If another module has a scorer of that name.
     """
-    module = str(sys._getframe(1).f_globals.get("__name__"))
-    if spec.name in MODULES or (spec.name in _ADDED and _ADDED[spec.name][1] != module):
-        raise ValueError(f"scorer {spec.name!r} is already defined in {scorer_module(spec.name)}; choose another name")
-    _ADDED[spec.name] = (spec, module)
+    SCORERS.add(spec.name, spec, str(sys._getframe(1).f_globals.get("__name__")))
     return spec
 
 
 def get_scorer(name: str) -> ScorerSpec:
     """Return the scorer of a name; the ValueError of an unknown one gives the nearest known name."""
-    return SCORERS[_known(name)]
+    scorer_module(name)
+    return SCORERS[name]
 
 
 def scorer_module(name: str) -> str:
     """Dotted name of the module that defines a scorer, which is not imported."""
-    if _known(name) in _ADDED:
-        return _ADDED[name][1]
-    return f"{__package__}.{MODULES[name]}"
+    return SCORERS.module(name)
 
 
 def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:

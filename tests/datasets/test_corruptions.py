@@ -216,7 +216,7 @@ def test_every_corruption_is_a_file_of_its_own():
     for name, corruption in CORRUPTIONS.items():
         assert corruption_module(name) == f"bench.datasets.corruptions.{name}"
         assert importlib.import_module(corruption_module(name)).CORRUPTION is corruption
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="unknown corruption 'fog'"):
         corruption_module("fog")
 
 

@@ -236,7 +236,7 @@ def test_a_part_of_a_release_must_be_asked_for_and_says_so(releases):
         CUB200(releases.cub(classes=9), allow_partial=True)
 
 
-def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys):
+def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys, refusal):
     root, data_root = releases.cub(), tmp_path / "data"
     with tarfile.open(tmp_path / "CUB.tgz", "w:gz") as archive:
         archive.add(root / "CUB_200_2011", "CUB_200_2011")
@@ -245,12 +245,12 @@ def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys):
     assert main(["data", "verify", "cub200", "--data-root", str(data_root)]) == 0
     shown = capsys.readouterr().out
     assert "test      12 images     4 classes" in shown
-    assert main(["data", "import", "cub200", str(tmp_path / "CUB.tgz"), "--data-root", str(data_root)]) == 2
-    assert "already exists" in capsys.readouterr().err
+    assert "already exists" in refusal("data", "import", "cub200", tmp_path / "CUB.tgz", "--data-root", data_root)
     with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
         archive.writestr("hello.txt", "x")
-    assert main(["data", "import", "sop", str(tmp_path / "wrong.zip"), "--data-root", str(data_root)]) == 2
-    assert "no Stanford Online Products" in capsys.readouterr().err
+    assert "no Stanford Online Products" in refusal(
+        "data", "import", "sop", tmp_path / "wrong.zip", "--data-root", data_root
+    )
     assert not (data_root / "sop").exists()
 
 

@@ -80,9 +80,10 @@ def test_a_table_that_is_wrong_is_refused_with_its_reason(releases, text, messag
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_text_is_refused(releases, monkeypatch, capsys):
+def test_a_file_that_is_no_text_is_refused(releases, monkeypatch, refusal):
     root = releases.folder()
     (root / FILE).write_bytes(b"path,\xff\xfe\n")
     monkeypatch.chdir(root)
-    assert main(["run", "--method", "cosface", "--dataset", "folder", "--data-root", str(root), "--dry-run"]) == 2
-    assert "not a CSV table" in capsys.readouterr().err
+    assert "not a CSV table" in refusal(
+        "run", "--method", "cosface", "--dataset", "folder", "--data-root", root, "--dry-run"
+    )

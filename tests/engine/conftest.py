@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from bench.cli import main
-from bench.datasets.corruptions import registry as corruptions
+from bench.datasets.corruptions import CORRUPTIONS
 from bench.errors import PLUGINS
 from bench.methods.backbones import build_backbone
 from bench.methods.distributions import arrays as distributions
-from bench.methods.scorers import registry as scorers
+from bench.methods.scorers import SCORERS
 from bench.protocols import declare
 from safetensors.torch import save_file
 
@@ -85,8 +85,8 @@ def inside(tmp_path, monkeypatch, capsys):
     """The command line in this process; what plug-ins registered is forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     yield Inside(tmp_path, capsys)
-    corruptions._ADDED.clear()
-    scorers._ADDED.clear()
+    CORRUPTIONS.added.clear()
+    SCORERS.added.clear()
     for table, module_of in ((declare._DECLARED, lambda test: test.module),
                              (distributions._CLASSES, lambda cls: cls.__module__)):  # fmt: skip
         for name in [name for name, entry in table.items() if module_of(entry).startswith(f"{PLUGINS}.")]:

@@ -119,14 +119,12 @@ def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp
     ],
 )
 def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(
-    text, place, fails, reason, tmp_path, monkeypatch, capsys
+    text, place, fails, reason, tmp_path, monkeypatch, refusal
 ):
     monkeypatch.chdir(tmp_path)
     _plugin(tmp_path, "return None").write_text(text.replace("FAIL", fails))
     asked = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--scorers", "mls", "--dry-run")
-    assert main([*asked]) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    line = refusal(*asked)
     assert len(line) <= LINE
     assert place in line
     assert reason in line
@@ -155,12 +153,10 @@ def test_a_failure_is_at_most_one_line_with_its_unit_and_its_file(reason, log):
     ],
 )
 @pytest.mark.parametrize("command", [("run", "--method", "mine", *RUN, "--dry-run"), ("list", "scorers"), ("report",)])
-def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, tmp_path, monkeypatch, capsys):
+def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     _plugin(tmp_path, "return None").write_text(f"{statement}\n{LOUD}")
-    assert main([*command, "--plugin", "mine.py"]) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    line = refusal(*command, "--plugin", "mine.py")
     assert f"does not import: {reason}" in line
     assert "(mine.py:1)" in line
 
@@ -193,13 +189,12 @@ def test_an_objective_that_ends_its_process_is_a_failure(statement, reason, cli,
     assert "Traceback" not in done.stderr
 
 
-def test_a_plug_in_that_exits_while_a_run_is_planned_is_one_line(tmp_path, monkeypatch, capsys):
+def test_a_plug_in_that_exits_while_a_run_is_planned_is_one_line(tmp_path, monkeypatch, refusal):
     """The command ended with exit code 0 and said nothing."""
     monkeypatch.chdir(tmp_path)
     text = LOUD + "\n    @property\n    def trained_parts(self):\n        raise SystemExit(0)\n"
     _plugin(tmp_path, "return None").write_text(text)
-    assert main(["run", "--method", "mine", *RUN, "--plugin", "mine.py", "--dry-run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refusal("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--dry-run")
     assert "mine.py:19: SystemExit: 0" in line
 
 
@@ -237,7 +232,7 @@ def test_an_objective_that_forks_does_not_hang_the_run(cli, tmp_path):
     assert "1 trainings done" in " ".join(done.stderr.split())
 
 
-def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monkeypatch, capsys):
+def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monkeypatch, refusal):
     """``report --out elsewhere`` wanted to write metrics.csv into the results folder."""
     from bench.report import frame
 
@@ -259,5 +254,4 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     monkeypatch.setattr(frame, "write_atomic", refused)
     assert main(["report", "--results", str(results), "--out", str(out), "--json"]) == 0
     assert "map_at_r" in (out / "metrics.csv").read_text()
-    assert main(["report", "--results", str(results)]) == 2
-    assert "Read-only file system" in capsys.readouterr().err
+    assert "Read-only file system" in refusal("report", "--results", results)

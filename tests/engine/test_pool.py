@@ -64,218 +64,173 @@ async def _turns(number=10):
         await asyncio.sleep(0)
 
 
-def test_a_job_whose_worker_dies_goes_to_another_worker():
-    async def run():
-        dies, lives = Fake(0, usable=False), Fake()
-        pool = Pool([lives, dies])  # the last one is taken first
-        assert await pool.run(job()) == Done()
-        assert (dies.ran, lives.ran) == ([0], [0])
-
-    asyncio.run(run())
+async def test_a_job_whose_worker_dies_goes_to_another_worker():
+    dies, lives = Fake(0, usable=False), Fake()
+    pool = Pool([lives, dies])  # the last one is taken first
+    assert await pool.run(job()) == Done()
+    assert (dies.ran, lives.ran) == ([0], [0])
 
 
-def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
-    async def run():
-        worker = Fake(0, 0, 0, 0)
-        with pytest.raises(WorkerDied, match=r"^died$"):
-            await Pool([worker]).run(job())
-        assert len(worker.ran) == 3
-        return await Pool([worker]).run(job())
-
-    assert asyncio.run(run()) == Done()
+async def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
+    worker = Fake(0, 0, 0, 0)
+    with pytest.raises(WorkerDied, match=r"^died$"):
+        await Pool([worker]).run(job())
+    assert len(worker.ran) == 3
+    assert await Pool([worker]).run(job()) == Done()
 
 
-def test_an_epoch_in_between_resets_the_count_of_deaths():
-    async def run():
-        worker, epochs = Fake(0, 0, 1, 0, 2, 0), []
-        assert await Pool([worker]).run(job(), epochs.append) == Done()
-        assert len(worker.ran) == 7
-        assert epochs == [1, 1, 2]
-        with pytest.raises(WorkerDied):
-            await Pool([Fake(0, 1, 0, 0)]).run(job())
-
-    asyncio.run(run())
+async def test_an_epoch_in_between_resets_the_count_of_deaths():
+    worker, epochs = Fake(0, 0, 1, 0, 2, 0), []
+    assert await Pool([worker]).run(job(), epochs.append) == Done()
+    assert len(worker.ran) == 7
+    assert epochs == [1, 1, 2]
+    with pytest.raises(WorkerDied):
+        await Pool([Fake(0, 1, 0, 0)]).run(job())
 
 
 @pytest.mark.parametrize("error", [JobCrashed("bug"), WorkerSilent("no progress")])
-def test_what_is_no_death_is_not_tried_again(error):
-    async def run():
-        worker = Fake(error)
-        with pytest.raises(type(error)):
-            await Pool([worker]).run(job())
-        assert len(worker.ran) == 1
-
-    asyncio.run(run())
+async def test_what_is_no_death_is_not_tried_again(error):
+    worker = Fake(error)
+    with pytest.raises(type(error)):
+        await Pool([worker]).run(job())
+    assert len(worker.ran) == 1
 
 
-def test_before_each_try_it_is_asked_whether_the_job_is_needed():
-    async def run():
-        worker, answers = Fake(0, 0), iter([True, False])
-        pool = Pool([worker])
-        assert await pool.run(job(1), begin=lambda: next(answers)) is None
-        assert worker.ran == [1]
-        worker.script.clear()
-        assert await pool.run(job(2)) == Done()  # the worker is free again
-
-    asyncio.run(run())
+async def test_before_each_try_it_is_asked_whether_the_job_is_needed():
+    worker, answers = Fake(0, 0), iter([True, False])
+    pool = Pool([worker])
+    assert await pool.run(job(1), begin=lambda: next(answers)) is None
+    assert worker.ran == [1]
+    worker.script.clear()
+    assert await pool.run(job(2)) == Done()  # the worker is free again
 
 
-def test_a_worker_that_cannot_be_used_any_more_leaves():
-    async def run():
-        worker = Fake(0, usable=False)
-        pool = Pool([worker])
-        waiting = asyncio.create_task(pool.run(job()))
-        await _turns()
-        assert not waiting.done()
-        other = Fake()
-        pool.add(other)
-        assert await waiting == Done()
-        assert (worker.ran, other.ran) == ([0], [0])
-
-    asyncio.run(run())
+async def test_a_worker_that_cannot_be_used_any_more_leaves():
+    worker = Fake(0, usable=False)
+    pool = Pool([worker])
+    waiting = asyncio.create_task(pool.run(job()))
+    await _turns()
+    assert not waiting.done()
+    other = Fake()
+    pool.add(other)
+    assert await waiting == Done()
+    assert (worker.ran, other.ran) == ([0], [0])
 
 
-def test_workers_that_join_serve_the_jobs_that_wait():
-    async def run():
-        pool = Pool()
-        waiting = [asyncio.create_task(pool.run(job(number))) for number in range(2)]
-        await _turns()
-        first, second = Fake(), Fake()
-        pool.add(first)
-        pool.add(second)
-        assert await asyncio.gather(*waiting) == [Done(), Done()]
-        assert (first.ran, second.ran) == ([0], [1])
-
-    asyncio.run(run())
+async def test_workers_that_join_serve_the_jobs_that_wait():
+    pool = Pool()
+    waiting = [asyncio.create_task(pool.run(job(number))) for number in range(2)]
+    await _turns()
+    first, second = Fake(), Fake()
+    pool.add(first)
+    pool.add(second)
+    assert await asyncio.gather(*waiting) == [Done(), Done()]
+    assert (first.ran, second.ran) == ([0], [1])
 
 
-def test_a_removed_worker_ends_its_job_and_gets_no_further_one():
-    async def run():
-        busy, idle = Held(), Fake()
-        pool = Pool([idle, busy])
-        running = asyncio.create_task(pool.run(job(0)))
-        await _turns()
-        pool.remove(busy)
-        pool.remove(idle)
-        pool.remove(idle)  # it has left already
-        waiting = asyncio.create_task(pool.run(job(1)))
-        busy.go.set()
-        assert await running == Done()
-        await _turns()
-        assert not waiting.done()
-        assert idle.ran == []
-        pool.add(idle)
-        assert await waiting == Done()
-
-    asyncio.run(run())
+async def test_a_removed_worker_ends_its_job_and_gets_no_further_one():
+    busy, idle = Held(), Fake()
+    pool = Pool([idle, busy])
+    running = asyncio.create_task(pool.run(job(0)))
+    await _turns()
+    pool.remove(busy)
+    pool.remove(idle)
+    pool.remove(idle)  # it has left already
+    waiting = asyncio.create_task(pool.run(job(1)))
+    busy.go.set()
+    assert await running == Done()
+    await _turns()
+    assert not waiting.done()
+    assert idle.ran == []
+    pool.add(idle)
+    assert await waiting == Done()
 
 
-def test_jobs_are_served_by_priority_then_in_the_order_they_came():
-    async def run():
-        worker = Fake()
-        pool = Pool()
-        order = [(2,), (1, 5), (1, 0), (2,), (0, 9)]
-        jobs = [asyncio.create_task(pool.run(job(n), priority=priority)) for n, priority in enumerate(order)]
-        await _turns()
-        pool.add(worker)
-        await asyncio.gather(*jobs)
-        assert worker.ran == [4, 2, 1, 0, 3]
-
-    asyncio.run(run())
+async def test_jobs_are_served_by_priority_then_in_the_order_they_came():
+    worker = Fake()
+    pool = Pool()
+    order = [(2,), (1, 5), (1, 0), (2,), (0, 9)]
+    jobs = [asyncio.create_task(pool.run(job(n), priority=priority)) for n, priority in enumerate(order)]
+    await _turns()
+    pool.add(worker)
+    await asyncio.gather(*jobs)
+    assert worker.ran == [4, 2, 1, 0, 3]
 
 
-def test_a_job_that_is_tried_again_keeps_its_place():
+async def test_a_job_that_is_tried_again_keeps_its_place():
     """Behind jobs that came later, it would wait for half of a study."""
 
-    async def run():
-        worker = Fake(0)
-        pool = Pool([worker])
-        await asyncio.gather(*(pool.run(job(n), priority=(1,)) for n in range(3)))
-        assert worker.ran == [0, 1, 0, 2]
-
-    asyncio.run(run())
+    worker = Fake(0)
+    pool = Pool([worker])
+    await asyncio.gather(*(pool.run(job(n), priority=(1,)) for n in range(3)))
+    assert worker.ran == [0, 1, 0, 2]
 
 
-def test_a_waiting_job_that_is_cancelled_gets_no_worker():
-    async def run():
-        worker = Held()
-        pool = Pool([worker])
-        running, cancelled, last = (asyncio.create_task(pool.run(job(n))) for n in range(3))
-        await _turns()
-        cancelled.cancel()
-        worker.go.set()
-        await running
-        await _turns()
-        worker.go.set()
-        assert await last == Done()
-        assert worker.ran == [0, 2]
-
-    asyncio.run(run())
+async def test_a_waiting_job_that_is_cancelled_gets_no_worker():
+    worker = Held()
+    pool = Pool([worker])
+    running, cancelled, last = (asyncio.create_task(pool.run(job(n))) for n in range(3))
+    await _turns()
+    cancelled.cancel()
+    worker.go.set()
+    await running
+    await _turns()
+    worker.go.set()
+    assert await last == Done()
+    assert worker.ran == [0, 2]
 
 
-def test_a_job_that_is_cancelled_when_it_has_just_got_a_worker_gives_it_back():
+async def test_a_job_that_is_cancelled_when_it_has_just_got_a_worker_gives_it_back():
     """The worker was lost to the pool."""
 
-    async def run():
-        worker, pool = Fake(), Pool()
-        waiting = asyncio.create_task(pool.run(job(0)))
-        await _turns()
-        pool.add(worker)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert waiting.cancelled()
-        assert await asyncio.wait_for(pool.run(job(1)), 5) == Done()
-        assert worker.ran == [1]
-
-    asyncio.run(run())
+    worker, pool = Fake(), Pool()
+    waiting = asyncio.create_task(pool.run(job(0)))
+    await _turns()
+    pool.add(worker)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert await asyncio.wait_for(pool.run(job(1)), 5) == Done()
+    assert worker.ran == [1]
 
 
-def test_a_cancelled_job_gives_its_worker_back():
-    async def run():
-        worker = Held()
-        pool = Pool([worker])
-        running = asyncio.create_task(pool.run(job(0)))
-        await _turns()
-        running.cancel()
-        waiting = asyncio.create_task(pool.run(job(1)))
-        await _turns()
-        worker.go.set()
-        assert await waiting == Done()
-
-    asyncio.run(run())
+async def test_a_cancelled_job_gives_its_worker_back():
+    worker = Held()
+    pool = Pool([worker])
+    running = asyncio.create_task(pool.run(job(0)))
+    await _turns()
+    running.cancel()
+    waiting = asyncio.create_task(pool.run(job(1)))
+    await _turns()
+    worker.go.set()
+    assert await waiting == Done()
 
 
-def test_it_is_told_where_a_job_runs_and_that_it_has_ended():
-    async def run():
-        told = []
-        dies, lives = Fake(0, node="a", usable=False), Fake(node="b")
-        pool = Pool([lives, dies], lambda job, node: told.append((job.numbers[0], node)))
-        await pool.run(job(7))
-        assert told == [(7, "a"), (7, None), (7, "b"), (7, None)]
-        lives.script.append(JobCrashed("bug"))
-        with pytest.raises(JobCrashed):
-            await pool.run(job(8))
-        assert told[4:] == [(8, "b"), (8, None)]
-        await pool.run(job(9), begin=lambda: False)
-        assert (9, "b") not in told
-
-    asyncio.run(run())
+async def test_it_is_told_where_a_job_runs_and_that_it_has_ended():
+    told = []
+    dies, lives = Fake(0, node="a", usable=False), Fake(node="b")
+    pool = Pool([lives, dies], lambda job, node: told.append((job.numbers[0], node)))
+    await pool.run(job(7))
+    assert told == [(7, "a"), (7, None), (7, "b"), (7, None)]
+    lives.script.append(JobCrashed("bug"))
+    with pytest.raises(JobCrashed):
+        await pool.run(job(8))
+    assert told[4:] == [(8, "b"), (8, None)]
+    await pool.run(job(9), begin=lambda: False)
+    assert (9, "b") not in told
 
 
-def test_stopping_ends_what_runs_and_starts_nothing_else():
+async def test_stopping_ends_what_runs_and_starts_nothing_else():
     """A job that waited got the worker of the one that was ended, and started it again."""
 
-    async def run():
-        worker = Held()
-        pool = Pool([worker])
-        running, waiting = (asyncio.create_task(pool.run(job(n))) for n in range(2))
-        await _turns()
-        await pool.stop()
-        with pytest.raises(WorkerDied):
-            await running
-        await _turns()
-        assert worker.stopped
-        assert worker.ran == [0]
-        waiting.cancel()
-
-    asyncio.run(run())
+    worker = Held()
+    pool = Pool([worker])
+    running, waiting = (asyncio.create_task(pool.run(job(n))) for n in range(2))
+    await _turns()
+    await pool.stop()
+    with pytest.raises(WorkerDied):
+        await running
+    await _turns()
+    assert worker.stopped
+    assert worker.ran == [0]
+    waiting.cancel()

@@ -4,7 +4,6 @@ import json
 
 import pandas as pd
 import pytest
-from bench.cli import main
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
@@ -106,7 +105,6 @@ def test_a_scorer_that_cannot_select_is_refused(tmp_path, options, message):
     ("scorers", "message"),
     [("mls", "not defined for the distributions of arcface"), ("cosin", "did you mean 'cosine'")],
 )
-def test_a_scorer_that_never_fits_is_refused(scorers, message, tmp_path, monkeypatch, capsys):
+def test_a_scorer_that_never_fits_is_refused(scorers, message, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--method", "arcface", *ONE, "--scorers", scorers]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refusal("run", "--method", "arcface", *ONE, "--scorers", scorers)

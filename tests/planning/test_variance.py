@@ -12,13 +12,14 @@ from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.report.frame import collect
-from bench.report.variance import shares_of_variance, variance_frame, variance_texts
+from bench.report.variance import shares_of_variance, variance_document
 from bench.site import Site
 from bench.store.folder import Store
 from bench.store.pinned import Pinned
 from bench.store.specs import AXES, TUNING
 
 from tests.engine.test_sharing import Fake, _drive
+from tests.report.shown import latex, markdown
 
 
 def _plans(tmp_path, **asked):
@@ -115,7 +116,7 @@ def test_the_report_has_the_shares_and_no_table_of_methods_has_frozen_runs(tmp_p
     assert len(results.tests) == 6
     assert len(results.frozen) == 12
     found = shares_of_variance(results)
-    table = variance_frame(found)
+    table = variance_document(found).numbers
     assert set(zip(table["method"], table["source"])) == {
         (m, s) for m in ("cosface", "pfe") for s in ("order", "noise")
     }
@@ -125,7 +126,7 @@ def test_the_report_has_the_shares_and_no_table_of_methods_has_frozen_runs(tmp_p
     frozen, varied = (variance(of.values()) for of in (one.frozen, one.varied))
     assert one.part.share == pytest.approx(1 - frozen / varied)
     assert one.part.ci_low <= max(one.part.share, 0) <= one.part.ci_high
-    for text in variance_texts(found).values():
+    for text in (markdown(variance_document(found)), latex(variance_document(found))):
         assert "cosface" in text
         assert "noise" in text
 
@@ -139,7 +140,7 @@ def test_a_missing_run_is_named_and_one_run_has_no_share(tmp_path, monkeypatch):
     (one,) = shares_of_variance(collect(store))
     assert one.part is None
     assert one.reason == "fewer than two runs; frozen order: no seed 1"
-    assert "cosface, order: fewer than two runs; frozen order: no seed 1." in variance_texts([one])[".md"]
+    assert "cosface, order: fewer than two runs; frozen order: no seed 1." in markdown(variance_document([one]))
 
 
 def test_tuning_is_frozen_in_normal_runs(tmp_path, monkeypatch):

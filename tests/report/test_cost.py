@@ -9,8 +9,9 @@ import pytest
 from bench.engine import meter
 from bench.engine.meter import EMBEDDING, Meter
 from bench.report import write
-from bench.report.cost import cost_frame, costs, costs_latex, costs_markdown
+from bench.report.cost import cost_document, costs
 from bench.report.frame import collect
+from bench.report.render import files_of
 from bench.report.write import write_report
 from bench.store.folder import Store
 from bench.store.records import Cost
@@ -77,8 +78,10 @@ def test_one_training_of_unknown_cost_leaves_a_gap_and_its_reason(cost, reason, 
     row = _rows(store)["cosface"]
     assert row.cpu_seconds is None
     assert row.gaps.startswith(f"1 of 2 trainings {reason}")
-    assert math.isnan(cost_frame([row])["cpu_seconds"].iloc[0])
-    for text in (costs_markdown([row]), costs_latex([row])):
+    document = cost_document([row])
+    assert math.isnan(document.numbers["cpu_seconds"].iloc[0])
+    files = files_of(document)
+    for text in (files["cost.md"], files["cost.tex"]):
         assert f"Gaps of cosface: 1 of 2 trainings {reason}" in text
 
 

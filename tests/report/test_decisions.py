@@ -6,17 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
-from bench.report.comparison import comparison, comparison_frame
-from bench.report.decisions import decision_frame, decisions, decisions_latex, decisions_markdown
-from bench.report.markup import to_latex, to_markdown
+from bench.report.comparison import comparison
+from bench.report.decisions import decision_document, decisions
 from bench.report.over_datasets import (
-    mean_rank_frame,
-    mean_rank_texts,
     over_datasets,
     profile_frame,
+    rank_document,
 )
 from bench.report.pairing import paired_methods
 
+from tests.report.shown import comparison_frame, latex, markdown, to_latex, to_markdown
 from tests.report.test_ranks import A, B, C, _at_two_budgets, _results, _seeds
 
 
@@ -51,7 +50,7 @@ def test_the_best_is_that_of_the_same_budget():
         ("default", "c", "default", "a"),
         ("tuned", "b", "tuned", "a"),
     ]
-    text = decisions_markdown(found)
+    text = markdown(decision_document(found))
     assert text.index("tuned, 50 trials)") < text.index("default settings)")
 
 
@@ -60,10 +59,10 @@ def test_one_common_seed_and_left_out_seeds_are_said():
     short = next(each for each in found if each.contender.method == "short")
     assert (short.verdict, short.seeds, short.more_seeds) == ("one seed", 1, None)
     assert "no seeds 1-3" in short.left_out
-    text = decisions_markdown(found)
+    text = markdown(decision_document(found))
     assert "left out short: no seeds 1-3" in text
     assert "| short | -71.00 | 0.00 [0.00, 0.97] | 1 | one seed |" in text
-    assert decision_frame(found)["more_seeds"].isna().sum() == 1
+    assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
 
 
 def _over(datasets, **values):
@@ -88,9 +87,9 @@ def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
     assert found.ranks.tolist() == mean_ranks(found.means).tolist() == [1.0, 2.0, 3.0]
     assert found.critical_difference == critical_difference(3, 6)
     assert found.ties == ["a", "ab", "b"]
-    table = mean_rank_frame([found]).set_index("method")
+    table = rank_document([found]).numbers.set_index("method")
     assert np.isnan(table.loc["partly", "mean_rank"])
-    for text in mean_rank_texts([found]).values():
+    for text in (markdown(rank_document([found])), latex(rank_document([found]))):
         assert "left out: partly (not on d2)" in text
     profiles = profile_frame([found])
     best = profiles[(profiles["method"] == "a") & (profiles["threshold"] == 0.0)]
@@ -126,7 +125,7 @@ def test_equal_records_give_equal_tables_in_any_order():
     frame, roles = _results(values)
     shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
     first, second = (
-        (decisions_latex(decisions(f, r, paired_methods(f, r))), to_latex(comparison(f, r)))
+        (latex(decision_document(decisions(f, r, paired_methods(f, r)))), to_latex(comparison(f, r)))
         for f, r in ((frame, roles), shuffled)
     )
     assert first == second

@@ -10,15 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import printable, shortened
-from bench.report.comparison import comparison
+from bench.report.comparison import NOTE, comparison
 from bench.report.escape import csv_text, latex_text, markdown_text
-from bench.report.markup import NOTE, to_latex, to_markdown
-from bench.report.terminal import new_table, plain, print_comparison
+from bench.report.render import print_table
+from bench.report.table import cells_table, headings
+from bench.report.terminal import print_comparison
 from bench.store.pinned import Pinned
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
+
+from tests.report.shown import to_latex, to_markdown
 
 HOSTILE = [
     *("a|b", "a\\|b", "a\\", "line\nbreak", "`code`", "<img src=x onerror=alert(1)>", "<!-- x", "&lt;", "&#60;", "a&b"),
@@ -128,10 +131,8 @@ def _printed(show, width=300):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_text_moves_no_cursor_and_is_no_markup(text):
-    table = new_table(text)
-    table.add_column(plain(text))
-    table.add_row(plain(text))
-    shown = re.sub("\x1b\\[[0-9;]*m", "", _printed(lambda console: console.print(table)))  # Rich's own styles
+    table = cells_table(printable(text), headings(printable(text)), [[text]])
+    shown = re.sub("\x1b\\[[0-9;]*m", "", _printed(lambda console: print_table(table, console)))  # Rich's own styles
     assert shown.replace("\n", "").isprintable()
     assert shown.count(printable(text).strip()) >= (3 if text.strip() else 0)
 

@@ -10,18 +10,19 @@ from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
 from bench.methods.distributions.point import PointMass
+from bench.papers.forms import fill_form
+from bench.papers.items import every_item
 from bench.protocols.statistics import nested_bootstrap
 from bench.report import intervals
 from bench.report.figures import tested
 from bench.report.figures.source import Missing, Source
 from bench.report.frame import Results, collect
-from bench.report.intervals import interval_texts, query_intervals
-from bench.reproduce.forms import fill_form, form_frame, form_texts
-from bench.reproduce.items import every_item
+from bench.report.intervals import interval_document, query_intervals
 from bench.site import Site
 from bench.store.folder import Store
 
 from tests.engine.test_sharing import Fake, _drive
+from tests.report.shown import latex, markdown
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def test_names_of_extra_tables_are_checked():
 
 def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results):
     named = every_item()["per/table1"]
-    (form,) = fill_form(named, results)
-    table = form_frame([form])
+    document = fill_form(named, results)
+    table = document.numbers
     assert set(table["method"]) == {"cosface", "arcface"}
     assert list(dict.fromkeys(table["column"])) == [column.title for column in named.columns("ndigit_smoke")]
     own = results.frame[(results.frame["method"] == "cosface") & (results.frame["metric"] == "map_at_r")]["value"]
@@ -49,10 +50,9 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
     assert shown["seeds"] == 2
     other = table[(table["method"] == "cosface") & (table["column"] != "MAP@R")]
     assert other["mean"].isna().all()
-    texts = form_texts([form])
-    assert "| cosface |" in texts[".md"]
-    assert " | \\- |" in texts[".md"]
-    assert "worth it before the gallery" in texts[".tex"]
+    assert "| cosface |" in markdown(document)
+    assert " | \\- |" in markdown(document)
+    assert "worth it before the gallery" in latex(document)
 
 
 def _model(noise):
@@ -74,7 +74,7 @@ def test_intervals_need_embeddings_that_give_the_recorded_value(results, monkeyp
     found = query_intervals(source)
     assert {each.reason for each in found} == {"seed 0: the kept embeddings do not give the recorded Recall@1"}
     assert all(each.interval is None for each in found)
-    assert "cosface: seed 0" in interval_texts(found)[".md"]
+    assert "cosface: seed 0" in markdown(interval_document(found, "bootstrap"))
 
 
 def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch):
@@ -99,7 +99,7 @@ def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch)
     own = next(each.interval for each in found if each.metric == "map_at_r")
     assert (own.mean, own.seeds, own.classes, own.queries) == (expected.mean, 2, 4, 12)
     assert (own.ci_low, own.ci_high) == (max(expected.ci_low, 0.0), min(expected.ci_high, 1.0))
-    assert "Not simulated with so few classes." in interval_texts(found)[".md"]
+    assert "Not simulated with so few classes." in markdown(interval_document(found, "bootstrap"))
 
 
 def test_one_seed_or_lost_embeddings_are_a_gap(results, monkeypatch):
@@ -130,6 +130,6 @@ def test_parquet_without_pyarrow_is_said_before_anything_is_written(monkeypatch)
     def absent():
         raise UserError("Parquet needs pyarrow")
 
-    monkeypatch.setattr(extra_tables, "import_pyarrow", absent)
+    monkeypatch.setattr(extra_tables, "check_pyarrow", absent)
     with pytest.raises(UserError, match="pyarrow"):
         check_extras(["parquet"])

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, paired_difference
-from bench.report.fidelity import fidelity_table, fidelity_texts
+from bench.report.fidelity import fidelity_document, fidelity_table
 
+from tests.report.shown import latex, markdown
 from tests.report.test_tables import _frame
 
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
@@ -47,7 +48,7 @@ def test_means_are_those_of_the_paired_seeds_and_others_are_named():
     assert row["seeds"] == 2
     assert (row["corrected_mean"], row["released_mean"]) == pytest.approx((0.81, 0.715))
     assert row["left_out"] == "a: no seed 9; a [released]: no seeds 2, 3"
-    assert "Left out: a: no seed 9" in fidelity_texts(table)[".md"]
+    assert "Left out: a: no seed 9" in markdown(fidelity_document(table))
 
 
 def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
@@ -61,9 +62,9 @@ def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
     (judged,) = table[table["metric"] == "confidence_auroc"].to_dict("records")
     assert judged["p_holm"] == judged["p"]
     assert judged["difference_mean"] == pytest.approx(0.115)
-    text = fidelity_texts(table)[".md"]
+    text = markdown(fidelity_document(table))
     assert "| 81.50 | 71.25 | +10.25 [" in text
-    assert "released" in fidelity_texts(table)[".tex"]
+    assert "released" in latex(fidelity_document(table))
 
 
 def test_one_form_or_another_setting_is_no_pair():
@@ -75,5 +76,5 @@ def test_one_form_or_another_setting_is_no_pair():
 def test_one_common_seed_has_no_interval():
     table = _both(_form({"a": {0: 0.8}}, "corrected"), _form({"a": {0: 0.7}}, "released_per"))
     assert table["verdict"].tolist() == ["one seed"]
-    assert "| a [released_per] " in fidelity_texts(table)[".md"]
-    assert "| +10.00 | 1 | one seed |" in fidelity_texts(table)[".md"]
+    assert "| a [released_per] " in markdown(fidelity_document(table))
+    assert "| +10.00 | 1 | one seed |" in markdown(fidelity_document(table))

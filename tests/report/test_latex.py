@@ -8,13 +8,13 @@ import subprocess
 import pytest
 from bench.report.comparison import comparison
 from bench.report.contender import Contender
-from bench.report.cost import CostRow, costs_latex
-from bench.report.decisions import decisions, decisions_latex
-from bench.report.markup import to_latex, verdicts_latex
+from bench.report.cost import CostRow, cost_document
+from bench.report.decisions import decision_document, decisions
 from bench.report.pairing import paired_methods
-from bench.report.text_table import Styled, TextTable, latex_page
-from bench.report.verdicts import verdicts
+from bench.report.table import Cell, Document, cells_table, headings
+from bench.report.verdicts import verdict_document, verdicts
 
+from tests.report.shown import latex, to_latex
 from tests.report.test_ranks import A, B, C, _results
 from tests.report.test_tables import _judged
 
@@ -28,12 +28,12 @@ def _files():
     contender = Contender.of(frame.assign(dataset="d_&%"))
     row = CostRow(contender, 1, 0, 0, 1, 1.0, None, 0.0, None, None, None, "1 of 1 trainings ~ lost_&")
     yield "comparison", to_latex(comparison(frame, roles))
-    yield "decisions", decisions_latex(decisions(frame, roles, paired_methods(frame, roles)))
-    yield "cost", costs_latex([row])
-    yield "verdicts", verdicts_latex(verdicts(*_judged()))
-    cells = (Styled("± 1", bold=True, underlined=True),) * 40
-    wide = TextTable("*w_ide", tuple(f"[{place}]" for place in range(40)), (cells,), notes=("[note] 5 %",))
-    yield "wide", latex_page([wide])
+    yield "decisions", latex(decision_document(decisions(frame, roles, paired_methods(frame, roles))))
+    yield "cost", latex(cost_document([row]))
+    yield "verdicts", latex(verdict_document(verdicts(*_judged())))
+    cells = (Cell("± 1", bold=True, underlined=True),) * 40
+    wide = cells_table("*w_ide", headings(*(f"[{place}]" for place in range(40))), [cells], notes=("[note] 5 %",))
+    yield "wide", latex(Document("wide", tables=(wide,)))
 
 
 def test_tables_compile(tmp_path):

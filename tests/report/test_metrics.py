@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from bench.protocols.metrics import METRICS, find_metric, metrics_page
+from bench.protocols.metrics import METRICS, find_metric
+from bench.report.comparison import NOTE
 from bench.report.figures.filter_out import CURVES, filtered_title
-from bench.report.markup import NOTE
 from bench.report.seeds import COMPARED
 
 DIRECTIONS = {
@@ -54,8 +52,3 @@ def test_the_note_names_every_column_that_is_not_in_percent_or_better_if_lower()
     for column in COMPARED:
         assert (f"`{column.title}`" in NOTE) == (not column.percent)
         assert (f"{column.title} (on crops): lower is better" in NOTE) == (column.sign < 0)
-
-
-def test_the_page_of_the_docs_is_made_of_the_table():
-    page = Path(__file__).parents[2] / "docs" / "metrics.md"
-    assert page.read_text() == metrics_page(), "run `uv run python -m bench.protocols.metrics > docs/metrics.md`"

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import pytest
 from bench.cli import main
 from bench.protocols.statistics import paired_difference, seeds_needed
-from bench.report.comparison import comparison, comparison_frame
+from bench.report.comparison import comparison
 from bench.report.cost import CostRow
 from bench.report.escape import csv_text
 from bench.report.frame import Results, collect
@@ -28,6 +28,8 @@ from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, difference_of, word
 from bench.report.seeds import SeedGroup
 from bench.store.folder import Damage, Store
 from bench.store.pinned import Pinned
+
+from tests.report.shown import comparison_frame
 
 from .page_records import ALONE, CHALLENGERS, CLOSE, FRACTIONS, LEADING, POINT, UNSURE, Made
 

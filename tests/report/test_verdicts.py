@@ -8,16 +8,17 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from bench.papers.forms import answers_of
 from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.breakdowns import confidences
-from bench.report.markup import verdicts_markdown
 from bench.report.terminal import print_verdicts
-from bench.report.verdicts import verdict_frame, verdicts
-from bench.reproduce.forms import _answers
+from bench.report.verdicts import verdict_document, verdict_frame, verdicts
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
 from scipy import stats
+
+from tests.report.shown import markdown
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 CHALLENGERS = (OWN, "method+margin", "method+margin_fitted")
@@ -230,12 +231,12 @@ def test_names_of_users_are_no_markup():
     text = "\n".join(_printed(found, width=140))
     assert "[bold]|x 90.0" in text
     assert "[red]" in text
-    assert r"[bold]\|x 90.0" in verdicts_markdown(found)
+    assert r"[bold]\|x 90.0" in markdown(verdict_document(found))
 
 
 def test_markdown_has_a_line_for_each_verdict():
     found = verdicts(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
-    text = verdicts_markdown(found)
+    text = markdown(verdict_document(found))
     assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
     assert text.count(r"| partial release: a\|b |") == len(found)
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
@@ -282,7 +283,7 @@ def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
     ):
         values = _levels(own=0.62) | {("test", name): [level] * 3 for name, level in kept.items()}
         found = verdicts(*_results(values))
-        assert _answers(found[0].contender, found)[1] == answer
+        assert answers_of(found[0].contender, found)[1] == answer
 
 
 def test_rounding_errors_decide_nothing():

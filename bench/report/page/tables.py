@@ -13,7 +13,8 @@ from ..comparison import ComparisonRow, Mark, comparison_frame
 from ..contender import Contender
 from ..cost import CostRow
 from ..escape import csv_text
-from ..fidelity import fidelity_cells
+from ..fidelity import COLUMNS as FORM_COLUMNS
+from ..fidelity import rows_of
 from ..seeds import COMPARED, ComparedColumn, SeedStatistics
 from ..verdicts import IMAGES, QUESTIONS, Verdict, verdict_frame
 from .facts import DatasetFacts
@@ -153,7 +154,7 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         columns,
         rows,
         tuple([*_gaps(columns, rows), *_fixed(budgets)]),
-        csv_uri(comparison_frame({name: [row for _, row in lines]})),
+        csv_uri(comparison_frame(row for _, row in lines)),
     )
 
 
@@ -321,24 +322,11 @@ def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
         rows: Its rows of :func:`~bench.report.fidelity.fidelity_table`.
         anchor: Id of the table.
     """
-    columns = (
-        Column("method", "in brackets the form of the public code"),
-        Column("settings", "source of the hyper-parameters, network and fixed settings, those of both forms"),
-        Column("metric"),
-        Column("corrected", "mean over the paired seeds", True),
-        Column("public code", "mean over the paired seeds", True),
-        Column("difference", "corrected minus public code, mean over paired seeds [95 % t-interval]", True),
-        Column("seeds", "paired seeds", True),
-        Column("verdict", "on the corrected form, adjusted over the methods of the data set"),
-    )
+    columns = tuple(Column(column.title, column.note, column.number) for column in FORM_COLUMNS)
     shown = []
-    for place, row in enumerate(rows.to_dict("records")):
-        contender = Contender.of(rows.iloc[[place]])
-        metric, *texts, verdict = fidelity_cells(row)
-        settings = ", ".join(filter(None, (contender.tuning, contender.network, contender.pinned.text)))
-        values = (float(row[name]) for name in ("corrected_mean", "released_mean", "difference_mean", "seeds"))
-        numbers = map(number_cell, values, texts)
-        shown.append(Row("", (*map(text_cell, (contender.label, settings, metric)), *numbers, text_cell(verdict))))
+    for form in rows_of(rows)[1]:
+        cells = [column.of(form) for column in FORM_COLUMNS]
+        shown.append(Row("", tuple(Cell(GAP, mark="gap") if c.is_gap else Cell(c.text, c.sort) for c in cells)))
     caption = (
         f"{dataset}: methods as their papers say (corrected) and as public code computes them; the verdict is on the"
         " corrected form, with p-values adjusted over these methods (the intervals are not)"

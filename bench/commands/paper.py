@@ -1,0 +1,313 @@
+"""``bench paper``: tables and claims of the papers, ours next to the published numbers and judged by records."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import LINE, UnknownName, printable
+from ..registry import load_plugins
+from .options import (
+    DEFAULT_RESULTS,
+    Address,
+    AllowPartial,
+    DataRoot,
+    Device,
+    GpusPerWorker,
+    Json,
+    Launcher,
+    LauncherOption,
+    Plugins,
+    Results,
+    Stall,
+    TrainingDevice,
+    Workers,
+    names,
+    print_json,
+    site_of,
+)
+from .run import OnExisting, carry_out
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..engine.launch import Launch
+    from ..engine.outcome import Outcome
+    from ..papers.items import Named
+    from ..papers.run import PlannedItem
+    from ..papers.tables import Reproduction
+    from ..planning.plan import Plan
+    from ..site import Site
+    from ..store.folder import Damage
+
+FOLDER = "reproduce"
+"""Folder of the tables, inside the results folder."""
+
+app = typer.Typer(
+    help="Tables, figures and claims of the papers, held against records.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.command("list")
+def list_items(as_json: Json = False) -> None:
+    """List every table and figure that can be made, with its data sets."""
+    from ..papers.items import every_item
+
+    items = every_item()
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "title": named.item.title,
+                    "asks": named.item.asks,
+                    "paper": named.paper.title,
+                    "datasets": list(named.item.datasets),
+                    "rows": [row.title for row in named.rows],
+                }
+                for name, named in items.items()
+            ]
+        )
+        return
+    width = max(map(len, items))
+    for name, named in items.items():
+        typer.echo(f"{name:<{width}}  {named.item.title} [{', '.join(named.item.datasets) or 'no data'}]")
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]"),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Replicates; the paper's if not given.")] = None,
+    hparams: Annotated[
+        str | None,
+        typer.Option(
+            help="published, default, tuned, or a JSON/TOML file; published on the paper's data sets, default on"
+            " others."
+        ),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Tuning budget per row, with --hparams tuned.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone than the paper's.", metavar="NAME")] = None,
+    dim: Annotated[int | None, typer.Option(min=2, help="Another embedding size than the paper's.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Backbone weights to start from, as for `bench run`.", metavar="FILE")
+    ] = None,
+    data_root: DataRoot = None,
+    allow_partial: AllowPartial = False,
+    results: Results = DEFAULT_RESULTS,
+    workers: Workers = None,
+    device: TrainingDevice = Device.auto,
+    gpus_per_worker: GpusPerWorker = None,
+    stall: Stall = None,
+    launcher: LauncherOption = Launcher.local,
+    address: Address = None,
+    plugin: Plugins = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Pin a setting in every row that has it, such as optim.epochs=10; repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train and test what a table or figure of a paper shows, and print our numbers next to the published ones.
+
+    The same command again resumes where the last one stopped. Differences from the paper are listed below the table.
+
+    \b
+    bench paper table per/table5 --dataset cub200 --data-root data --weights bn_inception.pth --dry-run
+    bench paper table nir/table4 --dataset ndigit --seeds 3
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if name == "list":  # as `bench reproduce list`
+        list_items(as_json)
+        return
+    from ..engine.launch import Launch
+    from ..papers.items import find_item
+    from ..papers.run import Options, plan_item
+
+    named = find_item(name)
+    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall).resolved()
+    site = site_of(
+        results,
+        plugin=plugin,
+        data_root=data_root,
+        weights=weights,
+        allow_partial=allow_partial,
+        device=launch.device_here,
+    )
+    if named.item.kind == "drawing":
+        _draw(named, results, dry_run)
+        return
+    options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))
+    planned = [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
+    if dry_run:
+        _print_plans(planned, site, results, launch)
+        return
+    raise typer.Exit(_reproduce(planned, site, results, launch, as_json))
+
+
+def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Launch) -> None:
+    """Print the plan of every row, what differs from the paper, time and disk."""
+    from ..papers.tables import build_table
+    from .dry_run import print_estimate, print_plan
+
+    plans: dict[str, Plan] = {}
+    for each in planned:
+        empty = build_table(each, {})
+        print(f"{empty.name}: {each.named.item.title}")
+        for row in each.rows:
+            print(f"[{row.row.title}]" + (f" pinned: {row.plan.pinned}" if row.plan.pinned else ""))
+            for plan in row.plans:
+                if plan.template.id not in plans:
+                    print_plan(plan)
+                plans.setdefault(plan.template.id, plan)
+        for text in empty.remarks:
+            print(f"* {text}")
+        print(f"{empty.compared or 'no'} published number{'s' * bool(empty.compared)} to compare with")
+    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
+    print_estimate(tuple(plans.values()), site, launch)
+
+
+def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Launch, as_json: bool) -> int:
+    """Run, print and write; returns the exit code."""
+    from rich.console import Console
+
+    from ..papers.draw import draw_results, draw_table
+    from ..papers.run import what_differs
+    from ..papers.tables import print_table, to_frame, write_table
+    from ..report.frame import plain_rows
+
+    named, console = planned[0].named, Console(stderr=True)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    for each in planned:
+        # Below the table, too; but by then the time is spent.
+        say(printable(f"{named.name} on {each.dataset}: {what_differs(each)}"))
+    outcome, tables = _tables(planned, site, results, launch, console)
+    if outcome is None:
+        return 130
+    place = Path(FOLDER) / named.paper.key / named.item.key
+    out = site.store.root / place
+    written, shown = draw_results(planned, site, out, partial(console.print, markup=False)), []
+    for made in tables:
+        written += [*write_table(made, out), *draw_table(made, out)]
+        shown += plain_rows(to_frame(made))
+        if not as_json:
+            print_table(made, Console())
+    if as_json:
+        print_json(shown)
+    done = f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {results / place}"
+    console.print(done, highlight=False, markup=False)
+    for failure in outcome.failures:
+        say(f"failed {printable(failure.line(LINE - len('failed ')))}", style="red")
+    return 1 if outcome.failures else 0
+
+
+def _tables(
+    planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
+) -> tuple[Outcome | None, list[Reproduction]]:
+    """Train and test what the rows need, or time their steps, and make the tables."""
+    from ..engine.outcome import Outcome
+    from ..papers.cells import measured
+    from ..papers.measure import norms, timed
+    from ..papers.run import batches_of
+    from ..papers.tables import build_table
+    from ..report.frame import collect, write_metrics
+
+    if planned[0].named.item.kind == "timings":
+        return Outcome(), [build_table(each, timed(each, site)) for each in planned]
+
+    def write_tables(_: Outcome) -> None:
+        write_metrics(collect(site.store), site.store.root)
+
+    batches = batches_of(planned)
+    outcome = carry_out(batches, site, results, launch, OnExisting.skip, console, write_tables)
+    if outcome is None:
+        return None, []
+    collected = collect(site.store)
+    return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
+
+
+def _draw(named: Named, results: Path, dry_run: bool) -> None:
+    """Draw a figure that needs no data."""
+    from ..papers.draw import draw_theory
+
+    out = results / FOLDER / named.paper.key / named.item.key
+    print(f"{named.name}: {named.item.title}")
+    if dry_run:
+        print(f"nothing is trained; figures go to {out}")
+        return
+    for path in draw_theory(named, out):
+        print(path)
+    for text in named.differences:
+        print(f"* {text}")
+
+
+@app.command()
+def claims(
+    results: Annotated[
+        list[Path] | None,
+        typer.Option("--results", help="Results folder; repeatable, records are taken together.", metavar="DIR"),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--claims", help="TOML file of claims; bench's own if not given.", metavar="FILE")
+    ] = None,
+    paper: Annotated[
+        list[str] | None,
+        typer.Option(help="Show claims of these papers only, comma separated, such as per,url.", metavar="KEY[,KEY]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write; report in the first results folder if not given.", metavar="DIR"),
+    ] = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Judge claims of papers by the records of results folders: each holds, fails, or is undecided.
+
+    Writes claims.md and claims.csv, with the command that makes the records of each claim.
+
+    \b
+    bench paper claims --results results/runs
+    bench paper claims --results results/runs --results results/cub --paper per --out report
+    bench paper claims --claims mine.toml --json
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from rich.console import Console
+
+    from ..papers.claims import read_ledger
+    from ..papers.judge import judge
+    from ..papers.page import print_verdicts, to_frame, write_verdicts
+    from ..report.frame import collect, plain_rows
+    from .results import open_results, say_what_was_left_out
+
+    folders = results or [DEFAULT_RESULTS]
+    load_plugins(plugin or ())  # their metrics
+    site = site_of(folders[0], plugin=plugin)
+    ledger = read_ledger(file, site)
+    for key in names(paper):
+        if key not in ledger.paper:
+            raise UnknownName("paper", key, ledger.paper)
+    stores = [open_results(folder) for folder in folders]
+    damaged: list[Damage] = []
+    for store in stores:
+        store.on_damage = damaged.append
+    collected = collect(*stores)
+    # All claims of the file are judged, so that verdicts do not depend on which of them are shown.
+    found = judge(ledger, collected, site)
+    shown = [each for each in found if not paper or each.claim.paper in names(paper)]
+    written = write_verdicts(ledger, shown, site, out or folders[0] / "report")
+    if as_json:
+        print_json(plain_rows(to_frame(shown, site)))
+        return
+    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    print_verdicts(shown, site, Console())
+    for path in written:
+        print(path)

@@ -1,0 +1,345 @@
+"""Claims of papers judged by records: paired differences over seeds, and a verdict on each data set and setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from ..planning.experiment import settings_of
+from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, paired_difference, seeds_needed
+from ..report.contender import Contender
+from ..report.frame import Results
+from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
+from ..site import Site
+from ..store.pinned import Pinned
+from .cells import BySeed, read
+from .claims import DEFAULT, Claim, Ledger, Side, has_released_form
+from .items import Reads
+from .run import BASE, method_of
+
+ALPHA = 0.05
+"""Largest chance of any wrong "holds" on a data set and setting, and of any wrong "fails"."""
+
+FORMS = ("corrected", "released")
+"""Forms of the methods in which claims are judged."""
+
+MOST = 10_000
+"""Largest number of seeds that is said to be needed."""
+
+Outcome = Literal["holds", "fails", "undecided", "no records"]
+
+
+class Setting(NamedTuple):
+    """Setting that the sides of a claim share: columns of a contender, except for settings that distinguish a side."""
+
+    dataset: str
+    protocol: str
+    preset: str
+    hparams: str
+    trials: int
+    pinned: Pinned
+    backbone: str
+    dim: int
+    ensemble: str
+
+    @property
+    def text(self) -> str:
+        """Protocol, source of the hyper-parameters, network and fixed settings as text."""
+        source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
+        protocol = self.protocol if self.preset == "strict" else f"{self.protocol}, {self.preset}"
+        return "; ".join(
+            filter(None, [protocol, source, f"{self.backbone}/{self.dim}", self.ensemble, self.pinned.text])
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Difference of the two methods of a claim, A minus one B, over paired seeds."""
+
+    rival: str  # name of B
+    difference: Summary | None  # None without a common seed
+    left_out: str = ""  # seeds that only one of the two has
+    missing: tuple[str, ...] = ()  # what there is none of, such as records of a method
+    p_holds: float = float("nan")  # of the claim for this B; nan with fewer than two seeds
+    p_fails: float = float("nan")  # of the opposite
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the records of one data set and setting say about a claim, in one form of the methods."""
+
+    claim: Claim
+    setting: Setting | None  # None if nothing of the claim has records
+    fidelity: str  # the form that was asked for: corrected or released
+    contenders: tuple[Contender, ...]  # those that have records, A and every B
+    comparisons: tuple[Comparison, ...]  # A with each B
+    p_holds: float = float("nan")  # adjusted by Holm's method, like the next
+    p_fails: float = float("nan")
+    outcome: Outcome = "no records"
+    more_seeds: int = 0  # still needed if it is undecided; 0 if not known
+    released: Finding | None = None  # of a corrected one: that of public codes, if one of them differs
+
+    @property
+    def decisive(self) -> Comparison:
+        """The comparison that decides: the strongest evidence if the claim fails, else the one least in its favour."""
+        known = [each for each in self.comparisons if each.p_holds == each.p_holds] or self.comparisons
+        if self.outcome == "fails":
+            return min(known, key=lambda each: each.p_fails)
+        return max(known, key=lambda each: each.p_holds)
+
+    @property
+    def reason(self) -> str:
+        """Remark on the outcome: what is missing, seeds still needed, no practical difference; may be empty."""
+        difference = self.decisive.difference
+        if self.outcome == "no records":
+            missing = dict.fromkeys(what for each in self.comparisons for what in each.missing)
+            return f"no {'; no '.join(missing)}" if missing else "no common seed"
+        if self.outcome == "undecided":
+            return _seeds_still(self.more_seeds) if difference and difference.n > 1 else "one seed"
+        if self.outcome == "fails" and self.claim.direction != "equal" and difference:
+            return "no practical difference" if abs(difference.mean) < self.claim.declared.equivalence else ""
+        return ""
+
+    @property
+    def decides(self) -> bool:
+        """True if there are records of all sides."""
+        return self.outcome != "no records"
+
+    @property
+    def text(self) -> str:
+        """The outcome with the remark on it."""
+        if not self.decides:
+            return self.reason
+        return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+
+    @property
+    def flips(self) -> bool:
+        """True if the verdict is the opposite with the form of the public codes."""
+        return self.released is not None and {self.outcome, self.released.outcome} == {"holds", "fails"}
+
+    @property
+    def papers_data(self) -> str:
+        """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
+        if self.setting is None or self.setting.dataset not in self.claim.datasets:
+            return "no"
+        return "part" if self.setting.pinned.partial else "yes"
+
+
+def _seeds_still(number: int) -> str:
+    if not number:
+        return "no difference at any seed"
+    if number >= MOST:
+        return f"more than {MOST} more seeds"
+    return f"{number} more seed{'s' if number > 1 else ''}"
+
+
+def judge(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
+    """Judge every claim by records, on each data set and setting, with the released form next to the corrected one."""
+    every = findings(ledger, results, site)
+    public = {(each.claim.id, each.setting): each for each in every if each.fidelity != "corrected"}
+    # Without records of the same setting, what is missing on the data set, or everywhere.
+    on_data = {(name, setting.dataset if setting else None): each for (name, setting), each in public.items()}
+    found = []
+    for each in every:
+        name, dataset = each.claim.id, each.setting.dataset if each.setting else None
+        if each.fidelity != "corrected":
+            continue
+        if has_released_form(each.claim, site):
+            released = public.get((name, each.setting)) or on_data.get((name, dataset)) or on_data.get((name, None))
+            if released is None or (released.setting != each.setting and released.decides):
+                none = tuple(Comparison(one.rival, None) for one in each.comparisons)
+                released = Finding(each.claim, each.setting, FORMS[1], (), none)
+            each = replace(each, released=released)
+        found.append(each)
+    return found
+
+
+def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
+    """Judge claims by records, on each data set and setting that has records of all sides.
+
+    By paired one-sided t-tests over seeds, a claim that A is better holds if A's mean lead over every B is above 0, and
+    fails if its lead over some B is below the metric's region of practical equivalence; the second is looked at first.
+    A claim that A and B are equal holds if every difference is inside the region, and fails if some is outside of it.
+
+    P-values are adjusted by Holm's method over all claims on a data set and setting, those of both forms of the methods
+    taken together, so that on each the chance of any wrong "holds" is at most 5 %, and so is that of any wrong "fails".
+
+    Returns:
+        Findings in the corrected form of the methods, then those in the form of public codes, each in the order of the
+        file. A claim without records of all sides on a data set has one finding there that says what is missing.
+    """
+    metrics = {claim.metric for claim in ledger.claim}
+    groups = seed_groups(results.frame.merge(results.roles, on="unit")) if not results.frame.empty else []
+    # A contender without any of the metrics stays, so that it is known to have been tested.
+    groups = [replace(group, rows=group.rows[group.rows["metric"].isin(metrics)]) for group in groups]
+    every = (_Evidence(groups, site, fidelity) for fidelity in FORMS)
+    return _judged([finding for evidence in every for claim in ledger.claim for finding in evidence.of(claim)])
+
+
+class _Evidence:
+    """Records of contenders in a form of the methods, as the sides of claims find them."""
+
+    def __init__(self, groups: Sequence[SeedGroup], site: Site, fidelity: str) -> None:
+        self.groups, self.site, self.fidelity = groups, site, fidelity
+        self.read: dict[tuple[Contender, Reads], BySeed] = {}
+        self.bases = {name: _recipes_base(site, name) for name in {group.contender.dataset for group in groups}}
+
+    def of(self, claim: Claim) -> Iterator[Finding]:
+        """Findings on each data set, of a claim that has records of all sides there, or that lacks least."""
+        by_setting: dict[Setting, dict[Side, SeedGroup]] = {}
+        for side in claim.sides:
+            for group in self.groups:
+                setting = self._setting(group.contender, side)
+                if setting is not None:
+                    by_setting.setdefault(setting, {})[side] = group
+        for dataset in sorted({setting.dataset for setting in by_setting}):
+            here = sorted(setting for setting in by_setting if setting.dataset == dataset)
+            judged = [self._finding(claim, setting, by_setting[setting]) for setting in here]
+            whole = [each for each in judged if not any(one.missing for one in each.comparisons)]
+            yield from whole or [min(judged, key=lambda each: sum(bool(one.missing) for one in each.comparisons))]
+        if not by_setting:
+            yield self._finding(claim, None, {})
+
+    def _setting(self, contender: Contender, side: Side) -> Setting | None:
+        """Setting that a contender shares with the other sides, if it is the one that a side means; else None."""
+        base = self.bases[contender.dataset]
+        method = base if side.method == BASE else side.method
+        if contender.method != method or contender.base not in ("", side.base or base):
+            return None
+        if contender.fidelity != side.form(method, self.fidelity, contender.protocol, self.site):
+            return None
+        pinned, wanted = contender.pinned, settings_of(side.set)
+        own = {key for key, value in pinned.values.items() if key in wanted and _is_same(str(value), wanted[key])}
+        if len(own) < len(wanted):
+            return None
+        shared = pinned.without(own)
+        return Setting(**{**{key: getattr(contender, key) for key in Setting._fields}, "pinned": shared})
+
+    def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
+        values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}
+        lacks = {side: (self._lack(claim, side, side in groups),) for side in claim.sides if not values[side]}
+        comparisons = (
+            _compared(claim, side, values[claim.a], values[side], lacks.get(claim.a, ()) + lacks.get(side, ()))
+            for side in claim.b
+        )
+        contenders = tuple(groups[side].contender for side in claim.sides if side in groups)
+        return Finding(claim, setting, self.fidelity, contenders, tuple(comparisons))
+
+    def _values(self, claim: Claim, side: Side, group: SeedGroup | None) -> BySeed:
+        """Values of a side by seed; empty if nothing was measured."""
+        if group is None:
+            return {}
+        reads = Reads(
+            metric=claim.metric,
+            split=claim.split,
+            variant=claim.variant,
+            scorer=side.scorer,
+            confidence=side.confidence if claim.declared.of == "confidence" else "",
+            fraction=claim.fraction,
+        )
+        key = group.contender, reads
+        if key not in self.read:
+            self.read[key] = defined_values(read(group, reads))
+        return self.read[key]
+
+    def _lack(self, claim: Claim, side: Side, tested: bool) -> str:
+        """Text for what a side without values lacks, to follow the word "no"."""
+        named = side
+        if not side.fidelity and side.method != BASE and self.fidelity != "corrected":
+            form = side.form(side.method, self.fidelity, claim.protocol, self.site)
+            named = side.model_copy(update={"fidelity": "" if form == "corrected" else form})
+        if tested:
+            return f"{claim.metric} of {named.label(claim.declared)}"
+        return f"records of {named.model_copy(update={'scorer': DEFAULT, 'confidence': DEFAULT}).label(claim.declared)}"
+
+
+def _recipes_base(site: Site, dataset: str) -> str:
+    """Base of two-stage methods by the recipe of a data set; empty for a data set that is not known here."""
+    try:
+        return method_of(BASE, dataset, site)
+    except UserError:
+        return ""
+
+
+def _is_same(value: str, wanted: str) -> bool:
+    """Check if the value of a record is the one that a claim names; ``1`` and ``1.0`` are one number."""
+    try:
+        return float(value) == float(wanted)
+    except ValueError:
+        return value.strip().lower() == wanted.lower()
+
+
+def _compared(claim: Claim, side: Side, first: BySeed, other: BySeed, missing: tuple[str, ...]) -> Comparison:
+    label, common = side.label(claim.declared), sorted(set(first) & set(other))
+    if missing or not common:
+        return Comparison(label, None, missing=missing)
+    alone = {claim.a.label(claim.declared): set(first) - set(other), label: set(other) - set(first)}
+    left_out = "; ".join(f"{name} alone: {seeds_text(seeds)}" for name, seeds in alone.items() if seeds)
+    found = Comparison(label, paired_difference(first, other), left_out)
+    if len(common) < 2:
+        return found
+    lead, region = claim.sign * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
+    if claim.direction == "equal":
+        holds = p_equivalent(lead, region)
+        fails = np.minimum(1.0, 2 * np.minimum(p_greater(lead, region), p_greater(-lead, region)))
+    else:
+        holds, fails = p_greater(lead), p_greater(-lead, -region)
+    return replace(found, p_holds=float(holds), p_fails=float(fails))
+
+
+def _judged(found: Sequence[Finding]) -> list[Finding]:
+    """Findings with adjusted p-values, outcomes and the seeds that they still need."""
+    judged = {}
+    for setting in dict.fromkeys(finding.setting for finding in found):
+        # A claim is one test in both forms of its methods if their records are the same.
+        tests = {_test(each): each.comparisons for each in found if each.setting == setting and _testable(each)}
+        holds = holm(np.array([max(each.p_holds for each in test) for test in tests.values()]))
+        # It fails by the smallest of its p-values (Bonferroni).
+        least = (len(test) * min(each.p_fails for each in test) for test in tests.values())
+        fails = holm(np.minimum(1.0, np.array([*least])))
+        decided = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, fails)}
+        undecided = sum(min(pair) > ALPHA for pair in decided.values())
+        judged[setting] = decided, undecided
+    return [_decided(each, *judged[each.setting]) for each in found]
+
+
+_Test = tuple[str, tuple[Contender, ...]]
+
+
+def _test(finding: Finding) -> _Test:
+    return finding.claim.id, finding.contenders
+
+
+def _testable(finding: Finding) -> bool:
+    return all(each.p_holds == each.p_holds for each in finding.comparisons)
+
+
+def _decided(finding: Finding, adjusted: Mapping[_Test, tuple[float, float]], undecided: int) -> Finding:
+    if any(each.difference is None for each in finding.comparisons):
+        return finding
+    if not _testable(finding):
+        return replace(finding, outcome="undecided")
+    holds, fails = adjusted[_test(finding)]
+    outcome: Outcome = "fails" if fails <= ALPHA else "holds" if holds <= ALPHA else "undecided"
+    judged = replace(finding, p_holds=holds, p_fails=fails, outcome=outcome)
+    return replace(judged, more_seeds=_more_seeds(judged, undecided)) if outcome == "undecided" else judged
+
+
+def _more_seeds(finding: Finding, undecided: int) -> int:
+    """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
+    difference, region = finding.decisive.difference, finding.claim.declared.equivalence
+    assert difference is not None
+    lead = finding.claim.sign * difference.mean
+    if finding.claim.direction == "equal":
+        effect = abs(abs(lead) - region)
+    else:
+        effect = max(lead, region) if lead > 0 else region - lead
+    if not effect:
+        return 0
+    # The level of a two-sided interval that leaves ALPHA / undecided on one side.
+    needed = seeds_needed(difference.sd, effect, alpha=2 * ALPHA / undecided, most=MOST)
+    return needed if needed >= MOST else max(1, needed - difference.n)

@@ -1,0 +1,237 @@
+"""Verdicts on claims as Markdown, CSV and lines on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from ..errors import printable
+from ..protocols.metrics import title_of
+from ..report.escape import markdown_text
+from ..report.render import files_of
+from ..report.table import GAP, Cell, Document, Table, cells_table, headings, interval, number, percent
+from ..site import Site
+from ..store.files import write_atomic
+from .claims import Claim, Ledger, Source, commands, every_command, published_differences
+from .items import UNPUBLISHED
+from .judge import Comparison, Finding, Setting
+
+ABOUT = (
+    "A claim holds, fails or is undecided on a data set, by paired one-sided t-tests over seeds. That A is better holds"
+    " if A's mean lead over every B is above 0, and fails if its lead over some B is below the region of practical"
+    " equivalence (half a point for most metrics). P-values are adjusted by Holm's method over all claims on a data set"
+    ' and setting, in both forms of the methods: on each, the chance of any wrong "holds" is at most 5 %, and so is'
+    ' that of any wrong "fails". An undecided claim has the number of seeds, in addition to those it has, with which'
+    " a true difference as large as the one seen, but at least of the region, is found in 80 % of cases. The intervals"
+    " are 95 % t-intervals, not adjusted, in points of percent for shares; of several B, the one that decides is shown."
+    " Published differences are in the unit of the paper. Verdicts are about new trainings on these test images, not"
+    " about other images or classes."
+)
+"""Legend of the tables."""
+
+KINDS = ("holds", "fails", "undecided", "no records")
+
+
+def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Path) -> list[Path]:
+    """Write verdicts as ``claims.csv`` and ``claims.md``; equal records give equal files."""
+    texts = texts_of(ledger, found, site)
+    for name, text in texts.items():
+        write_atomic(out / name, text.encode())
+    return [out / name for name in texts]
+
+
+def texts_of(ledger: Ledger, found: Sequence[Finding], site: Site) -> dict[str, str]:
+    """The files of verdicts by name: a page with a count, a table per paper and the commands of every claim; CSV."""
+    names = labels(found)
+    tables = [_counts(found, names)]
+    for key, paper in ledger.paper.items():
+        own = [each for each in found if each.claim.paper == key]
+        tables += [_table(paper, own, names)] if own else []
+    introduction = f"`bench paper claims` writes this page from records.\n\n{ABOUT}"
+    page = Document("claims", "Claims of the papers", introduction, tuple(tables), to_frame(found, site))
+    texts = files_of(page)
+    commanded = _commands([each.claim for each in found], site)
+    return {"claims.csv": texts["claims.csv"], "claims.md": f"{texts['claims.md']}{commanded}"}
+
+
+def to_frame(found: Sequence[Finding], site: Site) -> pd.DataFrame:
+    """Verdicts as numbers, one row per claim, data set and setting, form of the methods and B.
+
+    Differences are A minus B over paired seeds; p-values named ``holm`` are of the claim, adjusted; ``flips`` is True
+    if the released form turns the verdict around.
+    """
+    return pd.DataFrame(
+        [
+            _numbers(each, finding, comparison, site)
+            for each in found
+            for finding in (each, each.released)
+            if finding is not None
+            for comparison in finding.comparisons
+        ]
+    )
+
+
+def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site) -> dict[str, object]:
+    claim, setting, difference = finding.claim, finding.setting, each.difference
+    return {
+        "claim": claim.id,
+        "paper": claim.paper,
+        "place": claim.place,
+        "says": claim.says,
+        "dataset": setting.dataset if setting else "",
+        "papers_data": corrected.papers_data,
+        "partial": setting.pinned.partial if setting else "",
+        "setting": setting.text if setting else "",
+        "fidelity": finding.fidelity,
+        "metric": claim.metric,
+        "split": claim.split,
+        "direction": claim.direction,
+        "a": claim.a.label(claim.declared),
+        "b": each.rival,
+        "difference_mean": difference.mean if difference else None,
+        "difference_sd": difference.sd if difference else None,
+        "ci95_low": difference.ci_low if difference else None,
+        "ci95_high": difference.ci_high if difference else None,
+        "seeds": difference.n if difference else 0,
+        "left_out": each.left_out,
+        "p_holds": each.p_holds,
+        "p_fails": each.p_fails,
+        "p_holds_holm": finding.p_holds,
+        "p_fails_holm": finding.p_fails,
+        "verdict": finding.outcome,
+        "reason": finding.reason,
+        "more_seeds": finding.more_seeds,
+        "commands": " && ".join(commands(claim, site, finding.fidelity)),
+        "flips": corrected.flips,
+    }
+
+
+def labels(found: Sequence[Finding]) -> dict[Setting, str]:
+    """Short names of data sets and settings: the name of the data set, with a number for its second setting and so on.
+
+    Example:
+        >>> labels([])
+        {}
+    """
+    names: dict[Setting, str] = {}
+    for setting in sorted({each.setting for each in found if each.setting}):
+        place = 1 + sum(other.dataset == setting.dataset for other in names)
+        names[setting] = setting.dataset if place == 1 else f"{setting.dataset} #{place}"
+    return names
+
+
+def _counts(found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
+    """Number of verdicts of each kind, by data set and setting."""
+    rows = []
+    for setting, name in names.items():
+        own = [each for each in found if each.setting == setting]
+        counts = [sum(each.outcome == kind for each in own) for kind in KINDS]
+        rows.append([name, setting.text, *map(str, (*counts, sum(each.flips for each in own)))])
+    columns = headings("data", "setting", *KINDS, "flipped by a public code", labels=2)
+    return cells_table("Verdicts by data set and setting", columns, rows)
+
+
+def _table(paper: Source, found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
+    """Verdicts on the claims of a paper."""
+    rows: list[list[Cell | str]] = []
+    before = ""
+    for each in found:
+        claim = each.claim
+        first = claim.id != before
+        says, published = (f"{claim.id}: {claim.says}", published_text(claim)) if first else ("", "")
+        difference, seeds, released = difference_text(each), seeds_of(each), released_text(each)
+        outcome = Cell(each.text, bold=each.outcome in ("holds", "fails"))
+        rows.append([says, _label(each, names), each.papers_data, difference, seeds, outcome, released, published])
+        before = claim.id
+    where = {"abstract": "the abstract of the paper", "memory": "memory of the paper"}.get(paper.read)
+    note = f"These claims were written from {where}; its text was not at hand."
+    titles = ("claim", "data", "paper's data", "A - B", "seeds", "verdict", "as released", "published A - B")
+    title = f"{paper.title} ({paper.venue})"
+    return cells_table(title, headings(*titles, labels=len(titles)), rows, notes=(note,) if where else ())
+
+
+def _label(each: Finding, names: Mapping[Setting, str]) -> str:
+    return names[each.setting] if each.setting else GAP
+
+
+def difference_text(each: Finding) -> str:
+    """Mean difference from the B that decides with its 95 % t-interval, in points of percent if it is a share."""
+    found, metric = each.decisive, each.claim.declared
+    if found.difference is None:
+        return GAP
+    ends = (found.difference.mean, found.difference.ci_low, found.difference.ci_high)
+    texts = (percent(end, 2, "+") if metric.unit == "share" else number(end, 3, "+") for end in ends)
+    return interval(*texts) + (f" ({found.rival})" if len(each.claim.b) > 1 else "")
+
+
+def seeds_of(each: Finding) -> str:
+    """Number of paired seeds, with those that were left out."""
+    found = each.decisive
+    seeds = str(found.difference.n) if found.difference else "0"
+    return f"{seeds} ({found.left_out})" if found.left_out else seeds
+
+
+def released_text(each: Finding) -> str:
+    """Verdict on the released form of the methods."""
+    if each.released is None:
+        return GAP
+    if not each.released.decides:
+        return each.released.outcome
+    return f"{each.released.text}: flipped" if each.flips else each.released.text
+
+
+def published_text(claim: Claim) -> str:
+    """Differences that the paper published, by data set; says so if there are none."""
+    found = published_differences(claim)
+    return ", ".join(f"{dataset} {value:+.3g}" for dataset, value in found.items()) or UNPUBLISHED
+
+
+def _commands(claims: Sequence[Claim], site: Site) -> str:
+    """Section of the page with the commands that make the records of every claim."""
+    out = ["## Commands", "", "The first lines of a claim make the records of its table, also as released if"]
+    out += ["there is such a form; the line of `DIR` is for the paper's own data."]
+    for claim in dict.fromkeys(claims):
+        lines = every_command(claim, site)
+        out += ["", f"### {claim.id}", "", markdown_text(_about(claim)), "", "```sh", *lines, "```"]
+    return "\n".join([*out, ""])
+
+
+def _about(claim: Claim) -> str:
+    """Place, metric, direction, sides and data of a claim, in one paragraph."""
+    metric = title_of(claim.metric)
+    rivals = "; ".join(side.label(claim.declared) for side in claim.b)
+    where = ", ".join((*claim.datasets, *claim.elsewhere))
+    fraction = "" if claim.fraction is None else f", {100 * claim.fraction:g} % removed"
+    variants = [name for name in claim.variant if name]
+    variant = f", variant {' or '.join(variants)}" if variants else ""
+    text = (
+        f"{claim.place}. A: {claim.a.label(claim.declared)}. B: {rivals}. {metric} ({claim.metric}, {claim.split}"
+        f"{variant}{fraction}) is {claim.direction}. The paper's data: {where}."
+    )
+    return f"{text} {claim.note}" if claim.note else text
+
+
+def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> None:
+    """Print verdicts, a line for each data set, and the commands of claims without any records."""
+    for line in _lines(found, site):
+        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+
+
+def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
+    names = labels(found)
+    data = max(map(len, names.values()), default=0)
+    differences = [difference_text(each) for each in found]
+    width = max(map(len, differences), default=0)
+    before = ""
+    for each, difference in zip(found, differences):
+        if each.claim.id != before:
+            yield each.claim.id
+        before = each.claim.id
+        remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
+        yield f"  {_label(each, names):<{data}}  {difference:<{width}}  {each.text}{remark}"
+    yield from (f"{name}: {setting.text}" for setting, name in names.items())
+    for claim in dict.fromkeys(each.claim for each in found if each.setting is None):
+        yield from (f"{claim.id}: {line}" for line in commands(claim, site))

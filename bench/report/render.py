@@ -1,0 +1,177 @@
+"""Renderers: the functions that write a table as CSV, as Markdown, as LaTeX, on a terminal and as HTML."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ..errors import printable
+from ..store.files import write_atomic
+from .escape import csv_text, latex_text, markdown_text
+from .table import Cell, Document, Table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+PACKAGES = "% needs \\usepackage{booktabs,graphicx}"
+"""First line of a LaTeX file: the packages that its tables need."""
+
+
+def to_csv(numbers: pd.DataFrame) -> str:
+    """Numbers as CSV, in which no text is a formula."""
+    return csv_text(numbers)
+
+
+def to_markdown(table: Table) -> str:
+    """A table in Markdown, without its title and notes."""
+    lines = [[markdown_text(column.title) for column in table.columns], ["---"] * len(table.columns)]
+    lines += [[_emphasised(cell, markdown_text, "**{}**", "<u>{}</u>") for cell in row.cells] for row in table.rows]
+    head, rule, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, rule.replace(" ", ""), *rows])
+
+
+def to_latex(table: Table) -> str:
+    """A table in LaTeX (booktabs) with its caption and notes; one that is wider than the text is scaled down."""
+    caption = latex_text(table.title) + (f": {latex_text(table.caption)}" if table.caption else "")
+    alignment = "".join("l" if column.label else "r" for column in table.columns)
+    out = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{caption}}}",
+        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
+        f"\\begin{{tabular}}{{{alignment}}}",
+        "\\toprule",
+        " & ".join(latex_text(column.title) for column in table.columns) + " \\\\",
+        "\\midrule",
+    ]
+    for row in table.rows:
+        cells = [_emphasised(cell, latex_text, "\\textbf{{{}}}", "\\underline{{{}}}") for cell in row.cells]
+        out.append(" & ".join(cells) + " \\\\")
+    out += ["\\bottomrule", "\\end{tabular}}"]
+    out += ["\\par\\smallskip\\raggedright\\footnotesize"] if table.notes else []
+    return "\n".join([*out, *(f"{latex_text(note)}\\par" for note in table.notes), "\\end{table}", ""])
+
+
+def _emphasised(cell: Cell, escape: Callable[[str], str], bold: str, underlined: str) -> str:
+    text = escape(cell.text)
+    text = bold.format(text) if cell.bold else text
+    return underlined.format(text) if cell.underlined else text
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table with its notes; if it is too wide even without gaps, labels are folded, since they may wrap."""
+    shown = _for_terminal(table)
+    if not table.narrow and _width(shown, console) > console.width:
+        shown.padding = 0
+    console.print(shown)
+    if table.notes:
+        console.print(Text("\n".join(map(printable, table.notes))))
+        console.print()
+
+
+def fits(table: Table, console: Console) -> bool:
+    """True if a table fits a terminal, without gaps if need be, and no label has to be folded."""
+    shown = _for_terminal(table)
+    shown.padding = 0
+    return _width(shown, console) <= console.width
+
+
+def _width(shown: RichTable, console: Console) -> int:
+    return console.measure(shown, options=console.options.update(max_width=1000)).maximum
+
+
+def _for_terminal(table: Table) -> RichTable:
+    shown = RichTable(
+        title=_text(table.title), title_justify="left", box=box.SIMPLE_HEAD, padding=0 if table.narrow else (0, 1, 0, 0)
+    )
+    for column in table.columns:
+        shown.add_column(
+            _text(column.title),
+            justify="right" if column.number and not column.label else "left",
+            no_wrap=column.number or column.whole,
+            overflow="fold",
+        )
+    for row in table.rows:
+        if row.heading:
+            shown.add_section()
+            shown.add_row(Text(row.heading, style="italic"))
+        shown.add_row(*map(_styled, row.cells))
+    return shown
+
+
+def _styled(cell: Cell) -> Text:
+    style = " ".join(["bold"] * cell.bold + ["underline"] * cell.underlined + ["italic"] * cell.italic)
+    return _text(cell.text, style)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text as it is: brackets in it are no markup, control characters other than line breaks are escaped."""
+    return Text("\n".join(map(printable, text.split("\n"))), style=style)
+
+
+def to_html(table: Table) -> Markup:
+    """A table in HTML, with its caption, notes and a button for its numbers."""
+    from markupsafe import Markup  # late: only pages need it, and a template
+
+    held = "" if table.csv is None else csv_uri(table.csv)
+    return Markup(environment().get_template("table.tmpl").render(t=table, csv=held).strip())  # escaped by the template
+
+
+def csv_uri(numbers: pd.DataFrame) -> str:
+    """Numbers as CSV in a data URI.
+
+    Example:
+        >>> csv_uri(pd.DataFrame({"a": ["=1"]}))
+        'data:text/csv;charset=utf-8;base64,YQonPTEK'
+    """
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(numbers).encode()).decode()
+
+
+@cache
+def environment() -> Environment:
+    """Templates of pages, which escape every text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader(__package__, "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+
+
+def files_of(document: Document) -> dict[str, str]:
+    """Tables as texts, by name of the file: numbers as CSV, tables for readers as Markdown and LaTeX."""
+    texts = {}
+    if not document.numbers.empty:
+        texts[f"{document.name}.csv"] = to_csv(document.numbers)
+    if document.tables:
+        parts = [f"# {document.heading}", "", document.introduction, ""]
+        for table in document.tables:
+            parts += [f"## {markdown_text(table.title)}", "", to_markdown(table), ""]
+            parts += [line for note in table.notes for line in (markdown_text(note), "")]
+        texts[f"{document.name}.md"] = "\n".join(parts)
+        always = document.always
+        brief = document.tables if always is None else [table.without_shared(always) for table in document.tables]
+        texts[f"{document.name}.tex"] = "\n".join([PACKAGES, *map(to_latex, brief)])
+    return texts
+
+
+def write_documents(documents: Iterable[Document], out: Path) -> list[Path]:
+    """Write the files of documents to a folder, in the order of their names."""
+    texts = {name: text for document in documents for name, text in files_of(document).items()}
+    for name, text in sorted(texts.items()):
+        write_atomic(out / name, text.encode())
+    return [out / name for name in sorted(texts)]

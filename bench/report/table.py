@@ -1,0 +1,274 @@
+"""Tables: columns that are defined once, and cells, which every renderer writes in its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from ..errors import printable
+
+R = TypeVar("R")
+
+GAP = "-"
+"""Text of a value that does not exist."""
+
+EVERYWHERE = ("text", "page", "terminal")
+"""Places where readers see a column: Markdown and LaTeX, a page, and a terminal."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Cell of a table: its text as it is, which is escaped when it is written, and its marks.
+
+    Attributes:
+        text: Its text; empty or a dash if there is nothing.
+        value: Number or text to sort by, if it is not the text.
+        bold: Whether it is the best of its column, say.
+        underlined: Whether it is better than every deterministic method, say.
+        italic: Whether it is a heading within the table.
+        mark: Further classes of its style on a page.
+        note: Explanation that a page shows on request, such as the reason for a gap.
+        href: Id on the page that the text leads to; empty for no link.
+    """
+
+    text: str
+    value: float | str | None = None
+    bold: bool = False
+    underlined: bool = False
+    italic: bool = False
+    mark: str = ""
+    note: str = ""
+    href: str = ""
+
+    @property
+    def is_gap(self) -> bool:
+        """True if there is nothing in it."""
+        return self.text in ("", GAP)
+
+    @property
+    def sort(self) -> str:
+        """Text to sort by on a page; gaps come last."""
+        if self.is_gap or self.value != self.value:
+            return ""
+        if self.value is None:
+            return self.text
+        return f"{self.value:.10g}" if isinstance(self.value, float) else str(self.value)
+
+
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """Column of a table, defined once for every format.
+
+    Attributes:
+        title: Heading in the formats for readers; empty for a column of CSV files alone.
+        cell: Text or cell of a row in the formats for readers; by default the text of the only value of ``fields``.
+        fields: Values of a row in CSV files, by heading there; None for a column that CSV files do not have.
+        label: Whether it says what a row is about: such columns are aligned to the left, and LaTeX has those with
+            one text in all rows in its caption.
+        number: Whether its cells are numbers, by which a page aligns and sorts them, and which a terminal never breaks.
+        note: Explanation of the heading on a page.
+        whole: Whether a terminal never breaks its texts, though they are no numbers.
+        places: Where readers see it (:data:`EVERYWHERE`).
+    """
+
+    title: str
+    cell: Callable[[R], Cell | str] | None = None
+    fields: Callable[[R], Mapping[str, object]] | None = None
+    label: bool = False
+    number: bool = True
+    note: str = ""
+    whole: bool = False
+    places: tuple[str, ...] = ("text", "page")
+
+    def of(self, row: R) -> Cell:
+        """Cell of a row."""
+        if self.cell is not None:
+            found = self.cell(row)
+            return _cell(found)
+        assert self.fields is not None, self.title
+        (value,) = self.fields(row).values()
+        return _cell(GAP if value is None or value != value else str(value))
+
+
+def _cell(found: Cell | str) -> Cell:
+    """A text is one line, whoever wrote it; only a cell may have several."""
+    return found if isinstance(found, Cell) else Cell(printable(found))
+
+
+def label(title: str, cell: Callable[[R], Cell | str] | None = None, note: str = "", **more: Any) -> Column[R]:
+    """Column of texts that say what a row is about."""
+    return Column(title, cell, label=True, number=more.pop("number", False), note=note, **more)
+
+
+def held(name: str, of: Callable[[R], object] | None = None) -> Callable[[R], Mapping[str, object]]:
+    """Function that reads one value of a row for CSV files: that of ``of``, or else the attribute of this name."""
+    return lambda row: {name: getattr(row, name) if of is None else of(row)}
+
+
+def headings(*titles: str, labels: int = 1) -> tuple[Column[Any], ...]:
+    """Columns of a table of cells: the first ones are labels, the others numbers."""
+    return tuple(Column(title, label=place < labels, number=place >= labels) for place, title in enumerate(titles))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of a table; its id on a page is empty if nothing leads to it, and a heading begins a part of the table."""
+
+    cells: tuple[Cell, ...]
+    anchor: str = ""
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, ready to be written in every format.
+
+    Attributes:
+        title: Heading in Markdown, beginning of the caption in LaTeX, title on a terminal, caption on a page.
+        columns: Its columns.
+        rows: Its rows.
+        notes: Paragraphs below it.
+        caption: Rest of the caption in LaTeX, a sentence.
+        anchor: Its id on a page.
+        csv: Its numbers, which a page offers as a file.
+        narrow: Whether a terminal shows it without gaps from the start.
+        small: Classes of a small table on a page, which is neither sorted nor filtered; empty for one that is.
+    """
+
+    title: str
+    columns: tuple[Column[Any], ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    caption: str = ""
+    anchor: str = ""
+    csv: pd.DataFrame | None = field(default=None, compare=False)
+    narrow: bool = False
+    small: str = ""
+
+    def only(self, keep: Callable[[Column[Any]], bool]) -> Table:
+        """The table with some of its columns."""
+        places = [place for place, column in enumerate(self.columns) if keep(column)]
+        rows = [replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows]
+        return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
+
+    def shared(self, always: Collection[str] = ()) -> dict[str, str]:
+        """Labels that all rows have in common, by heading.
+
+        Args:
+            always: Headings that are not among them.
+        """
+        found = {}
+        for place, column in enumerate(self.columns):
+            texts = {row.cells[place].text for row in self.rows}
+            if column.label and column.title not in always and len(texts) == 1:
+                found[column.title] = texts.pop()
+        return found
+
+    def without_shared(self, always: Collection[str] = ()) -> Table:
+        """The table without labels that all rows have in common, which the caption says instead."""
+        shared = self.shared(always)
+        said = "; ".join(f"{title} {text}" for title, text in shared.items() if text not in ("", GAP))
+        caption = f"{self.caption} In all rows: {said}." if said else self.caption
+        return replace(self.only(lambda column: column.title not in shared), caption=caption.strip())
+
+
+def table_of(
+    columns: Iterable[Column[R]],
+    rows: Iterable[R],
+    title: str,
+    *,
+    place: str = "text",
+    anchor_of: Callable[[R], str] = lambda row: "",
+    **more: Any,
+) -> Table:
+    """Make a table of rows for readers.
+
+    Args:
+        columns: Definitions of its columns, of which those for ``place`` are shown.
+        rows: What its rows are about.
+        title: Its title.
+        place: Where it is shown: ``text``, ``page`` or ``terminal``.
+        anchor_of: Id of a row on the page.
+        more: Further attributes of the :class:`Table`.
+    """
+    shown = tuple(column for column in columns if column.title and place in column.places)
+    cells = tuple(Row(tuple(column.of(row) for column in shown), anchor_of(row)) for row in rows)
+    return Table(title, shown, cells, **more)
+
+
+def cells_table(title: str, columns: Sequence[Column[Any]], rows: Iterable[Iterable[Cell | str]], **more: Any) -> Table:
+    """Make a table of cells, or of their texts.
+
+    Args:
+        title: Its title.
+        columns: Its columns.
+        rows: Its cells, row by row.
+        more: Further attributes of the :class:`Table`.
+    """
+    made = tuple(Row(tuple(map(_cell, row))) for row in rows)
+    return Table(title, tuple(columns), made, **more)
+
+
+def frame_of(columns: Iterable[Column[R]], rows: Iterable[R]) -> pd.DataFrame:
+    """Numbers of rows, with the columns that CSV files have.
+
+    Args:
+        columns: Definitions of the columns.
+        rows: What the rows are about.
+    """
+    fields = [column.fields for column in columns if column.fields is not None]
+    return pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tables about one question, which become the files ``NAME.csv``, ``NAME.md`` and ``NAME.tex``.
+
+    Attributes:
+        name: Name of the files.
+        heading: Heading in Markdown.
+        introduction: Paragraph below it, in Markdown.
+        tables: The tables, each with a heading and a caption of its own; without any there is no Markdown and LaTeX.
+        numbers: The numbers of all of them; without any row there is no CSV.
+        always: In LaTeX, labels that all rows have in common are left out, except these; None leaves out none.
+    """
+
+    name: str
+    heading: str = ""
+    introduction: str = ""
+    tables: tuple[Table, ...] = ()
+    numbers: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
+    always: tuple[str, ...] | None = None
+
+
+def number(value: float | None, digits: int = 2, sign: str = "") -> str:
+    """Text of a number; a dash for None and nan.
+
+    Example:
+        >>> number(0.126), number(None), number(3.0, 1, "+")
+        ('0.13', '-', '+3.0')
+    """
+    return GAP if value is None or value != value else f"{value:{sign}.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 2, sign: str = "") -> str:
+    """Text of a share in percent; a dash for None and nan.
+
+    Example:
+        >>> percent(0.126), percent(float("nan"))
+        ('12.60', '-')
+    """
+    return number(None if value is None else 100 * value, digits, sign)
+
+
+def interval(mean: str, low: str, high: str) -> str:
+    """Text of a mean with the ends of its interval, if it has one.
+
+    Example:
+        >>> interval("+1", "+0", "+2"), interval("+1", "-", "-")
+        ('+1 [+0, +2]', '+1')
+    """
+    return mean if low == GAP else f"{mean} [{low}, {high}]"

@@ -1,0 +1,146 @@
+"""Records of tests by a few numbers, and files of claims by their text."""
+
+from __future__ import annotations
+
+import pytest
+from bench.cli import main
+from bench.papers.claims import read_ledger
+from bench.protocols.rows import SplitRow
+from bench.report.frame import collect
+from bench.site import Site
+from bench.store.pinned import Pinned
+from bench.store.records import Columns, Environment, Role, TestRecord
+from bench.store.specs import Cell, Tests, TestSpec
+
+from tests.datasets.conftest import releases  # noqa: F401 (a fixture)
+
+HEAD = """
+[paper.p]
+title = "A paper"
+venue = "somewhere"
+read = "text"
+"""
+
+CLAIM = """
+[[claim]]
+id = "{id}"
+paper = "p"
+place = "Table 1"
+says = "DUL-cls is better."
+datasets = ["cub200"]
+metric = "map_at_r"
+direction = "{direction}"
+a = {{ {a} }}
+b = [{b}]
+{more}
+"""
+
+
+def claim(id="one", direction="higher", a='method = "dul_cls"', b='{ method = "cosface" }', more=""):
+    """A claim as TOML."""
+    return CLAIM.format(id=id, direction=direction, a=a, b=b, more=more)
+
+
+def record(method, seed, values, **columns):
+    """A test record: values of rows by (metric, other columns of the row)."""
+    columns = {
+        "protocol": "reality_check", "preset": "strict", "dataset": "ndigit", "base": "", "fidelity": "corrected",
+        "hparams": "default", "trials": 0, "pinned": Pinned(), "backbone": "convnet", "dim": 64, "ensemble": "",
+    } | columns | {"method": method, "seed": seed}  # fmt: skip
+    names = ("protocol", "preset", "ensemble", "hparams", "trials", "pinned")
+    spec = TestSpec(
+        versions={"engine": " ".join(map(str, columns.values()))}, train=(), tuning_trainings=0, tests=Tests(),
+        scorers=(), soft_labels="", **{name: columns[name] for name in names},
+    )  # fmt: skip
+    plain = {"split": "test", "scorer": "cosine", "confidence": "", "variant": "", "fraction": None}
+    rows: tuple[SplitRow, ...] = tuple(
+        {**plain, **dict(place), "metric": metric, "value": value, "n_queries": 9, "n_lone": 0}
+        for (metric, *place), value in values.items()
+    )
+    return TestRecord(
+        unit=spec.id,
+        cell=Cell(columns["protocol"], columns["dataset"], method),
+        spec=spec,
+        files={},
+        columns=Columns(**columns),
+        role=Role(
+            primary_scorer="cosine", default_confidence="method", probabilistic=False, trainings=0, train="",
+            base_train="",
+        ),
+        setting={},
+        manifests={},
+        corruptions={},
+        rows=rows,
+        curves={},
+        environment=Environment(
+            bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+        ),
+        finished=0.0,
+    )  # fmt: skip
+
+
+def runs(method, values, metric="map_at_r", place=(), **columns):
+    """Records of a method, one for each seed: a list of values, or a dictionary by seed."""
+    by_seed = values if isinstance(values, dict) else dict(enumerate(values))
+    return [record(method, seed, {(metric, *place): value}, **columns) for seed, value in by_seed.items()]
+
+
+class Folder:
+    """Stands for a results folder with some records."""
+
+    def __init__(self, records):
+        self.records = records
+
+    def tests(self):
+        yield from self.records
+
+    def rescorings(self):
+        return iter(())
+
+
+@pytest.fixture(scope="session")
+def site():
+    """One for all tests: reading the names of all methods takes a while."""
+    return Site(results="runs")
+
+
+@pytest.fixture
+def ledger(tmp_path, site):
+    """Read a file of claims from its text."""
+
+    def read(*claims):
+        path = tmp_path / "claims.toml"
+        path.write_text(HEAD + "".join(claims))
+        return read_ledger(path, site)
+
+    return read
+
+
+@pytest.fixture
+def results():
+    return lambda *parts: collect(Folder([each for part in parts for each in part]))
+
+
+@pytest.fixture
+def bench(capsys, monkeypatch, tmp_path):
+    """Run a command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def layouts(releases):  # noqa: F811
+    """Tiny copies of the papers' data sets in their official layouts: data roots by name."""
+    inshop = releases.inshop()
+    return {
+        "cub200": releases.cub(),
+        "cars196": releases.cars(),
+        "sop": releases.sop(),
+        "inshop_merged": inshop,
+        "inshop": inshop,
+    }

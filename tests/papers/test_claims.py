@@ -1,0 +1,142 @@
+"""Files of claims: the shipped one is true to the published numbers, and faults are one line."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from bench.cli import app
+from bench.errors import UserError
+from bench.papers.claims import commands, every_command, published_differences, read_ledger
+from bench.papers.items import find_item
+
+from tests.papers.conftest import HEAD, claim
+
+PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
+
+AGAINST = {
+    ("el-beats-sample-based", "sop"),
+    ("per-pfe-scorer", "inshop_merged"),
+    ("per-scf-scorer", "cub200"),
+}
+"""Claims that the paper's own numbers do not bear out on a data set; their notes say so."""
+
+
+@pytest.fixture(scope="module")
+def shipped(site):
+    return read_ledger(None, site)
+
+
+def test_the_shipped_claims_cover_every_paper(shipped):
+    assert len(shipped.claim) >= 35
+    assert {each.paper for each in shipped.claim} == set(shipped.paper) == PAPERS
+    assert len({each.says for each in shipped.claim}) == len(shipped.claim)
+
+
+def test_published_numbers_bear_out_the_claims(shipped):
+    sign = {"higher": 1, "lower": -1}
+    found = {
+        (each.id, dataset): sign[each.direction] * value
+        for each in shipped.claim
+        if each.direction != "equal"
+        for dataset, value in published_differences(each).items()
+    }
+    assert len(found) > 60
+    assert {key for key, lead in found.items() if lead <= 0} == AGAINST
+    assert all(each.note for each in shipped.claim if each.id in dict(AGAINST))
+
+
+def test_a_published_difference_is_that_of_the_table(shipped):
+    by_id = {each.id: each for each in shipped.claim}
+    cars = published_differences(by_id["per-dul-cls-map-at-r"])["cars196"]
+    assert cars == pytest.approx(19.54 - 19.05)  # CosFace is the better one of the two
+    assert published_differences(by_id["nir-uniformity"]) == pytest.approx({"cub200": -0.006, "cars196": -0.007})
+    assert published_differences(by_id["hib-matching"]) == {}
+
+
+def test_claims_with_a_table_name_data_sets_of_that_table(shipped):
+    for each in shipped.claim:
+        if each.tables:
+            known = {name for table in each.tables for name in find_item(table).item.datasets}
+            assert set(each.datasets) <= known, each.id
+
+
+def test_every_command_is_one_that_the_program_understands(shipped, site):
+    assert all(commands(each, site) for each in shipped.claim)
+    for line in {line for each in shipped.claim for line in every_command(each, site)}:
+        program, *rest = line.split()
+        assert program == "bench"
+        command = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            name, *rest = rest
+            command = command.commands[name]
+        command.make_context(name, rest)  # raises at an unknown option
+
+
+def test_commands_of_claims_whose_sides_differ_in_a_setting_or_a_scorer(ledger, site):
+    found = ledger(
+        claim("pins", a='method = "dul_cls", set = ["method.distribution=vmf"]', b='{ method = "$base" }'),
+        claim("scorers", a='method = "pfe", scorer = "cosine"', b='{ method = "pfe", scorer = "mls" }'),
+    )
+    run = "bench run --method {} --dataset ndigit --seeds 5 --hparams default"
+    assert [commands(each, site) for each in found.claim] == [
+        [run.format("dul_cls") + " --set method.distribution=vmf", run.format("cosface")],
+        [run.format("pfe") + " --scorers mls"],
+    ]
+    assert commands(found.claim[1], site, "released") == [run.format("pfe") + " --fidelity released --scorers mls"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (claim(more='colour = "red"'), "claim 'one': colour: unknown key"),
+        (claim(a='methd = "pfe"'), "claim 'one': a.method: Field required"),
+        (claim(a='method = "dul_clss"'), "claim 'one': unknown method 'dul_clss'; did you mean 'dul_cls'?"),
+        (claim(b=""), "claim 'one': b: Tuple should have at least 1 item"),
+        (claim(direction="better"), "claim 'one': direction: Input should be 'higher', 'lower' or 'equal'"),
+        (claim("Not an id"), "claim 'Not an id': id: String should match pattern"),
+        (claim() + claim(), "claim 'one': 2 claims have this id"),
+        (claim().replace('paper = "p"', 'paper = "q"'), "claim 'one': unknown paper 'q'"),
+        (claim().replace("map_at_r", "map_at_s"), "claim 'one': unknown metric 'map_at_s'; did you mean 'map_at_r'?"),
+        (claim().replace("cub200", "cub20"), "claim 'one': unknown data set 'cub20'; did you mean 'cub200'?"),
+        (claim().replace('["cub200"]', "[]"), "claim 'one': name the data sets of the paper"),
+        (claim(more='tested_on = ["mnist"]'), "claim 'one': unknown data set 'mnist'"),
+        (claim(more='split = "test_rain"'), "claim 'one': unknown split 'test_rain'"),
+        (claim(more='protocol = "x"'), "claim 'one': unknown protocol 'x'"),
+        (claim(a='method = "pfe", scorer = "msl"'), "claim 'one': unknown scorer 'msl'; did you mean 'mls'?"),
+        (claim(a='method = "pfe", confidence = "norm"'), "claim 'one': map_at_r judges no confidence"),
+        (claim(a='method = "pfe", fidelity = "x"'), "claim 'one': unknown fidelity 'x'"),
+        (claim(a='method = "pfe", base = "x"'), "claim 'one': unknown method 'x'"),
+        (claim(a='method = "pfe", set = ["method.x=1"]'), "claim 'one': unknown setting 'method.x'"),
+        (claim(a='method = "pfe", set = ["method"]'), "claim 'one': --set method: expected KEY=VALUE"),
+        (claim(a='method = "pfe", row = "PFE"'), "claim 'one': a row or column needs the tables"),
+        (claim(more='tables = ["per/table9"]'), "claim 'one': unknown table 'per/table9'"),
+        (claim(more='tables = ["per/table1"]\ncolumn = "x"'), "claim 'one': unknown column 'x'"),
+        (
+            claim(a='method = "pfe", row = "x"', more='tables = ["per/table1"]\ncolumn = "MAP@R"'),
+            "claim 'one': unknown row 'x'",
+        ),
+        (
+            claim(direction="equal").replace("map_at_r", "spectral_decay"),
+            "claim 'one': spectral_decay has no region of equivalence",
+        ),
+        ("[[claim]]\n", "claim number 1: id: Field required"),
+        ("claim = 3\n", "claim: Input should be a valid tuple"),
+        ("", "claim: Field required"),
+        ("a = \n", "not valid TOML"),
+        ("a." * 200 + "b = 1\n", "not valid TOML: a line has more than 100 dots"),
+    ],
+)
+def test_a_fault_is_one_line_with_the_file_and_the_claim(text, said, tmp_path, site):
+    path = tmp_path / "mine.toml"
+    path.write_text(text + HEAD if text.startswith("claim =") else HEAD + text)
+    with pytest.raises(UserError) as error:
+        read_ledger(path, site)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+    assert "\n" not in message
+
+
+def test_a_missing_file_says_so(tmp_path, site):
+    with pytest.raises(UserError, match=r"no_such.toml: No such file"):
+        read_ledger(tmp_path / "no_such.toml", site)

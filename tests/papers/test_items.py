@@ -1,0 +1,148 @@
+"""The papers' tables as data: every name, every published number, what rows and columns refer to."""
+
+import json
+from collections import Counter
+
+import pytest
+from bench.cli import main
+from bench.papers.items import (
+    Column,
+    Item,
+    Named,
+    Row,
+    every_item,
+    find_item,
+    numbers,
+    papers,
+    published_value,
+    quoted_rows,
+)
+from bench.papers.run import Options, PlannedItem
+from bench.papers.tables import build_table, document, to_frame
+from bench.report.render import files_of
+
+NAMES = {
+    *(f"per/table{n}" for n in range(1, 6)), "per/figure3", "per/timings",
+    *(f"el/table{n}" for n in (1, 2, 4, 5)), *(f"el/figure{n}" for n in (2, 3, 4, 5, 6, 8, 9, 10, 11)),
+    *(f"nir/table{n}" for n in range(1, 6)), "nir/figure3", "nir/figure4",
+}  # fmt: skip
+
+
+def test_every_table_and_figure_that_is_an_experiment_has_a_name():
+    assert set(every_item()) == NAMES
+
+
+def _cells(named):
+    """(published number, whether a row of ours stands for it) of every cell of an item."""
+    for dataset in named.item.datasets:
+        for row in named.rows:
+            for column in named.columns(dataset):
+                value = published_value(named, row, column, dataset)
+                if value is not None:
+                    yield value, True
+        for by_column in quoted_rows(named, dataset).values():
+            for value in by_column.values():
+                yield value, False
+
+
+def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run():
+    reached: dict[str, Counter[int]] = {paper.published: Counter() for paper in papers()}
+    for named in every_item().values():
+        for value, ours in _cells(named):
+            reached[named.paper.published][numbers(named.paper.published).index(value)] += 1
+            assert ours or value.note.startswith("literature value quoted"), value
+    assert {name: len(found) for name, found in reached.items()} == {
+        "published_pe_revisited.csv": 217,
+        "published_nivmf_nir.csv": 513,
+    }
+    assert sum(len(numbers(name)) for name in reached) == 730
+    # One number is of any data set; every other one stands in one cell.
+    twice = [numbers(name)[n] for name, found in reached.items() for n, count in found.items() if count > 1]
+    assert [number.line["dataset"] for number in twice] == ["any"]
+
+
+def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is_run(monkeypatch):
+    """What a user reads (``to_frame``), not only what could be found."""
+    monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
+    written, quoted_in_text, cells = 0, 0, 0
+    for named in every_item().values():
+        for dataset in named.item.datasets:
+            planned = PlannedItem(named=named, dataset=dataset, options=Options(), rows=(), left_out={})
+            frame = to_frame(build_table(planned, {}))
+            written += 0 if frame.empty else int(frame["published_mean"].notna().sum())
+            quoted_in_text += sum(len(row.quoted.get(dataset, {})) for row in named.rows)
+        cells += sum(1 for _ in _cells(named))
+    assert cells == 731  # the number of any data set is in the tables of two
+    assert written == cells + quoted_in_text
+
+
+def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
+    monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
+    named = find_item("per/table4")
+    planned = PlannedItem(named=named, dataset="cars196", options=Options(), rows=(), left_out={})
+    values = {0: 17.0, 1: 18.0}
+    table = build_table(planned, {("HIB, L2", "MAP@R"): values, ("PFE, MLS", "MAP@R"): values})
+    frame = to_frame(table).set_index("row")
+    assert frame.loc["HIB, L2", "published_note"] == "no published value"
+    assert (frame.loc["PFE, MLS", "published_note"], frame.loc["PFE, MLS", "published_mean"]) == ("", 18.03)
+    page = files_of(document(table))["cars196.md"]
+    assert "| HIB, L2 | 17.50 ± 0.71 \\| - |" in page
+    assert "- is no value of ours, or no published value" in page
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_rows_and_columns_refer_to_titles_that_exist(name):
+    named = find_item(name)
+    rows, columns = named.rows, named.columns("")
+    titles = [row.title for row in rows]
+    headings = [column.title for column in columns]
+    assert len(set(titles)) == len(titles)
+    assert len(set(headings)) == len(headings)
+    assert named.item.rows_of in ("", *named.paper.rows)
+    assert named.item.columns_of in ("", *named.paper.columns)
+    for row in rows:
+        assert bool(row.method) != bool(row.of), row.title
+        assert set(row.of) <= set(titles)
+        assert set(row.columns) <= set(headings)
+        assert bool(row.of) == bool(row.how)
+        assert set(row.reads) <= {"scorer", "confidence"}
+    for column in columns:
+        assert (column.reads is None) == bool(column.of) == bool(column.how)
+        assert set(column.of) <= set(headings)
+    if named.item.kind != "drawing":
+        assert rows
+        assert columns
+        assert set(named.item.datasets) <= set(named.paper.datasets)
+    assert set(named.item.where) <= set(numbers(named.paper.published)[0].line)
+
+
+def test_two_numbers_for_one_cell_are_an_error():
+    named = find_item("per/table3")
+    row = Row(title="x", method="x", where={"method": "pfe"})  # neither normal nor vMF
+    with pytest.raises(ValueError, match="2 published numbers fit"):
+        published_value(named, row, Column(title="MAP@R"), "cub200")
+
+
+def test_network_of_a_row_of_its_item_and_of_its_paper():
+    paper = find_item("el/table1").paper
+    item = Item(key="x", title="x", asks="x", network="a/64")
+    named = Named(paper=paper, item=item)
+    assert named.network(Row(title="x", method="x")) == ("a", 64)
+    assert named.network(Row(title="x", method="x", network="b/8")) == ("b", 8)
+    assert Named(paper=paper, item=Item(key="x", title="x", asks="x")).network(Row(title="x")) == ("resnet50", 128)
+
+
+def test_the_list_has_every_name_and_its_question(capsys):
+    assert main(["reproduce", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in listed} == NAMES
+    assert all(entry["asks"].endswith("?") for entry in listed)
+
+
+def test_an_unknown_name_and_an_unknown_data_set_name_the_nearest(capsys):
+    assert main(["reproduce", "per/tabel5"]) == 2
+    assert "did you mean 'per/table5'?" in capsys.readouterr().err
+    assert main(["reproduce", "per/table5", "--dataset", "cub20"]) == 2
+    assert "did you mean 'cub200'?" in capsys.readouterr().err
+    assert main(["reproduce", "per/table5", "--dataset", "ndigit", "--set", "method.marign=1"]) == 2
+    assert "did you mean 'method.margin'?" in capsys.readouterr().err

@@ -1,0 +1,240 @@
+"""Verdicts on claims: SciPy's tests decide, Holm's method adjusts them, and every gap has a name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bench.papers.judge import ALPHA, findings, judge
+from bench.papers.page import labels, released_text, seeds_of, texts_of
+from bench.protocols.statistics import power_of_seeds
+from bench.store.pinned import Pinned
+from scipy import stats
+
+from tests.papers.conftest import claim, runs
+
+NOISE = np.array([0.001, -0.002, 0.0015, -0.001, 0.0005])
+BASE = np.array([0.50, 0.52, 0.49, 0.51, 0.53])
+BY_HALF_A_POINT = claim("equal", direction="equal")
+
+
+def _one(ledger, results, site, fidelity="corrected"):
+    found = [each for each in findings(ledger, results, site) if each.fidelity == fidelity]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("direction", "lead", "outcome", "reason"),
+    [
+        ("higher", 0.03, "holds", ""),
+        ("higher", -0.03, "fails", ""),
+        ("higher", 0.0, "fails", "no practical difference"),
+        ("higher", 0.0055, "holds", ""),
+        ("lower", -0.03, "holds", ""),
+        ("lower", 0.03, "fails", ""),
+        ("equal", 0.0, "holds", ""),
+        ("equal", 0.03, "fails", ""),
+        ("equal", -0.03, "fails", ""),
+    ],
+)
+def test_a_clear_difference_decides(direction, lead, outcome, reason, ledger, results, site):
+    found = _one(
+        ledger(claim(direction=direction)), results(runs("dul_cls", BASE + lead + NOISE), runs("cosface", BASE)), site
+    )
+    assert (found.outcome, found.reason) == (outcome, reason)
+    assert found.setting.dataset == "ndigit"
+
+
+@pytest.mark.parametrize("lead", [0.004, 0.0005, -0.001])
+def test_p_values_and_the_interval_are_scipys(lead, ledger, results, site):
+    noise = 10 * NOISE
+    records = results(runs("dul_cls", BASE + lead + noise), runs("cosface", BASE))
+    found, region = _one(ledger(claim()), records, site), 0.005
+    difference = lead + noise
+    above = stats.ttest_1samp(difference, 0, alternative="greater").pvalue
+    below = stats.ttest_1samp(difference, region, alternative="less").pvalue
+    assert (found.p_holds, found.p_fails) == pytest.approx((above, below))
+    interval = stats.ttest_1samp(difference, 0).confidence_interval(0.95)
+    shown = found.decisive.difference
+    assert (shown.ci_low, shown.ci_high) == pytest.approx(tuple(interval))
+    equal = _one(ledger(BY_HALF_A_POINT), records, site)
+    inside = max(stats.ttest_1samp(difference, -region, alternative="greater").pvalue, below)
+    outside = min(
+        stats.ttest_1samp(difference, region, alternative="greater").pvalue,
+        stats.ttest_1samp(difference, -region, alternative="less").pvalue,
+    )
+    assert (equal.p_holds, equal.p_fails) == pytest.approx((inside, min(1.0, 2 * outside)))
+
+
+def test_seeds_still_needed_have_the_power_that_is_said(ledger, results, site):
+    difference = 0.01 + 10 * NOISE
+    found = _one(ledger(claim()), results(runs("dul_cls", BASE + difference), runs("cosface", BASE)), site)
+    assert found.outcome == "undecided"
+    seeds, sd = 5 + found.more_seeds, float(np.std(difference, ddof=1))
+    effect = float(difference.mean())
+    assert power_of_seeds(seeds, sd, effect, 2 * ALPHA) >= 0.8 > power_of_seeds(seeds - 1, sd, effect, 2 * ALPHA)
+    assert found.reason == f"{found.more_seeds} more seeds"
+
+
+def test_holms_method_counts_all_claims_on_a_data_set(ledger, results, site):
+    # The first holds alone, and not next to four claims about which nothing is known.
+    difference = 0.02 + 9 * NOISE
+    records = results(
+        runs("dul_cls", BASE + difference),
+        runs("hib", BASE + 30 * NOISE),
+        runs("cosface", BASE),
+        runs("cosface", BASE, dataset="glyphs"),
+        runs("dul_cls", BASE + difference, dataset="glyphs"),
+    )
+    others = [claim(f"other-{i}", a='method = "hib"', b='{ method = "cosface" }') for i in range(4)]
+    alone = [each for each in findings(ledger(claim()), records, site) if each.fidelity == "corrected"]
+    among = [each for each in findings(ledger(claim(), *others), records, site) if each.fidelity == "corrected"]
+    assert [(each.setting.dataset, each.outcome) for each in alone] == [("glyphs", "holds"), ("ndigit", "holds")]
+    p = stats.ttest_1samp(difference, 0, alternative="greater").pvalue
+    assert 0.01 < p < 0.05
+    by_data = {each.setting.dataset: each for each in among if each.claim.id == "one"}
+    assert by_data["ndigit"].outcome == "undecided"
+    assert by_data["ndigit"].p_holds == pytest.approx(5 * p)
+    assert by_data["glyphs"].outcome == "holds"  # no other claim has records there
+
+
+def test_a_claim_about_several_rivals_needs_all_and_fails_by_one(ledger, results, site):
+    both = ledger(claim(b='{ method = "cosface" }, { method = "hib" }'))
+    best = runs("dul_cls", BASE + 0.03 + NOISE)
+    won = _one(both, results(best, runs("cosface", BASE), runs("hib", BASE + NOISE)), site)
+    assert won.outcome == "holds"
+    lost = _one(both, results(best, runs("cosface", BASE), runs("hib", BASE + 0.06)), site)
+    assert (lost.outcome, lost.decisive.rival) == ("fails", "hib")
+    gap = _one(both, results(best, runs("cosface", BASE)), site)
+    assert (gap.outcome, gap.reason) == ("no records", "no records of hib")
+
+
+def test_a_missing_half_is_named_and_gives_no_verdict(ledger, results, site):
+    claims = ledger(claim())
+    assert _one(claims, results(), site).reason == "no records of dul_cls; no records of cosface"
+    half = _one(claims, results(runs("dul_cls", BASE)), site)
+    assert (half.outcome, half.reason, half.setting.dataset) == ("no records", "no records of cosface", "ndigit")
+    other_metric = results(runs("dul_cls", BASE), runs("cosface", BASE, metric="recall_at_1"))
+    assert _one(claims, other_metric, site).reason == "no map_at_r of cosface"
+    apart = results(runs("dul_cls", {0: 0.5, 1: 0.6}), runs("cosface", {2: 0.5, 3: 0.6}))
+    assert _one(claims, apart, site).reason == "no common seed"
+
+
+def test_settings_are_never_mixed(ledger, results, site):
+    records = results(runs("dul_cls", BASE + 0.03 + NOISE), runs("cosface", BASE, hparams="tuned", trials=4))
+    assert _one(ledger(claim()), records, site).outcome == "no records"
+
+
+def test_one_seed_decides_nothing(ledger, results, site):
+    found = _one(ledger(claim()), results(runs("dul_cls", [0.9]), runs("cosface", [0.1])), site)
+    assert (found.outcome, found.reason) == ("undecided", "one seed")
+
+
+def test_seeds_of_one_side_alone_are_named(ledger, results, site):
+    records = results(runs("dul_cls", BASE + 0.03 + NOISE), runs("cosface", BASE[:3]))
+    (each,) = judge(ledger(claim()), records, site)
+    assert seeds_of(each) == "3 (dul_cls alone: seeds 3, 4)"
+
+
+def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, site):
+    tuned = {"hparams": "tuned", "trials": 4}
+    records = results(
+        *(runs("dul_cls", BASE + 0.03 + NOISE, **setting) for setting in ({}, tuned)),
+        *(runs("cosface", BASE, **setting) for setting in ({}, tuned)),
+    )
+    found = ledger(claim())
+    verdicts = judge(found, records, site)
+    assert [each.outcome for each in verdicts] == ["holds", "holds"]
+    assert list(labels(verdicts).values()) == ["ndigit", "ndigit #2"]
+    page = texts_of(found, verdicts, site)["claims.md"]
+    assert "| ndigit #2 | reality_check; tuned, 4 trials; convnet/64 | 1 |" in page
+
+
+def test_undefined_values_are_no_values(ledger, results, site):
+    records = results(runs("dul_cls", [0.53, None, 0.54]), runs("cosface", [0.50, 0.50, 0.52]))
+    found = _one(ledger(claim()), records, site)
+    assert found.decisive.difference.n == 2
+    assert found.decisive.left_out == "cosface alone: seed 1"
+
+
+def test_a_setting_of_one_side_is_found_in_what_was_pinned(ledger, results, site):
+    found = ledger(claim(a='method = "nir"', b='{ method = "nir", set = ["method.omega=0"] }'))
+    records = results(
+        runs("nir", BASE + 0.03 + NOISE, pinned=Pinned(settings={"optim.epochs": 3})),
+        runs("nir", BASE, pinned=Pinned(settings={"method.omega": 0.0, "optim.epochs": 3})),
+        runs("nir", BASE + 0.5, pinned=Pinned(settings={"method.omega": 1.0, "optim.epochs": 3})),
+    )
+    judged = _one(found, records, site)
+    assert (judged.outcome, judged.setting.pinned.text) == ("holds", "optim.epochs=3")
+
+
+def test_the_base_is_that_of_the_recipe(ledger, results, site):
+    found = ledger(claim(a='method = "pfe"', b='{ method = "$base" }'))
+    records = results(
+        runs("pfe", BASE + 0.03 + NOISE, base="cosface"),
+        runs("pfe", BASE - 0.2, base="arcface"),
+        runs("cosface", BASE),
+        runs("arcface", BASE + 0.2),
+    )
+    assert _one(found, records, site).outcome == "holds"
+
+
+def test_a_confidence_is_read_by_its_name(ledger, results, site):
+    text = claim(a='method = "hib"', b='{ method = "hib", confidence = "random" }').replace("map_at_r", "spearman_crop")
+    own, random = ({"scorer": "", "confidence": name} for name in ("method", "random"))
+    records = results(
+        [
+            run
+            for seed, noise in enumerate(NOISE)
+            for run in runs("hib", {seed: 0.5 + noise}, "spearman_crop", own.items(), pinned=Pinned())
+        ]
+    )
+    assert _one(ledger(text), records, site).reason == "no spearman_crop of hib: random"
+    both = results([_with_both(seed, noise, own, random) for seed, noise in enumerate(NOISE)])
+    found = _one(ledger(text), both, site)
+    assert found.outcome == "holds"
+    assert found.decisive.difference.mean == pytest.approx(0.5 + NOISE.mean())
+
+
+def _with_both(seed, noise, own, random):
+    from tests.papers.conftest import record
+
+    values = {("spearman_crop", *own.items()): 0.5 + noise, ("spearman_crop", *random.items()): 0.0}
+    return record("hib", seed, values)
+
+
+def test_a_public_code_can_flip_a_verdict(ledger, results, site):
+    records = results(
+        runs("dul_cls", BASE + 0.03 + NOISE),
+        runs("dul_cls", BASE - 0.03 + NOISE, fidelity="released"),
+        runs("cosface", BASE),
+    )
+    (each,) = judge(ledger(claim()), records, site)
+    assert (each.outcome, each.released.outcome, each.flips) == ("holds", "fails", True)
+    assert released_text(each) == "fails: flipped"
+    (without,) = judge(ledger(claim(a='method = "soft_triple"', b='{ method = "cosface" }')), results(), site)
+    assert without.released is None  # neither has a released form
+    (gap,) = judge(ledger(claim()), results(runs("dul_cls", BASE + NOISE), runs("cosface", BASE)), site)
+    assert (released_text(gap), gap.flips) == ("no records", False)
+
+
+def test_equal_records_of_both_forms_are_one_test(ledger, results, site):
+    # Without a released form the two findings rest on the same numbers; counted twice, p-values would be doubled.
+    difference = 0.02 + 9 * NOISE
+    records = results(runs("soft_triple", BASE + difference), runs("cosface", BASE))
+    found = findings(ledger(claim(a='method = "soft_triple"')), records, site)
+    p = stats.ttest_1samp(difference, 0, alternative="greater").pvalue
+    assert [each.p_holds for each in found] == pytest.approx([p, p])
+
+
+def test_equal_records_give_equal_files_in_any_order(ledger, results, site):
+    found = ledger(claim(), claim("two", a='method = "hib"', b='{ method = "cosface" }'))
+    parts = [runs("dul_cls", BASE + 0.03 + NOISE), runs("hib", BASE + 9 * NOISE), runs("cosface", BASE)]
+    texts = set()
+    for order in (parts, parts[::-1]):
+        verdicts = judge(found, results(*order), site)
+        texts.add(tuple(texts_of(found, verdicts, site).values()))
+    assert len(texts) == 1
+    page = texts.pop()[1]
+    assert "| ndigit | reality_check; default; convnet/64 | 1 | 0 | 1 | 0 | 0 |" in page
+    assert "bench run --method dul_cls,cosface --dataset ndigit --seeds 5 --hparams default" in page

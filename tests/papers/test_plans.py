@@ -1,0 +1,144 @@
+"""Plans of every table and figure: on tiny copies of the official layouts and on embedded sets."""
+
+from dataclasses import replace
+
+import pytest
+from bench.commands import paper as command
+from bench.papers.items import every_item, find_item
+from bench.papers.run import Options, batches_of, plan_item, what_differs
+from bench.papers.tables import build_table
+from bench.site import Site
+
+EMBEDDED = Options()
+TINY = Options(pins=("data.classes_per_batch=2",))
+RUN = sorted(name for name, named in every_item().items() if named.item.kind != "drawing")
+
+
+def _site(tmp_path, **kwargs):
+    return Site(results=str(tmp_path / "results"), **kwargs)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_row_is_planned_on_an_embedded_set(name, tmp_path):
+    planned = plan_item(find_item(name), "ndigit_smoke", EMBEDDED, _site(tmp_path))
+    # On a set with a network of its own, rows that differ in the network only are one run.
+    assert all(reason.startswith("the same run as") for reason in planned.left_out.values()), planned.left_out
+    assert {row.plan.hparams for row in planned.rows} == {"default"}
+    table = build_table(planned, {})
+    assert not table.compared
+    assert f"no value was published for ndigit_smoke ({name} has " in table.differs
+
+
+def test_every_row_is_planned_on_the_papers_data(layouts, tmp_path):
+    """Tiny copies of the official layouts, with published settings where there are some."""
+    fallbacks = {}
+    sites = {name: _site(tmp_path, data_root=str(root), weights="none") for name, root in layouts.items()}
+    for name in RUN:
+        named = find_item(name)
+        for dataset in named.item.datasets:
+            planned = plan_item(named, dataset, TINY, sites[dataset])
+            assert not planned.left_out, (name, dataset, planned.left_out)
+            fallbacks[name, dataset] = {row.row.title for row in planned.rows if row.fallback}
+            for row in planned.rows:
+                template = row.plan.template
+                assert (template.backbone, template.dim) == named.network(row.row)
+                assert row.plan.hparams == ("default" if row.fallback else "published")
+                assert row.plan.seeds == 5
+            assert "random starting weights" in what_differs(planned)
+    assert not any(titles for (name, _), titles in fallbacks.items() if name in ("per/table1", "per/table2"))
+    assert fallbacks["nir/table4", "cub200"] == set()
+    assert fallbacks["el/table1", "sop"] >= {"EL-nivMF", "PANC + EL-nivMF"}
+
+
+def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *_: None)
+    arguments = ["--dataset", "cub200", "--data-root", str(layouts["cub200"]), "--weights", "none", "--dry-run"]
+    arguments += ["--results", str(tmp_path / "r"), "--seeds", "2", "--set", "data.classes_per_batch=2"]
+    assert main(["paper", "table", "per/table5", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "[Baseline-logit]" in out
+    assert "arcface on cub200: 0 trials (published) + 2 seeds" in out
+    assert "7 published numbers to compare with" in out
+    line = next(line for line in out.splitlines() if "not what the paper did" in line)
+    assert "random starting weights" in line
+    assert "2 seeds, not 5" in line
+    assert "set by hand: data.classes_per_batch=2" in line
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_table(tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+    from bench.engine.scheduler import Outcome
+
+    adapted = "ndigit_smoke has 2 training classes of at most 9 images: batches of 2 classes x 4 images instead of more"
+
+    def plan(*arguments):
+        planned = plan_item(*arguments)
+        rows = [
+            replace(each, plans=tuple(replace(plan, adapted=adapted) for plan in each.plans)) for each in planned.rows
+        ]
+        return replace(planned, rows=tuple(rows))
+
+    monkeypatch.setattr("bench.papers.run.plan_item", plan)
+    monkeypatch.setattr(command, "_tables", lambda planned, *_: (Outcome(), [build_table(planned[0], {})]))
+    monkeypatch.setattr("bench.papers.draw.draw_results", lambda *_: [])
+    monkeypatch.setattr("bench.papers.draw.draw_table", lambda *_: [])
+    results = ["--dataset", "ndigit_smoke", "--results", str(tmp_path / "r")]
+    assert main(["reproduce", "per/table5", *results]) == 0
+    said = capsys.readouterr()
+    assert "per/table5 on ndigit_smoke: not what the paper did: no value was published for ndigit_smoke" in said.err
+    assert said.err.count(adapted) == 1
+    assert said.out.count(adapted) == 1
+
+
+def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, tmp_path):
+    """A replay that cannot be the paper's says so on one line, in the table and in all its files."""
+    from bench.papers.tables import document
+    from bench.report.render import files_of
+
+    images = sorted(layouts["cub200"].glob("*/images/*/*.jpg"))
+    images[0].unlink()
+    site = _site(tmp_path, data_root=str(layouts["cub200"]), weights="none", allow_partial=True)
+    options = Options(backbone="squeezenet1_0", pins=("data.classes_per_batch=2",))
+    planned = plan_item(find_item("per/table5"), "cub200", options, site)
+    assert all(row.plan.hparams == "default" for row in planned.rows)
+    table = build_table(planned, {})
+    for text in ("squeezenet1_0/128 instead of bn_inception/128", "a part of the data (23 of 24 images"):
+        assert text in table.differs
+    assert "the recipe's settings for every row" in table.differs
+    assert "\n" not in table.differs
+    made = document(table)
+    assert table.differs in files_of(made)["cub200.md"]
+    assert "squeezenet1\\_0/128 instead of" in files_of(made)["cub200.tex"]
+    assert set(made.numbers["differs"]) == {table.differs}
+    assert len(made.numbers) == 7  # every published number
+
+
+def test_the_base_of_several_rows_is_in_the_plan_once(tmp_path):
+    planned = plan_item(find_item("per/table1"), "ndigit_smoke", EMBEDDED, _site(tmp_path))
+    (batch,) = batches_of([planned])
+    cells = [plan.cell.method for plan in batch]
+    assert len(set(cells)) == len(cells) == 8
+    assert all(plan.requested for plan in batch)  # CosFace is a row, and the base of three others
+    # Rows of one method at several settings follow one another.
+    ablations = plan_item(find_item("nir/table4"), "ndigit_smoke", EMBEDDED, _site(tmp_path))
+    assert len(batches_of([ablations])) == len(ablations.rows)
+
+
+def test_a_value_set_by_hand_goes_to_the_rows_that_have_it(tmp_path):
+    options = Options(pins=("method.margin=0.3",))
+    planned = plan_item(find_item("per/table1"), "ndigit_smoke", options, _site(tmp_path))
+    pinned = {row.row.title: row.plan.pinned.text for row in planned.rows}
+    assert pinned["CosFace"] == "method.margin=0.3"
+    assert pinned["HIB"] == pinned["PFE"] == ""
+
+
+def test_figures_without_data_say_so(capsys, tmp_path):
+    from bench.cli import main
+
+    for name in ("el/figure2", "el/figure3", "el/figure8"):
+        assert main(["paper", "table", name, "--dry-run", "--results", str(tmp_path)]) == 0
+        assert "nothing is trained" in capsys.readouterr().out
+    assert command.FOLDER == "reproduce"
