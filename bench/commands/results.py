@@ -78,6 +78,13 @@ def status(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
     ] = False,
+    upgrade: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade",
+            help="Convert results of an earlier bench (schema 2); the old folder is kept in RESULTS/.schema-2.",
+        ),
+    ] = False,
     pack: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +115,8 @@ def status(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if check and (pack is not None or verify is not None):
         raise UserError("--check goes without --pack and --verify; it is a command of its own")
+    if upgrade:
+        upgrade_results(results)
     if repair:
         repair_results(results)
     if pack is not None or verify is not None:
@@ -182,6 +191,32 @@ def repair_results(results: Path) -> None:
         store.mark_again()
     finally:
         claims.close()
+
+
+def upgrade_results(results: Path) -> None:
+    """Convert a results folder of schema 2; one of the present schema stays as it is.
+
+    Raises:
+        UserError: If it is no results folder, of another schema, or another process writes to it.
+    """
+    from ..store.claims import Claims
+    from ..store.marker import MARKER, read_marker
+    from ..store.upgrade import FORMER, upgrade
+
+    held = read_marker(results / MARKER)
+    if held is None or held.schema_version != FORMER:
+        open_results(results)
+        typer.echo(f"{results} has results of the present schema already", err=True)
+        return
+    claims = Claims(results)
+    try:
+        claims.enter(alone=True, lost=lambda: None)
+        count, damaged = upgrade(results)
+    finally:
+        claims.close()
+    for damage in damaged:
+        typer.echo(printable(f"{damage.path.relative_to(results)}: {damage.reason}; left out"), err=True)
+    typer.echo(f"{results}: {count} records converted; `bench report` makes its tables anew", err=True)
 
 
 def report(

@@ -74,12 +74,13 @@ class _Record(_Value):
         """
 
 
-def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
+def checked_content(text: str | bytes, kind: str, wanted: int = SCHEMA_VERSION) -> dict[str, Any]:
     """Read the fields of a record from the content of its file, and check its checksum and schema.
 
     Args:
         text: Content of the file, a JSON object.
         kind: Kind of record it must be: ``train``, ``test``, ``study`` or ``trial``.
+        wanted: Schema that it must have.
 
     Raises:
         DamagedRecord: If the text is not such a record, with the reason.
@@ -94,9 +95,9 @@ def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
     checksum, found, schema = held.pop("checksum", None), held.get("kind"), held.get("schema")
-    if schema != SCHEMA_VERSION or found != kind:
+    if schema != wanted or found != kind:
         found, schema = (shortened(str(value), 40) for value in (found, schema))
-        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
+        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {wanted}")
     if not _is_content_id(checksum, held):
         raise DamagedRecord("its checksum does not fit its content")
     return {key: value for key, value in held.items() if key not in ("kind", "schema")}

@@ -1,0 +1,341 @@
+"""Conversion of a results folder of schema 2: ids, versions and settings as schema 3 has them, values as they were.
+
+The folder is made anew in :data:`STAGED` and then takes the place of the old one, which is kept in :data:`OLD`. A
+conversion that was interrupted goes on when it is typed again.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..versions import built_in_names
+from .files import DamagedFile, sha256, write_atomic
+from .folder import Damage
+from .marker import MARKER, Marker
+from .marks import read_marks, write_marks
+from .pack import FLOAT16, PACK, Packed, Provenance, read_pack, write_pack
+from .records import (
+    SCHEMA_VERSION,
+    DamagedRecord,
+    RescoreRecord,
+    StudyRecord,
+    TestRecord,
+    TrainRecord,
+    TrialRecord,
+    checked_content,
+)
+
+FORMER = 2
+STAGED = ".upgrade"
+OLD = f".schema-{FORMER}"
+
+Held = dict[str, Any]
+"""Content of a record of schema 2."""
+
+_Unit = TrainRecord | TestRecord | StudyRecord | RescoreRecord
+_UNITS: dict[str, type[_Unit]] = {unit.kind: unit for unit in (TrainRecord, TestRecord, StudyRecord, RescoreRecord)}
+_SETTINGS = ("method", "optim", "data", "augment", "model")
+
+
+class _Source(NamedTuple):
+    """A record of schema 2: its cell, its folder, the name and text of its file, and its pack if it has one."""
+
+    cell: Path
+    folder: str
+    file: str
+    text: bytes
+    held: Held
+    pack: str = ""
+    provenance: Provenance | None = None
+
+
+def upgrade(root: Path) -> tuple[int, list[Damage]]:
+    """Convert a results folder of schema 2 in its place.
+
+    Args:
+        root: The folder; no other process may write to it.
+
+    Returns:
+        Number of records, and those that are damaged and left out.
+    """
+    staged, count = root / STAGED, 0
+    damaged: list[Damage] = []
+    if not (staged / MARKER).exists():
+        shutil.rmtree(staged, ignore_errors=True)
+        sources, damaged = _read(root)
+        count = _Conversion(sources).write(root, staged)
+    _swap(root, staged)
+    return count, damaged
+
+
+def _swap(root: Path, staged: Path) -> None:
+    """Put what was made in the place of the old folder, its marker last."""
+    for path in sorted(staged.iterdir(), key=lambda path: path.name == MARKER):
+        there = root / path.name
+        if there.exists() and path.name != MARKER:
+            (root / OLD).mkdir(exist_ok=True)
+            there.replace(root / OLD / path.name)
+        path.replace(there)
+    staged.rmdir()
+
+
+def _read(root: Path) -> tuple[list[_Source], list[Damage]]:
+    """Every whole record of schema 2, and the damaged ones."""
+    sources, damaged = [], []
+
+    def add(path: Path, text: bytes, pack: str = "", provenance: Provenance | None = None) -> None:
+        kind = "trial" if path.name.startswith("trial-") else path.parent.name.partition("-")[0]
+        try:
+            held = {**checked_content(text, kind, FORMER), "kind": kind}
+        except DamagedRecord as error:
+            damaged.append(Damage(path, str(error)))
+        else:
+            cell = path.parents[1].relative_to(root)
+            sources.append(_Source(cell, path.parent.name, path.name, text, held, pack, provenance))
+
+    for path in sorted(root.glob("[!.]*/*/*/*-*/*.json")):
+        if path.parent.name.partition("-")[0] in _UNITS:
+            add(path, path.read_bytes())
+    for path in sorted(root.glob(f"[!.]*/*/*/*{PACK}")):
+        try:
+            lines = read_pack(path)
+        except DamagedFile as error:
+            damaged.append(Damage(path, str(error).removeprefix(f"{path} ")))
+            continue
+        for place, line in lines.items():
+            add(path.parent / place, line.text, path.name, line.provenance)
+    return sources, damaged
+
+
+class _Conversion:
+    """New records of all old ones; ``ids`` are the new ids of trainings, tests and studies by the old ones."""
+
+    def __init__(self, sources: list[_Source]) -> None:
+        self.sources = sources
+        self.held = {source.held["unit"]: source.held for source in sources if "unit" in source.held}
+        self.trials: dict[str, list[Held]] = defaultdict(list)
+        for source in sources:
+            if "study" in source.held:
+                self.trials[source.held["study"]].append(source.held)
+        self.other_code: set[str] = set()
+        self.ids: dict[str, str] = {}
+        self._convert_ids()
+        self.other_code = self._of_other_code()
+        if self.other_code:
+            self.ids = {}
+            self._convert_ids()
+
+    def _convert_ids(self) -> None:
+        for unit in self.held:
+            self._id(unit)
+
+    def _id(self, unit: str) -> str:
+        """New id of a unit; that of a unit without a record is the old one."""
+        if unit in self.held and unit not in self.ids:
+            self.ids[unit] = self._record(self.held[unit]).spec.id
+        return self.ids.get(unit, unit)
+
+    def _of_other_code(self) -> set[str]:
+        """Units that have the new id of another one with other values: of these, the one used last keeps it."""
+        used = {
+            unit: held["finished"]
+            for held in sorted(self.held.values(), key=lambda held: held.get("finished", 0.0))
+            for unit in (held["unit"], *held["spec"].get("train", ()))
+            if "finished" in held
+        }
+        same: dict[str, list[str]] = defaultdict(list)
+        for unit, new in self.ids.items():
+            same[new].append(unit)
+        found: set[str] = set()
+        for units in same.values():
+            last = max(units, key=lambda unit: (used.get(unit, 0.0), len(self.trials[unit]), unit))
+            found |= {unit for unit in units if self._values(unit) != self._values(last)}
+        return found
+
+    def _values(self, unit: str) -> object:
+        held = self.held[unit]
+        tried = sorted((trial["number"], repr(trial["value"])) for trial in self.trials[unit])
+        return [held.get(name) for name in ("files", "history", "rows")] + tried
+
+    def _record(self, held: Held) -> _Unit:
+        """New record of an old one; its ``unit`` is still the old id."""
+        kind, spec = held["kind"], dict(held["spec"])
+        made: Held = {key: value for key, value in held.items() if key != "kind"}
+        if kind == "train":
+            made["spec"] = self._train_spec(spec, held["unit"])
+        elif kind == "study":
+            template = self._train_spec(spec["template"], held["unit"])
+            made["spec"] = spec | {"template": template, "bases": [self._id(unit) for unit in spec["bases"]]}
+        elif kind == "rescore":
+            tested = self.held.get(spec["test"])
+            scorers = () if tested is None else _scorers_of(tested)
+            code = spec.pop("code")
+            del spec["test_code"]
+            versions = {"engine": 1, **_own("test", "tests", spec["groups"], code)}
+            versions |= _own("scorer", "scorers", scorers, code)
+            made["spec"] = spec | {"test": self._id(spec["test"]), "versions": versions}
+        else:
+            made |= self._of_test(held, spec)
+        return _UNITS[kind].model_validate(made)
+
+    def _train_spec(self, spec: Held, unit: str) -> Held:
+        spec = dict(spec)
+        code, base, crop = spec.pop("code"), spec["base"], spec.get("crop_confidence")
+        spec["versions"] = {
+            "engine": f"code.{code}" if unit in self.other_code else 1,
+            "protocol": spec.pop("version"),
+            "backbone": 1,
+            "method": _version("methods", spec["method"], code),
+            "dataset": _version("datasets", spec["dataset"], code),
+            "scorer": _version("scorers", spec["selection"]["scorer"], code),
+        }
+        spec["base"] = base and base | {"unit": self._id(base["unit"])}
+        spec["crop_confidence"] = crop and crop["severity"]
+        spec["frozen"] = bool(spec.get("frozen"))
+        return spec
+
+    def _of_test(self, held: Held, spec: Held) -> Held:
+        """Fields of a test that change."""
+        code, tests, joint = spec.pop("code"), spec["tests"], spec["ensemble"] == "seeds"
+        spec["versions"] = {
+            "engine": f"code.{code}" if held["unit"] in self.other_code else 1,
+            "protocol": spec.pop("version"),
+            **({"method": _version("methods", held["columns"]["method"], code)} if joint else {}),
+            **_own("test", "tests", tests["groups"], code),
+            **_own("scorer", "scorers", _scorers_of(held), code),
+            **_own("corruption", "corruptions", tests["corruptions"], code),
+        }
+        spec["train"] = [self._id(unit) for unit in spec["train"]]
+        role = dict(held["role"])
+        for name in ("train", "base_train"):
+            role[name] = " ".join(self._id(word) for word in role[name].split(" "))
+        spec["pinned"] = pinned_of(spec["pinned"])
+        return {"spec": spec, "role": role, "columns": held["columns"] | {"pinned": spec["pinned"]}}
+
+    def _new(self, source: _Source) -> _Unit | TrialRecord:
+        held = source.held
+        if "study" in held:
+            made = {key: value for key, value in held.items() if key != "kind"}
+            units = [self._id(unit) for unit in held["units"]]
+            return TrialRecord.model_validate(made | {"study": self._id(held["study"]), "units": units})
+        return self._record(held).model_copy(update={"unit": self._id(held["unit"])})
+
+    def write(self, root: Path, staged: Path) -> int:
+        """Write the new folder; returns the number of its records."""
+        packs: dict[Path, dict[str, Packed]] = defaultdict(dict)
+        tests: dict[str, tuple[str, bytes, bytes]] = {}
+        versions: dict[str, int] = {}
+        for source in self.sources:
+            record = self._new(source)
+            folder, text = record.place[-2], record.to_json()
+            if isinstance(record, TrainRecord):
+                versions[record.cell.protocol] = record.spec.protocol_version
+            old, new = root / source.cell / source.folder, staged / source.cell / folder
+            if source.provenance is None:
+                write_atomic(new / source.file, text, sync=False)
+                for name in getattr(record, "files", ()):
+                    _link(old / name, new / name)
+            else:
+                text = json.dumps(json.loads(text), separators=(",", ":"), sort_keys=True).encode()
+                packs[new.parent / source.pack][f"{folder}/{source.file}"] = Packed(source.provenance, text)
+                _link(old.with_name(f"{source.folder}{FLOAT16}"), new.with_name(f"{folder}{FLOAT16}"))
+            if isinstance(record, TestRecord):
+                tests[source.held["unit"]] = record.unit, source.text, text
+        for path, lines in packs.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_pack(path, lines)
+        _write_marks(root, staged, tests)
+        write_atomic(staged / MARKER, Marker(schema_version=SCHEMA_VERSION, protocols=versions).to_json())
+        return len(self.sources)
+
+
+def _write_marks(root: Path, staged: Path, tests: dict[str, tuple[str, bytes, bytes]]) -> None:
+    """Write the marks of verified tests; a mark that did not fit its record still does not.
+
+    Args:
+        root: The old folder.
+        staged: The new one.
+        tests: New id, old and new text of each test by its old id.
+    """
+    marks = []
+    for unit, mark in read_marks(root).items():
+        new, before, after = tests.get(unit, (unit, b"", b""))
+        digest = sha256(after) if mark.record == sha256(before) else mark.record
+        marks.append(mark.model_copy(update={"unit": new, "record": digest}))
+    if marks:
+        write_marks(staged, marks)
+
+
+def _link(old: Path, new: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links; nothing without a file."""
+    if not old.is_file() or new.exists():
+        return
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copy2(old, new)
+
+
+def _version(kind: str, name: str, code: str) -> int | str:
+    """Version 1 of what comes with the package; a plug-in has the hash of all code that ran."""
+    return 1 if f"{kind}.{name}" in built_in_names() else f"file.{code}"
+
+
+def _own(key: str, kind: str, names: Iterable[str], code: str) -> dict[str, int | str]:
+    return {f"{key}.{name}": _version(kind, name, code) for name in names}
+
+
+def _scorers_of(tested: Held) -> set[str]:
+    return {tested["role"]["primary_scorer"], "cosine", *tested["spec"]["scorers"]}
+
+
+def pinned_of(text: str) -> Held:
+    """Facts of the text that schema 2 has for a run's fixed settings.
+
+    Example:
+        >>> pinned_of("optim.lr=0.1; data.calibrate=False; frozen=order")
+        {'settings': {'optim.lr': 0.1}, 'uncalibrated': True, 'frozen_source': 'order', 'tuned_anew': False}
+    """
+    found: Held = {"settings": {}}
+    parts = text.split("; ") if text else []
+    for number, part in enumerate(parts):
+        key, _, value = part.partition("=")
+        following = parts[number + 1].partition(".")[0] if number + 1 < len(parts) else ""
+        if part == "data.calibrate=False" and following not in _SETTINGS:
+            found["uncalibrated"] = True  # of a released form, which says so after all settings
+        elif key.partition(".")[0] in _SETTINGS and "." in key:
+            # Parameters of methods are kept as they were typed.
+            found["settings"][key] = value if key.startswith("method.") else _value(value)
+        elif part == "frozen backbone":
+            found["frozen_backbone"] = True
+        elif part.startswith("stage 1 of "):
+            found["stage"] = part.removeprefix("stage 1 of ")
+        elif part.startswith("not as published: "):
+            found["differences"] = part.removeprefix("not as published: ").split(", ")
+        elif part.startswith("partial release: "):
+            found["partial"] = part.removeprefix("partial release: ")
+        elif key == "frozen":
+            found |= {
+                "frozen_source": value.removesuffix(" (tuned anew)"),
+                "tuned_anew": value.endswith(" (tuned anew)"),
+            }
+        elif key == "corruptions":
+            found[key] = value.split(",")
+        else:
+            found[key] = int(value) if key == "folds" else value
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
