@@ -73,8 +73,7 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 
 
 def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Table of the mean norm of right and of wrong queries per contender and seed, and how the norm tells them apart.
-    """
+    """Table of the mean norm of right and of wrong queries per contender and seed, and how it tells them apart."""
     lines = []
     groups = (
         (each.number, each.label, rows)
