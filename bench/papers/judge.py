@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -34,31 +34,14 @@ PARTIAL = "partial release"
 Outcome = Literal["holds", "fails", "undecided", "no records"]
 
 
-class Setting(NamedTuple):
-    """Setting that the sides of a claim share: columns of a contender, except for settings that distinguish a side."""
+Setting = Contender
+"""What the sides of a claim share: a contender without its method, base, form and the settings that distinguish it."""
 
-    dataset: str
-    protocol: str
-    preset: str
-    hparams: str
-    trials: int
-    pinned: str
-    backbone: str
-    dim: int
-    ensemble: str
 
-    @property
-    def partial(self) -> str:
-        """Part of the data set that there is, such as ``2889 of 11788 images``; empty if all of it."""
-        parts = [text for text in self.pinned.split("; ") if text.startswith(PARTIAL)]
-        return parts[0].removeprefix(PARTIAL).lstrip(": ") if parts else ""
-
-    @property
-    def text(self) -> str:
-        """Protocol, source of the hyper-parameters, network and fixed settings as text."""
-        source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
-        protocol = self.protocol if self.preset == "strict" else f"{self.protocol}, {self.preset}"
-        return "; ".join(filter(None, [protocol, source, f"{self.backbone}/{self.dim}", self.ensemble, self.pinned]))
+def part_of(setting: Setting) -> str:
+    """Part of the data set that there is, such as ``2889 of 11788 images``; empty if all of it."""
+    parts = [text for text in setting.pinned.split("; ") if text.startswith(PARTIAL)]
+    return parts[0].removeprefix(PARTIAL).lstrip(": ") if parts else ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +114,7 @@ class Finding:
         """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
         if self.setting is None or self.setting.dataset not in self.claim.datasets:
             return "no"
-        return "part" if self.setting.partial else "yes"
+        return "part" if part_of(self.setting) else "yes"
 
 
 def _seeds_still(number: int) -> str:
@@ -222,7 +205,7 @@ class _Evidence:
         if len(own) < len(side.set):
             return None
         shared = "; ".join(pin for pin in pins if pin not in own)
-        return Setting(**{**{key: getattr(contender, key) for key in Setting._fields}, "pinned": shared})
+        return contender._replace(method="", base="", fidelity="", pinned=shared)
 
     def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
         values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}
