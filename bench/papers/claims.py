@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError, first_line, shortened
@@ -30,7 +30,7 @@ from ..protocols.confidence_kinds import (
 )
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
 from ..site import Site
-from .items import FOLDER, Entry, Published, every_item, published_value
+from .items import FOLDER, Entry, Named, Published, every_item, published_value
 from .run import BASE, method_of
 
 SHIPPED = "claims.toml"
@@ -120,6 +120,22 @@ class Claim(Entry):
     tested_on: tuple[str, ...] = Field(("ndigit",), min_length=1)  # data sets of the command that makes records
     note: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def of_rows(cls, given: Any) -> Any:
+        """Without a metric, a claim is about a column of its first table; a side without a method is a row of it."""
+        tables = given.get("tables") if isinstance(given, dict) else None
+        named = every_item().get(str(tables[0])) if tables and isinstance(tables, list) else None
+        if named is None:
+            return given
+        made, rivals = dict(given), given.get("b")
+        column = next((each for each in named.columns("") if each.title == given.get("column")), None)
+        if "metric" not in given and column and column.reads:
+            made |= column.reads.model_dump(include={"metric", "split", "variant", "fraction"})
+        made["a"] = _of_row(given.get("a"), named)
+        made["b"] = [_of_row(each, named) for each in rivals] if isinstance(rivals, list) else rivals
+        return {key: value for key, value in made.items() if value is not None}
+
     @property
     def sides(self) -> tuple[Side, ...]:
         """A, followed by every B."""
@@ -134,6 +150,16 @@ class Claim(Entry):
     def sign(self) -> int:
         """-1 if a lower value is claimed, else 1."""
         return -1 if self.direction == "lower" else 1
+
+
+def _of_row(side: Any, named: Named) -> Any:
+    """A side that is the title of a row, with what the row says."""
+    rows = {row.title: row for row in named.rows}
+    if not isinstance(side, str):
+        return side
+    if side not in rows:
+        raise ValueError(str(UnknownName("row", side, rows)))
+    return {"method": rows[side].method, "set": rows[side].set, "row": side, **rows[side].reads}
 
 
 class Ledger(Entry):
@@ -192,7 +218,7 @@ def _complaint(where: str, table: Mapping[str, object], error: ValidationError) 
         parts.append(f"claim {name!r}" if isinstance(name, str) else f"claim number {number + 1}")
         place = place[2:]
     key = ".".join(map(str, place))
-    said = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    said = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
     return shortened(": ".join([*parts, *filter(None, [key]), said]))
 
 

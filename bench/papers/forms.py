@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from ..report.contender import Contender, distinct_labels
 from ..report.frame import Results
-from ..report.seeds import SeedGroup, SeedStatistics, seed_groups
-from ..report.table import GAP, Document, Table, cells_table, headings
+from ..report.seeds import SeedStatistics, seed_groups
+from ..report.table import GAP, Document, cells_table, headings
 from ..report.verdicts import QUESTIONS, Verdict, verdicts
 from .cells import Cells, derived, read_row, value_text
-from .items import Column, Named, Row
+from .items import Named, Row
 
 VERDICTS = tuple(f"worth it {heading}" for heading in QUESTIONS.values())
 """Headings of the verdicts on the method's own confidence: at query time, the best of it alone and combined."""
@@ -25,44 +24,35 @@ ABOUT = (
 """Legend of the tables."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A contender in the columns of a paper's table."""
-
-    contender: Contender
-    label: str
-    cells: tuple[SeedStatistics | None, ...]  # by column, in the paper's unit
-    answers: tuple[str, ...]  # its verdicts
-
-
 def fill_form(named: Named, results: Results) -> Document:
     """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
     answers = verdicts(results.frame, results.roles)
-    merged = results.frame.merge(results.roles, on="unit")
-    tables, frames = [], []
-    for name, rows in merged.groupby("dataset", sort=True):
-        columns = named.columns(str(name))
-        lines = _lines(columns, seed_groups(rows), answers)
-        tables.append(_table(f"{named.name} on {name}", named, columns, lines))
-        frames.append(_frame(named, columns, lines))
-    numbers = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    tables, numbers = [], []
+    for dataset, merged in results.frame.merge(results.roles, on="unit").groupby("dataset", sort=True):
+        columns, groups = named.columns(str(dataset)), seed_groups(merged)
+        names = distinct_labels([group.contender for group in groups])
+        measured: Cells = {}
+        for group in groups:
+            measured |= read_row(names[group.contender], group, columns)
+        # What a paper shows relative to its first row is relative to ours.
+        cells = derived(measured, tuple(Row(title=name) for name in names.values()), columns)
+        rows = []
+        for contender, name in names.items():
+            found = [cells.get((name, column.title)) for column in columns]
+            values = [SeedStatistics.of(by_seed) if by_seed else None for by_seed in found]
+            said = answers_of(contender, answers)
+            texts = (value_text(value, column.decimals) for column, value in zip(columns, values))
+            rows.append([name, *texts, *said])
+            for column, value in zip(columns, values):
+                shown = value or SeedStatistics(float("nan"), float("nan"))
+                number = {"mean": shown.mean, "sd": shown.sd, "seeds": shown.defined}
+                place = {"name": named.name, "column": column.title}
+                numbers.append({**contender._asdict(), **place, **number, **dict(zip(VERDICTS, said))})
+        titles = headings("method", *(column.title for column in columns), *VERDICTS)
+        caption = f"the columns of {named.item.title}. {ABOUT}"
+        tables.append(cells_table(f"{named.name} on {dataset}", titles, rows, caption=caption))
     stem, heading = f"form_{named.name.replace('/', '_')}", f"{named.name}: {named.item.title}"
-    return Document(stem, heading, ABOUT, tuple(tables), numbers)
-
-
-def _lines(columns: tuple[Column, ...], groups: Sequence[SeedGroup], answers: Sequence[Verdict]) -> list[Line]:
-    names = distinct_labels([group.contender for group in groups])
-    cells: Cells = {}
-    for group in groups:
-        cells |= read_row(names[group.contender], group, columns)
-    # What a paper shows relative to its first row is relative to ours.
-    every = derived(cells, tuple(Row(title=name) for name in names.values()), columns)
-    lines = []
-    for contender, name in names.items():
-        found = [every.get((name, column.title)) for column in columns]
-        own = tuple(SeedStatistics.of(values) if values else None for values in found)
-        lines.append(Line(contender, name, own, answers_of(contender, answers)))
-    return lines
+    return Document(stem, heading, ABOUT, tuple(tables), pd.DataFrame(numbers))
 
 
 def answers_of(contender: Contender, answers: Sequence[Verdict]) -> tuple[str, ...]:
@@ -75,32 +65,3 @@ def answers_of(contender: Contender, answers: Sequence[Verdict]) -> tuple[str, .
         worth = sorted((text for text in said if text.startswith("worth it")), key=len)
         texts.append((worth or sorted(said, key=lambda text: not text.startswith("undecided")) or [GAP])[0])
     return tuple(text or GAP for text in texts)
-
-
-def _table(title: str, named: Named, columns: tuple[Column, ...], lines: Sequence[Line]) -> Table:
-    rows = []
-    for line in lines:
-        texts = (value_text(cell, column.decimals) for column, cell in zip(columns, line.cells))
-        rows.append([line.label, *texts, *line.answers])
-    titles = headings("method", *(column.title for column in columns), *VERDICTS)
-    return cells_table(title, titles, rows, caption=f"the columns of {named.item.title}. {ABOUT}")
-
-
-def _frame(named: Named, columns: tuple[Column, ...], lines: Sequence[Line]) -> pd.DataFrame:
-    """One row per contender and column of the paper."""
-    rows = []
-    for line in lines:
-        for column, cell in zip(columns, line.cells):
-            value = cell or SeedStatistics(float("nan"), float("nan"))
-            rows.append(
-                {
-                    **line.contender._asdict(),
-                    "name": named.name,
-                    "column": column.title,
-                    "mean": value.mean,
-                    "sd": value.sd,
-                    "seeds": value.defined,
-                    **dict(zip(VERDICTS, line.answers)),
-                }
-            )
-    return pd.DataFrame(rows)

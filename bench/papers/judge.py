@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
 from ..site import Site
-from ..store.pinned import Pinned
 from .cells import BySeed, read
 from .claims import DEFAULT, Claim, Ledger, Side, has_released_form
 from .items import Reads
@@ -33,27 +32,8 @@ MOST = 10_000
 Outcome = Literal["holds", "fails", "undecided", "no records"]
 
 
-class Setting(NamedTuple):
-    """Setting that the sides of a claim share: columns of a contender, except for settings that distinguish a side."""
-
-    dataset: str
-    protocol: str
-    preset: str
-    hparams: str
-    trials: int
-    pinned: Pinned
-    backbone: str
-    dim: int
-    ensemble: str
-
-    @property
-    def text(self) -> str:
-        """Protocol, source of the hyper-parameters, network and fixed settings as text."""
-        source = f"tuned, {self.trials} trials" if self.hparams == "tuned" else self.hparams
-        protocol = self.protocol if self.preset == "strict" else f"{self.protocol}, {self.preset}"
-        return "; ".join(
-            filter(None, [protocol, source, f"{self.backbone}/{self.dim}", self.ensemble, self.pinned.text])
-        )
+Setting = Contender
+"""What the sides of a claim share: a contender without its method, base, form and the settings that distinguish it."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +196,7 @@ class _Evidence:
         own = {key for key, value in pinned.values.items() if key in wanted and _is_same(str(value), wanted[key])}
         if len(own) < len(wanted):
             return None
-        shared = pinned.without(own)
-        return Setting(**{**{key: getattr(contender, key) for key in Setting._fields}, "pinned": shared})
+        return contender._replace(method="", base="", fidelity="", pinned=pinned.without(own))
 
     def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
         values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}

@@ -84,7 +84,7 @@ def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site)
         "dataset": setting.dataset if setting else "",
         "papers_data": corrected.papers_data,
         "partial": setting.pinned.partial if setting else "",
-        "setting": setting.text if setting else "",
+        "setting": setting_text(setting) if setting else "",
         "fidelity": finding.fidelity,
         "metric": claim.metric,
         "split": claim.split,
@@ -109,6 +109,14 @@ def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site)
     }
 
 
+def setting_text(setting: Setting) -> str:
+    """Protocol, source of the hyper-parameters, network and fixed settings."""
+    source = f"tuned, {setting.trials} trials" if setting.hparams == "tuned" else setting.hparams
+    protocol = setting.protocol if setting.preset == "strict" else f"{setting.protocol}, {setting.preset}"
+    network = f"{setting.backbone}/{setting.dim}"
+    return "; ".join(filter(None, [protocol, source, network, setting.ensemble, str(setting.pinned)]))
+
+
 def labels(found: Sequence[Finding]) -> dict[Setting, str]:
     """Short names of data sets and settings: the name of the data set, with a number for its second setting and so on.
 
@@ -117,7 +125,8 @@ def labels(found: Sequence[Finding]) -> dict[Setting, str]:
         {}
     """
     names: dict[Setting, str] = {}
-    for setting in sorted({each.setting for each in found if each.setting}):
+    settings = {each.setting for each in found if each.setting}
+    for setting in sorted(settings, key=lambda setting: (setting.dataset, setting)):
         place = 1 + sum(other.dataset == setting.dataset for other in names)
         names[setting] = setting.dataset if place == 1 else f"{setting.dataset} #{place}"
     return names
@@ -129,7 +138,7 @@ def _counts(found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
     for setting, name in names.items():
         own = [each for each in found if each.setting == setting]
         counts = [sum(each.outcome == kind for each in own) for kind in KINDS]
-        rows.append([name, setting.text, *map(str, (*counts, sum(each.flips for each in own)))])
+        rows.append([name, setting_text(setting), *map(str, (*counts, sum(each.flips for each in own)))])
     columns = headings("data", "setting", *KINDS, "flipped by a public code", labels=2)
     return cells_table("Verdicts by data set and setting", columns, rows)
 
@@ -232,6 +241,6 @@ def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
         before = each.claim.id
         remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
         yield f"  {_label(each, names):<{data}}  {difference:<{width}}  {each.text}{remark}"
-    yield from (f"{name}: {setting.text}" for setting, name in names.items())
+    yield from (f"{name}: {setting_text(setting)}" for setting, name in names.items())
     for claim in dict.fromkeys(each.claim for each in found if each.setting is None):
         yield from (f"{claim.id}: {line}" for line in commands(claim, site))

@@ -34,14 +34,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class QueryInterval:
-    """Mean of a metric of a contender (method at one setting) with its interval over seeds, classes and queries.
-
-    Attributes:
-        contender: The contender.
-        metric: Name of the metric.
-        interval: The interval; None if there is none.
-        reason: Reason for having none; empty otherwise.
-    """
+    """Mean of a metric of a contender with its interval over seeds, classes and queries, or why there is none."""
 
     contender: Contender
     metric: str
@@ -50,12 +43,9 @@ class QueryInterval:
 
 
 def query_intervals(source: Source) -> list[QueryInterval]:
-    """Intervals of all contenders (methods at one setting), by data set.
+    """Intervals of all contenders, by data set.
 
     The embeddings are ranked again. A contender has an interval only if this gives the recorded mean at every seed.
-
-    Args:
-        source: The results folder.
     """
     found = []
     for dataset in source.datasets:
@@ -114,12 +104,7 @@ NUMBERS: tuple[Column[QueryInterval], ...] = (
 
 
 def interval_document(found: Sequence[QueryInterval], name: str) -> Document:
-    """Tables of intervals, one per data set.
-
-    Args:
-        found: Intervals, as :func:`query_intervals` makes them.
-        name: Name of the files.
-    """
+    """Tables of intervals, one per data set."""
     tables = tuple(_table(dataset, rows) for dataset, rows in by_dataset(found).items())
     heading = "Intervals over seeds, classes and queries"
     return Document(name, heading, f"{ABOUT} Percent.", tables, frame_of(NUMBERS, found))

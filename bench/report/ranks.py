@@ -15,13 +15,7 @@ from .seeds import ComparedColumn, SeedGroup, defined_values, seeds_text
 
 @dataclass(frozen=True)
 class Rank:
-    """Rank of a contender (method at one setting) among those that it is compared with, or the reason for having none.
-
-    Attributes:
-        interval: Simultaneous 95 % interval of the rank, with its tie groups; None if there is no rank.
-        seeds: Seeds over which it was taken, as text; empty if there is no rank.
-        reason: Reason for having no rank, such as ``no seed 3``; empty if there is a rank.
-    """
+    """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none."""
 
     interval: RankInterval | None = None
     seeds: str = ""
@@ -39,18 +33,11 @@ class Rank:
 
 
 def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
-    """Rank contenders (methods at one setting) by a column of the comparison table.
+    """Rank contenders by a column of the comparison table; each has a rank, or the reason for having none.
 
     Contenders that share :data:`COMMON` compete. They are ranked over the seeds that most of them have; one that lacks
     a value at any of these seeds has no rank, because differences are paired and a smaller number of seeds for one
     method is a smaller number for all.
-
-    Args:
-        groups: The contenders of a data set with their values over seeds.
-        column: The column.
-
-    Returns:
-        A rank, or the reason for having none, for each contender.
     """
     found = [Rank()] * len(groups)
     rivals: dict[tuple[object, ...], list[int]] = {}
@@ -64,7 +51,7 @@ def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
 
 @dataclass(frozen=True)
 class Competition:
-    """Contenders (methods at one setting) of a data set that have a value at the same seeds, and why others have not.
+    """Contenders of a data set that have a value at the same seeds, and why others have not.
 
     Attributes:
         seeds: The seeds, those that most contenders have; empty if no contender has two.
@@ -80,12 +67,7 @@ class Competition:
 
 
 def competition(groups: Sequence[SeedGroup], column: ComparedColumn) -> Competition:
-    """Find the seeds that most contenders (methods at one setting) have a value at, and who has a value at all of them.
-
-    Args:
-        groups: Contenders of one data set that may be compared.
-        column: Column of the comparison table.
-    """
+    """Find the seeds that most contenders have a value at, and who has a value at all of them."""
     values = [defined_values(group.column(column)) for group in groups]
     seeds = _most_common([frozenset(value) for value in values])
     able = tuple(index for index, value in enumerate(values) if seeds and seeds <= set(value))
@@ -124,12 +106,7 @@ def _reason(group: SeedGroup, column: ComparedColumn, seeds: frozenset[int]) -> 
 
 
 def unranked_text(labels: Iterable[tuple[str, Rank]]) -> str:
-    """Contenders (methods at one setting) without a rank and the reasons, as text; empty if all have one.
-
-    If none has a rank, and for one reason, the text is that reason.
-
-    Args:
-        labels: Names of contenders and their ranks.
+    """Contenders without a rank and the reasons, as text; empty if all have one, the reason alone if it is that of all.
 
     Example:
         >>> alone = Rank(reason="one seed")

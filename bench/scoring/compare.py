@@ -15,16 +15,9 @@ from .view import numbered_classes
 
 
 class Difference(TypedDict):
-    """Difference of a metric between two sets of embeddings of the same images, with its 95 % bootstrap interval.
+    """Difference of a metric, a mean over queries, between two sets of embeddings, with its 95 % bootstrap interval.
 
-    Attributes:
-        scorer: Name of the scorer, the similarity that ranks.
-        metric: Name of the metric, a mean over queries.
-        difference: Value of the other set minus that of the first set, as :func:`compare` was given them.
-        ci95_low: Lower end of the interval.
-        ci95_high: Upper end of the interval.
-        resampled: Units that were drawn with replacement: ``queries`` or ``classes``.
-        units: Number of these units.
+    ``resampled`` are the units that were drawn with replacement: ``queries`` or ``classes``.
     """
 
     scorer: str
@@ -41,18 +34,9 @@ def compare(
 ) -> list[Difference]:
     """Compute differences of metrics between two sets of embeddings of the same images, other minus first.
 
-    Differences are paired by query and have 95 % bootstrap intervals.
-
-    Args:
-        first: Scores of the first set.
-        other: Scores of a set that was aligned with it (:meth:`EmbeddingSet.aligned_with`), by the same scorers
-            (similarities).
-        metrics: Names of metrics or groups of metrics. Only those that are means over queries are compared.
-        by: Units that are drawn with replacement: ``queries`` (the classes stay as they are) or whole ``classes``.
-        resamples: Number of bootstrap resamples.
-
-    Returns:
-        One row per scorer and metric.
+    Differences are paired by query and have 95 % bootstrap intervals. The other set was aligned with the first
+    (:meth:`EmbeddingSet.aligned_with`) and scored by the same scorers. Only metrics that are means over queries are
+    compared. ``by`` draws ``queries`` (the classes stay as they are) or whole ``classes`` with replacement.
     """
     differences: list[Difference] = []
     for scorer, values in first.values.items():

@@ -56,11 +56,7 @@ class EmbeddingSet:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
-        """Make a set from numpy arrays, tensors or lists, and check them; None counts as not given.
-
-        Args:
-            arrays: Arrays by name: ``embeddings`` and ``labels``, and optionally ``ids``, ``is_query``, ``is_gallery``,
-                ``confidence``, ``variance``, ``concentration`` and ``quality``; others are ignored.
+        """Make a set from numpy arrays, tensors or lists by name, and check them; None counts as not given.
 
         Raises:
             BadInput: If an array is missing or wrong; the message is one line and says what to do.
@@ -115,10 +111,8 @@ class EmbeddingSet:
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
         """Return a copy in the row order of another set of the same images, with the identities of that set.
 
-        Rows are matched by identity (``ids``) if both sets were given identities, otherwise by position.
-
-        Raises:
-            BadInput: If identities, labels, or the queries and gallery images of the sets differ.
+        Rows are matched by identity (``ids``) if both sets were given identities, otherwise by position; labels,
+        queries and gallery images must not differ.
         """
         mine = self
         if self.named and other.named:

@@ -32,14 +32,7 @@ MOST_DIMENSIONS = 64
 
 
 def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
-    """Read the arrays of a file of embeddings by name.
-
-    Args:
-        path: File with the suffix ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq``.
-
-    Returns:
-        The arrays with known names, such as ``embeddings`` and ``labels`` (:data:`KEYS`), and the names of the other
-        arrays, which were not read.
+    """Read the arrays of a file of embeddings by name, and the names of other arrays, which are not read.
 
     Raises:
         BadInput: If the file is missing, of another format or damaged, has less data than its header says, unpacks to
@@ -65,25 +58,13 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
 
 
 def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file of embeddings; a failure leaves no partial file.
-
-    Args:
-        path: File; its suffix ``.npz``, ``.safetensors``, ``.parquet`` or ``.pq`` decides on the format.
-        arrays: Arrays by name, such as ``embeddings`` and ``labels``.
-
-    Raises:
-        BadInput: If the suffix is none of these.
-    """
+    """Write arrays to a file of embeddings, in the format of its suffix; a failure leaves no partial file."""
     _check_suffix(path)
     write_atomic(path, _WRITERS[path.suffix.lower()](arrays))
 
 
 def check_writable(path: Path) -> None:
-    """Check that :func:`write_embeddings` can write a file, before hours are spent on its content.
-
-    Raises:
-        BadInput: If the suffix names no format, the library for it is missing, or the path is a folder.
-    """
+    """Check that :func:`write_embeddings` can write a file, before hours are spent on its content."""
     _check_suffix(path)
     if _WRITERS[path.suffix.lower()] is write_parquet:
         check_pyarrow()

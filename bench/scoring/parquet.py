@@ -20,21 +20,13 @@ WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_A
 
 
 def check_pyarrow() -> None:
-    """Check that the package pyarrow is installed.
-
-    Raises:
-        BadInput: If it is not.
-    """
+    """Check that the package pyarrow is installed."""
     if find_spec("pyarrow") is None:
         raise BadInput("Parquet needs pyarrow: pip install 'bench[parquet]', or save an .npz file")
 
 
 def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
-    """Read the arrays of a file by name, and the names of its other columns.
-
-    Raises:
-        BadInput: If the file is damaged, unpacks to too much, or has columns that do not fit together.
-    """
+    """Read the arrays of a file by name, and the names of its other columns; columns must fit together."""
     check_pyarrow()
     try:
         (others, texts), found = guarded(_read, path)

@@ -18,12 +18,6 @@ from ..protocols.metrics import Metric, find_metric, known_metrics, metric_reque
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:
     """Expand names of metrics and of groups of metrics into single metrics; ``all`` stands for those of all groups.
 
-    Returns:
-        Declarations of the metrics by name.
-
-    Raises:
-        BadInput: If a name is unknown or there is none.
-
     Example:
         >>> list(wanted_metrics(["clustering", "recall_at_16"]))
         ['nmi', 'ami', 'pair_f1', 'recall_at_16']
@@ -54,13 +48,7 @@ def recall_ks(wanted: dict[str, Metric]) -> tuple[int, ...]:
 
 
 def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
-    """Names of the groups of tests (functions that compute metrics) that the wanted metrics need.
-
-    All groups that judge confidences, but those on request, are added; their tests give no values for a set without a
-    confidence.
-
-    Args:
-        wanted: Metrics by name, from :func:`wanted_metrics`.
+    """Names of the groups of tests that the wanted metrics need, and of those that judge any confidence.
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
@@ -73,10 +61,6 @@ def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
 def is_wanted(name: str, wanted: dict[str, Metric]) -> bool:
     """Check if a metric is wanted by name, or is computed whenever there is a confidence.
 
-    Args:
-        name: Full name of a metric, such as ``recall_at_4``.
-        wanted: Metrics by name, from :func:`wanted_metrics`.
-
     Example:
         >>> wanted = wanted_metrics(["edc_pauc"])
         >>> is_wanted("edc_pauc", wanted), is_wanted("edc_fnmr", wanted), is_wanted("aurc", wanted)
@@ -87,15 +71,7 @@ def is_wanted(name: str, wanted: dict[str, Metric]) -> bool:
 
 
 def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
-    """Check that scorers (similarities to rank by) exist and are defined for the embeddings.
-
-    Args:
-        scorers: Names of the scorers.
-        distribution: The embeddings: points, normals or vMFs.
-
-    Raises:
-        BadInput: If a scorer does not exist or is not defined, or there is none; the message suggests others.
-    """
+    """Check that scorers exist and are defined for the embeddings; the message suggests others."""
     if not scorers:
         raise BadInput("no scorer asked for; name at least one, such as cosine")
     for name in scorers:

@@ -132,18 +132,7 @@ def score_set(
     normalize: bool = True,
     device: str = "cpu",
 ) -> Scored:
-    """Compute the wanted metrics of a set of embeddings under each scorer (similarity to rank by).
-
-    Args:
-        images: The set.
-        scorers: Names of the scorers, such as ``cosine``.
-        metrics: Names of metrics or groups of metrics.
-        normalize: Whether to L2-normalise embeddings first.
-        device: Device on which similarities are computed.
-
-    Raises:
-        BadInput: If a scorer or metric is unknown or not defined for the embeddings.
-    """
+    """Compute the wanted metrics of a set of embeddings under each scorer."""
     wanted = wanted_metrics(metrics)
     names = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
     ordered = images.in_order()
@@ -166,12 +155,7 @@ def score_set(
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
-    """Make the tidy table of results: one measured value per row, in the columns of ``bench run``'s ``metrics.csv``.
-
-    Args:
-        scored: Results of one set of embeddings.
-        name: Name of the set, the value of the column ``method``.
-    """
+    """Make the tidy table of results, as in ``metrics.csv``; the name of the set is in the column ``method``."""
     constant = {
         "protocol": "score",
         "method": name,

@@ -14,12 +14,7 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Rows of a matrix, in an order of their own; no copy of the matrix is made, neither sorted nor in float64.
-
-    Attributes:
-        stored: The matrix, ``[N, D]``, of any number type that float64 represents exactly.
-        order: Place in ``stored`` of each row, ``[N]``.
-    """
+    """Rows of a matrix ``[N, D]``, in an order of their own, without a sorted or float64 copy of it."""
 
     stored: np.ndarray
     order: np.ndarray

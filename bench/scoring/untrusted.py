@@ -27,15 +27,7 @@ TEXT_BYTES = 64
 
 
 def check_unpacked(count: int, packed: int) -> None:
-    """Check that the arrays of a file do not unpack to much more than the file.
-
-    Args:
-        count: Size of the arrays in memory, bytes.
-        packed: Size of the file, bytes.
-
-    Raises:
-        BadInput: If they do; the message says how to raise the limit.
-    """
+    """Check that the arrays of a file do not unpack to many more bytes; the message says how to allow it."""
     asked = os.environ.get(MAX_UNPACKED)
     if asked is not None and not (asked.isascii() and asked.isdigit() and len(asked) < 19):
         raise BadInput(f"{MAX_UNPACKED}={asked}: expected a number of bytes, such as 4000000000")

@@ -31,13 +31,9 @@ precision), were normalised and then rounded: an order by their norms would be a
 
 
 class GivenPoints(PointMass):
-    """Embeddings without a spread as points, float64, which are made when they are read.
+    """Embeddings without a spread as points, float64, which are made, and normalised if wanted, when they are read.
 
     A float64 copy of the whole set would take more memory than all that a search needs.
-
-    Args:
-        rows: The embeddings as given, ``[N, D]``.
-        normalize: Whether to L2-normalise them.
     """
 
     array_kind, array_names = "point", ("loc",)
@@ -75,10 +71,6 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
 
     It is a vMF if the set has concentrations, a normal if the set has variances, and else a point mass.
 
-    Args:
-        images: The set of embeddings.
-        normalize: Whether to L2-normalise embeddings first.
-
     Raises:
         BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
     """
@@ -104,10 +96,6 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
 
     ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. Every set has
     ``norm`` (of the embeddings as given) and ``random``, a random order as a control.
-
-    Args:
-        images: The set of embeddings.
-        distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
     """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
@@ -127,15 +115,7 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
 
 
 def primary_of(confidences: Mapping[str, Tensor]) -> str:
-    """Name of the confidence to judge: ``given``, else ``method`` (of the distribution); empty if there is neither.
-
-    Args:
-        confidences: Confidences by name, from :func:`confidences_of`.
-
-    Example:
-        >>> primary_of({"norm": torch.ones(2), "method": torch.ones(2)})
-        'method'
-    """
+    """Name of the confidence to judge: ``given``, else ``method`` (of the distribution); empty if there is neither."""
     return next((name for name in ("given", "method") if name in confidences), "")
 
 
@@ -163,15 +143,10 @@ def view_of(
     ks: tuple[int, ...] = (1,),
     device: str = "cpu",
 ) -> Embeddings:
-    """Convert a set of embeddings to the object that the tests read.
+    """Convert a set of embeddings, sorted by identity, to the object that the tests read.
 
-    Args:
-        images: The set, sorted by identity.
-        distribution: The embeddings of the set as a distribution (:func:`distribution_of`).
-        scorers: Names of the scorers (similarities to rank by). Confidences are judged once per scorer; filter-out
-            curves, which need a deeper ranking, are for a set that has a confidence of its own.
-        ks: Values of k for Recall@k.
-        device: Device on which similarities are computed.
+    Confidences are judged once per scorer; filter-out curves, which need a deeper ranking, are for a set that has a
+    confidence of its own.
     """
     confidences = confidences_of(images, distribution)
     options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)

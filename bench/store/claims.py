@@ -38,29 +38,14 @@ TABLES = "tables"
 
 
 class Holder(NamedTuple):
-    """The process that holds a claim, the right to work on a part of a shared results folder.
-
-    Attributes:
-        host: Name of its machine.
-        pid: Its process number.
-    """
+    """The process that holds a claim, the right to work on a part of a shared results folder, and its machine."""
 
     host: str
     pid: int
 
 
 class Claims:
-    """Claims of this process on parts of a results folder that several processes share.
-
-    A claim is a file that keeps other processes from doing the same work. It is renewed while this process lives.
-
-    Attributes:
-        root: The results folder.
-        name: Name of this process's claim in :data:`DRIVERS`.
-
-    Args:
-        root: The results folder.
-    """
+    """Claims of this process on parts of a results folder that several processes share, renewed while it lives."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -69,16 +54,10 @@ class Claims:
         self._leases: dict[Path, SoftFileLease] = {}
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
-        """Claim a part of the results folder for this process, so that no other process works on it.
+        """Claim a part of the results folder by a file that exists meanwhile; False if another process holds it.
 
-        Args:
-            path: File that is the claim while it exists. A holder on another host counts as dead after :data:`LEASE`
-                seconds without a renewal, which only repeated calls on the same object can notice.
-            wait: Seconds to wait for another process to give the claim back.
-            lost: Called, by another thread, if another process takes over the claim while this process holds it.
-
-        Returns:
-            True if this process now holds the claim, False if another one does.
+        A holder on another host counts as dead after :data:`LEASE` seconds without a renewal, which only repeated calls
+        on the same object can notice. ``lost`` is called, by another thread, if another process takes over the claim.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path not in self._leases:
@@ -94,22 +73,13 @@ class Claims:
         """Release a claim that this process will ask for again: its file is deleted if this process holds it.
 
         The times at which another process was seen to renew it are kept; by them :meth:`take` notices a dead holder.
-
-        Args:
-            path: File that is the claim while it exists.
         """
         lease = self._leases.get(path)
         if lease is not None and lease.is_locked:
             lease.release(force=True)
 
     def give_back(self, path: Path) -> None:
-        """Release a claim that this process will not ask for again: its file is deleted if this process holds it.
-
-        The times at which another process was seen to renew it are forgotten; :meth:`let_go` keeps them.
-
-        Args:
-            path: File that is the claim while it exists.
-        """
+        """Release a claim that this process will not ask for again, and forget who was seen to renew it."""
         lease = self._leases.pop(path, None)
         if lease is not None:
             with contextlib.suppress(OSError):  # the folder may be gone
@@ -129,11 +99,9 @@ class Claims:
         return any(holder(path) for path in unit.glob(f"{IN_USE}*") if path not in self._leases)
 
     def enter(self, alone: bool, lost: Callable[[], None]) -> None:
-        """Announce this process to the other drivers (processes that train, tune and test) of the results folder.
+        """Announce this process to the other drivers of the results folder, or as the only one, which keeps others out.
 
-        Args:
-            alone: Whether this process has to be the only driver. It then keeps others out.
-            lost: Called, by another thread, if this process has to be the only driver but no longer is.
+        ``lost`` is called, by another thread, if this process has to be the only driver but no longer is.
 
         Raises:
             UserError: If another driver has the folder for itself, or if ``alone`` and there is another driver.
@@ -199,11 +167,7 @@ class Claims:
 
 
 def holder(path: Path) -> Holder | None:
-    """Process that seems to hold a claim, judged without trying to take it; None if there is none.
-
-    Args:
-        path: File of the claim.
-    """
+    """Process that seems to hold a claim, judged without trying to take it; None if there is none."""
     owner = SoftFileLease(path, lease_duration=LEASE).owner
     if owner is None:
         return None

@@ -42,16 +42,9 @@ def process_name() -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a temporary file for writing, which replaces ``path`` at the end.
+    """Open a temporary file for writing, which replaces ``path`` at the end: a reader sees all of it or none of it.
 
-    A reader, or a restart after a kill, sees all of it or none of it.
-
-    Args:
-        path: File that is to be written or replaced.
-        sync: Whether to flush it to disk, so that a power cut loses nothing either.
-
-    Raises:
-        OSError: If it cannot be written; it names ``path``.
+    ``sync`` flushes it to disk, so that a power cut loses nothing either. An OSError names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{process_name()}.part")
@@ -72,13 +65,7 @@ def atomic_file(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, data: bytes, sync: bool = True) -> None:
-    """Write a file so that a reader, or a restart after a kill, sees all of it or none of it.
-
-    Args:
-        path: File that is to be written or replaced.
-        data: Its content.
-        sync: Whether to flush it to disk, so that a power cut loses nothing either.
-    """
+    """Write a file as :func:`atomic_file` does."""
     with atomic_file(path, sync) as file:
         file.write(data)
 
@@ -86,13 +73,8 @@ def write_atomic(path: Path, data: bytes, sync: bool = True) -> None:
 def remove_leftovers(folder: Path, now: float) -> None:
     """Remove the temporary files that killed processes have left in a folder and its subfolders.
 
-    Files younger than :data:`LEFT_FOR` seconds are kept, because a living process may be writing them.
-
-    Those of this host's dead processes go at once; others when they are :data:`LEFT_FOR` seconds old.
-
-    Args:
-        folder: The folder.
-        now: Present time by the clock of its file system, seconds since 1970.
+    Those of this host's dead processes go at once; others when they are :data:`LEFT_FOR` seconds old by ``now``,
+    seconds since 1970 on the clock of the file system, because a living process may be writing them.
     """
     for place, _, names in os.walk(folder):
         for name in names:
@@ -158,14 +140,8 @@ class _Sealing:
 def sealed_file(path: Path, owner: str) -> Iterator[Any]:
     """Open a temporary file for writing, which gets a digest of owner and content and replaces ``path`` at the end.
 
-    It is not flushed to disk: a power cut may damage it, which :func:`read_sealed` notices.
-
-    Args:
-        path: File that is to be written or replaced.
-        owner: Text that the reader has to give too, such as the id of a training.
-
-    Raises:
-        OSError: If it cannot be written, even if the caller's code turned that into another error.
+    It is not flushed to disk: a power cut may damage it, which :func:`read_sealed` notices. A failure to write is an
+    OSError, even if the caller's code turned it into another error.
     """
     with atomic_file(path, sync=False) as file:
         sealing = _Sealing(file, owner)
@@ -179,16 +155,7 @@ def sealed_file(path: Path, owner: str) -> Iterator[Any]:
 
 
 def read_sealed(path: Path, owner: str) -> bytes:
-    """Content of a file that :func:`sealed_file` has written, after a check of its digest.
-
-    Args:
-        path: The file.
-        owner: Text that it was written with, such as the id of a training.
-
-    Raises:
-        DamagedFile: If it is damaged or was written with another owner.
-        FileNotFoundError: If there is none.
-    """
+    """Content of a file that :func:`sealed_file` has written with this owner, after a check of its digest."""
     data = path.read_bytes()
     content, seal = data[:-_SEAL], data[-_SEAL:]
     digest = hashlib.sha256(owner.encode())

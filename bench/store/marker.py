@@ -15,12 +15,7 @@ MARKER = "store.json"
 
 
 class Marker(BaseModel):
-    """Content of the marker ``store.json``, which identifies a results folder and the versions of its results.
-
-    Attributes:
-        schema_version: Version of the schema of the records.
-        protocols: Version of each protocol that the folder has results of, by name of the protocol.
-    """
+    """Content of the marker ``store.json``, which has the schema of the records and the versions of the protocols."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -39,11 +34,7 @@ class Marker(BaseModel):
 
 
 def read_marker(path: Path) -> Marker | None:
-    """Read the marker of a results folder from its file; None if there is no file.
-
-    Raises:
-        DamagedFile: If the file is damaged.
-    """
+    """Read the marker of a results folder from its file, which must be whole; None if there is no file."""
     try:
         held = read_json(path.read_bytes())
         checksum = held.pop("checksum", None)  # earlier versions wrote none

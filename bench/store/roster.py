@@ -20,12 +20,7 @@ PAUSE = 1.0
 
 
 class Roster:
-    """Roster of a driver, a file that follows its running units at a distance of about a second.
-
-    Args:
-        root: The results folder, which the driver has entered: the claims of dead drivers are gone.
-        name: Name of the driver's claim.
-    """
+    """Roster of a driver, a file with the name of its claim that follows its running units about a second later."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._path = root / FOLDER / f"{name}.json"
@@ -41,12 +36,7 @@ class Roster:
         return self._path.with_suffix(".token")
 
     def place(self, unit: str, node: str | None) -> None:
-        """Enter where a unit runs, or that it has ended.
-
-        Args:
-            unit: Folder of the unit, relative to the results folder.
-            node: Name of the node; None if the unit has ended.
-        """
+        """Enter on which node a unit, a folder relative to the results folder, runs, or that it has ended (None)."""
         if node is None:
             self._units.pop(unit, None)
         else:
@@ -70,11 +60,7 @@ class Roster:
 
 
 def nodes_of_units(root: Path) -> dict[str, str]:
-    """Nodes that the units of living drivers run on, by the folder of the unit, relative to the results folder.
-
-    Args:
-        root: The results folder.
-    """
+    """Nodes that the units of living drivers run on, by the folder of the unit, relative to the results folder."""
     found: dict[str, str] = {}
     for path in sorted((root / FOLDER).glob("*.json")):
         if holder(root / DRIVERS / path.stem) is not None:

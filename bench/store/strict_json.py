@@ -7,11 +7,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes) -> Any:
-    """Value of a JSON text.
-
-    Raises:
-        ValueError: If it is not JSON, has a key twice in one object (of which a parser would keep the last), a number
-            that is not finite, or is nested too deeply.
+    """Value of a JSON text; a ValueError if a key is there twice, a number is not finite, or it is nested too deeply.
 
     Example:
         >>> read_json('{"a": [1, 2]}')

@@ -1,4 +1,4 @@
-"""Draw docs/figures/request_to_records.svg: how a request becomes units and records.
+"""Draw docs/figures/request_to_records.svg: how an experiment becomes records.
 
 Run ``uv run python docs/figures/request_to_records.py``.
 """
@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 matplotlib.use("Agg")
 matplotlib.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "bench", "font.size": 9})
 
-COLOURS = {"input": "#e8eef7", "cell": "#fdf1dc", "unit": "#e5f3e6", "output": "#f3e8f3"}
+COLOURS = {"input": "#e8eef7", "study": "#fdf1dc", "unit": "#e5f3e6", "output": "#f3e8f3"}
 
 
 def box(ax, x, y, width, height, title, text, kind="unit"):
@@ -37,7 +37,7 @@ def arrow(ax, start, end, text="", offset=(0, 0.1), curve=0.0):
 
 
 def lane(ax, y, name, height):
-    """The frame of one cell."""
+    """The frame of one method on one data set."""
     ax.add_patch(
         FancyBboxPatch((4.0, y), 8.5, height, boxstyle="round,pad=0,rounding_size=0.1", fc="none", ec="#b98a2f")
     )
@@ -50,31 +50,31 @@ def draw():
     ax.set(xlim=(0, 15.6), ylim=(0, 7))
     ax.axis("off")
 
-    box(ax, 0.1, 5.5, 3.2, 1.1, "request", "--method pfe --dataset ndigit\n--trials 10 --seeds 2", "input")
+    box(ax, 0.1, 5.5, 3.2, 1.1, "experiment", "--method pfe --dataset ndigit\n--trials 10 --seeds 2", "input")
     box(ax, 0.1, 3.75, 3.2, 0.9, "recipe of the data set", "backbone, optimiser, ranges", "input")
-    box(ax, 0.1, 2.45, 3.2, 0.9, "preset of the protocol", "folds, selection, tests", "input")
-    box(ax, 0.1, 1.15, 3.2, 0.9, "pinned values", "--set optim.epochs=10", "input")
+    box(ax, 0.1, 2.45, 3.2, 0.9, "protocol", "folds, selection, tests", "input")
+    box(ax, 0.1, 1.15, 3.2, 0.9, "settings of yours", "--set optim.epochs=10", "input")
 
-    lane(ax, 3.75, "cell: reality_check / ndigit / cosface (the base)", 2.85)
-    lane(ax, 0.35, "cell: reality_check / ndigit / pfe", 2.85)
+    lane(ax, 3.75, "reality_check / ndigit / cosface (the base)", 2.85)
+    lane(ax, 0.35, "reality_check / ndigit / pfe", 2.85)
     for y in (4.05, 0.65):
-        box(ax, 4.25, y, 2.0, 1.9, "study", "10 trials: one\ntraining each, with\nreplicate “tuning”", "cell")
-        for row, replicate in enumerate((0, 1)):
+        box(ax, 4.25, y, 2.0, 1.9, "study", "10 trials: one\ntraining each, with\nseed “tuning”", "study")
+        for row, seed in enumerate((0, 1)):
             top = y + 1.05 - 1.05 * row
-            box(ax, 7.55, top, 2.2, 0.85, "training unit", f"replicate {replicate}")
-            box(ax, 10.6, top, 1.75, 0.85, "test unit", f"seed {replicate}")
+            box(ax, 7.55, top, 2.2, 0.85, "training", f"seed {seed}")
+            box(ax, 10.6, top, 1.75, 0.85, "test", f"seed {seed}")
             arrow(ax, (9.75, top + 0.42), (10.6, top + 0.42), "arrays" if row == 0 else "")
             arrow(ax, (6.25, y + 0.95), (7.55, top + 0.42))
         ax.text(6.88, y + 1.68, "best\nsetting", ha="center", va="center", fontsize=7.5, color="#333")
     arrow(ax, (8.65, 4.05), (8.65, 2.55))
-    ax.text(8.8, 3.47, "weights of the base, replicate by replicate", fontsize=7.5, color="#333", va="center")
+    ax.text(8.8, 3.47, "weights of the base, seed by seed", fontsize=7.5, color="#333", va="center")
 
     arrow(ax, (3.3, 6.05), (4.0, 5.6))
     arrow(ax, (3.3, 4.2), (4.0, 4.6))
     arrow(ax, (3.3, 2.9), (4.0, 2.3))
     arrow(ax, (3.3, 1.6), (4.0, 1.6))
 
-    box(ax, 13.1, 3.9, 2.35, 1.0, "records", "a record.json per unit", "output")
+    box(ax, 13.1, 3.9, 2.35, 1.0, "records", "a record.json each", "output")
     box(ax, 13.1, 2.35, 2.35, 0.85, "metrics.csv", "one value per row", "output")
     box(ax, 13.1, 0.85, 2.35, 0.85, "report/", "tables, figures", "output")
     arrow(ax, (12.35, 5.05), (13.1, 4.55))

@@ -52,6 +52,14 @@ def _refused(mirror, target, **options):
     return said
 
 
+def _part(mirror, target, note=None):
+    """Leave a part of 1000 wrong bytes, with a note of what it is of."""
+    target.parent.mkdir()
+    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
+    of = json.dumps({"url": f"{mirror.url}/birds.zip", "version": '"one"'})
+    target.with_name("birds.zip.part.json").write_text(of if note is None else note)
+
+
 def _left(target):
     return sorted(path.name for path in target.parent.iterdir())
 
@@ -100,10 +108,7 @@ def test_when_a_server_breaks_down_what_has_arrived_is_kept(mirror, target):
 
 @pytest.mark.parametrize("change", [{"tag": '"two"'}, {"ranges": False}, {"tag": ""}])
 def test_a_changed_file_or_a_server_without_parts_begins_anew(mirror, target, change):
-    target.parent.mkdir()
-    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
-    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
-    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    _part(mirror, target)
     for name, value in change.items():
         setattr(mirror, name, value)
     download(f"{mirror.url}/birds.zip", target)
@@ -113,19 +118,14 @@ def test_a_changed_file_or_a_server_without_parts_begins_anew(mirror, target, ch
 
 @pytest.mark.parametrize("note", ["", "[]", "{", '{"url": "http://other/birds.zip", "version": "\\"one\\""}'])
 def test_a_part_of_unknown_origin_is_not_gone_on_with(mirror, target, note):
-    target.parent.mkdir()
-    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
-    target.with_name("birds.zip.part.json").write_text(note)
+    _part(mirror, target, note)
     download(f"{mirror.url}/birds.zip", target)
     assert mirror.asked[0][1] == ""
     assert target.read_bytes() == CONTENT
 
 
 def test_a_wrong_part_is_noticed_by_the_checksum_and_not_kept(mirror, target):
-    target.parent.mkdir()
-    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
-    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
-    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    _part(mirror, target)
     said = _refused(mirror, target, checksum=MD5)
     assert f"not {MD5}: another file, or damaged on the way; nothing is kept" in said
     assert _left(target) == []
@@ -135,10 +135,7 @@ def test_a_wrong_part_is_noticed_by_the_checksum_and_not_kept(mirror, target):
 
 def test_more_than_the_whole_begins_anew(mirror, target):
     """An answer 416: the part is longer than the file."""
-    target.parent.mkdir()
-    target.with_name("birds.zip.part").write_bytes(b"x" * 1000)
-    note = {"url": f"{mirror.url}/birds.zip", "version": '"one"'}
-    target.with_name("birds.zip.part.json").write_text(json.dumps(note))
+    _part(mirror, target)
     mirror.status = 416
     _refused(mirror, target)
     assert _left(target) == []

@@ -85,6 +85,22 @@ def test_commands_of_claims_whose_sides_differ_in_a_setting_or_a_scorer(ledger, 
     assert commands(found.claim[1], site, "released") == [run.format("pfe") + " --fidelity released --scorers mls"]
 
 
+def test_a_claim_of_rows_and_a_column_has_their_methods_and_metric(ledger):
+    table = 'tables = ["per/table4"]\ncolumn = "MAP@R"'
+    text = (
+        claim(more=table)
+        .replace('{ method = "dul_cls" }', '"PFE, sampling + cosine"')
+        .replace('metric = "map_at_r"\n', "")
+    )
+    (found,) = ledger(text).claim
+    assert (found.metric, found.variant) == ("map_at_r", ("reranked", ""))
+    assert (found.a.method, found.a.scorer, found.b[0].method) == ("pfe", "sampled_cosine", "cosface")
+    (own,) = ledger(
+        claim(a='method = "pfe", row = "PFE, MLS"', b='{ method = "pfe", row = "PFE, MLS" }', more=table)
+    ).claim
+    assert (own.a.scorer, own.variant) == ("own", ("",))  # what is given is not from the table
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -119,6 +135,11 @@ def test_commands_of_claims_whose_sides_differ_in_a_setting_or_a_scorer(ledger, 
             claim(direction="equal").replace("map_at_r", "spectral_decay"),
             "claim 'one': spectral_decay has no region of equivalence",
         ),
+        (
+            claim(more='tables = ["per/table1"]').replace('{ method = "dul_cls" }', '"DUL-clss"'),
+            "did you mean 'DUL-cls'?",
+        ),
+        (claim(more="tables = 5"), "claim 'one': tables: Input should be a valid tuple"),
         ("[[claim]]\n", "claim number 1: id: Field required"),
         ("claim = 3\n", "claim: Input should be a valid tuple"),
         ("", "claim: Field required"),

@@ -1,6 +1,5 @@
 """Retrieval against pytorch-metric-learning, plain loops and enumeration of all orders of tied items."""
 
-import itertools
 import math
 
 import pytest
@@ -13,19 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
+from .ties import orders_of
+
 KS = (1, 2, 4, 8)
 
 
 def _values(scores, labels, **options):
     return {r["metric"]: r["value"] for r in retrieval_rows(ScoreMatrix(scores, **options), labels, ks=KS)}
-
-
-def _orders(scores_of_query, others):
-    """Every order of the gallery that sorted scores allow (tied items permuted), equally likely."""
-    levels = sorted({scores_of_query[j] for j in others}, reverse=True)
-    groups = [[j for j in others if scores_of_query[j] == level] for level in levels]
-    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
-        yield [j for part in parts for j in part]
 
 
 def _brute_force(scores, labels):
@@ -41,7 +34,7 @@ def _brute_force(scores, labels):
         if positives == 0:
             continue
         counted += 1
-        orders = list(_orders(scores[q], others))
+        orders = list(orders_of(scores[q], others))
         for order in orders:
             hits = [labels[j] == labels[q] for j in order]
             precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
@@ -233,7 +226,7 @@ def test_map_at_k_is_the_mean_over_the_orders_of_ties_and_a_perfect_ranking_miss
     total = []
     for q in range(5):
         others = [j for j in range(5) if j != q]
-        orders = list(_orders(scores[q].tolist(), others))
+        orders = list(orders_of(scores[q].tolist(), others))
         values = []
         for order in orders:
             hits, sum_ = 0, 0.0

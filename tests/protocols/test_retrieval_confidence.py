@@ -1,6 +1,5 @@
 """Retrieval confidences against plain loops, over all orders of tied neighbours."""
 
-import itertools
 import warnings
 
 import numpy as np
@@ -25,23 +24,18 @@ from scipy.optimize import minimize
 from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
+from .ties import orders_of
+
 
 def _found(scorer, labels, k=NEAREST, depth=1, **roles):
     depth = max(depth, answer_depth(labels, k))
     return retrieval_confidences(scorer, rank(scorer, labels, depth=depth, answers=k, **roles))
 
 
-def _orders(scores, others):
-    levels = sorted({scores[j] for j in others}, reverse=True)
-    groups = [[j for j in others if scores[j] == level] for level in levels]
-    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
-        yield [j for part in parts for j in part]
-
-
 def _by_definition(scores, labels, query, gallery, k):
     """Means over the equally likely orders of ties, straight from the definitions."""
     others = [j for j in gallery if j != query]
-    orders = list(_orders(scores, others))
+    orders = list(orders_of(scores, others))
     total = dict.fromkeys(RETRIEVAL_CONFIDENCES, 0.0)
     for order in orders:
         top = order[0]

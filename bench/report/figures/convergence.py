@@ -16,19 +16,9 @@ from .source import Drawing, Note, Source
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of every epoch of the trained models that were tested on a data set.
+    """Table of every epoch of the trained models that were tested on a data set; of a cross-validation, the first.
 
-    Of the models of a cross-validation, only the first is included.
-
-    Args:
-        source: Results folder to read.
-        dataset: Name of the data set.
-        note: Called with a one-line message for every test whose training has no record.
-
-    Returns:
-        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
-        (method at one setting), ``epoch``, ``loss``, ``val_map_at_r``, ``best_epoch`` of the training, and
-        ``held_out``: whether ``val_map_at_r`` was measured on classes that were not trained on.
+    ``held_out`` is whether ``val_map_at_r`` was measured on classes that were not trained on.
     """
     lines: list[dict[str, object]] = []
     for index, label, tests in source.contenders(dataset):
@@ -46,14 +36,9 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Table of mean validation MAP@R and 95 % t-interval over seeds, per contender (method at one setting) and epoch.
+    """Table of mean validation MAP@R and 95 % t-interval over seeds, per contender and epoch.
 
-    Args:
-        table: Rows of :func:`convergence_table`.
-
-    Returns:
-        Columns ``index``, ``label`` and ``method`` of the contender, ``epoch``, ``mean``, ``ci95_low``, ``ci95_high``,
-        ``seeds`` (number of seeds that trained for this long) and ``all_seeds`` (number of seeds of the contender).
+    ``seeds`` is the number of seeds that trained for this long, ``all_seeds`` that of the contender.
     """
     lines = []
     for index, label, _, rows in each_contender(table):
@@ -66,15 +51,10 @@ def convergence_summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def convergence_figure(summary: pd.DataFrame, dataset: str, *, held_out: bool = True) -> Figure:
-    """Plot MAP@R by epoch, the mean over seeds with its interval, one curve per contender (method at one setting).
+    """Plot MAP@R by epoch, the mean over seeds with its interval, one curve per contender.
 
-    Training stops early, at a different epoch for each seed. A curve ends with the first seed that stops, so that
-    every point is a mean over the same seeds.
-
-    Args:
-        summary: Rows of :func:`convergence_summary`.
-        dataset: Name of the data set.
-        held_out: Whether MAP@R was measured on classes that were not trained on.
+    Training stops early, at a different epoch for each seed. A curve ends with the first seed that stops, so that every
+    point is a mean over the same seeds.
     """
     classes = "validation" if held_out else "some training"
     whole = summary[summary["seeds"] == summary["all_seeds"]]
@@ -103,10 +83,6 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
     """Yield one figure of MAP@R by epoch per data set; its table has every epoch of every seed, with mean and interval.
 
     Models trained without held-out validation classes are in a separate figure, which shows MAP@R on training classes.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
     """
     for dataset in source.datasets:
         table = convergence_table(source, dataset, note)

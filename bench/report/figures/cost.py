@@ -22,12 +22,7 @@ QUALITY = ("map_at_r", "confidence_auroc")
 
 
 def trainings_of(source: Source, record: TestRecord) -> list[TrainRecord] | None:
-    """Trainings that a test needs: those of its models and of their bases; None if a record is missing.
-
-    Args:
-        source: Results folder to read.
-        record: Record of the test.
-    """
+    """Trainings that a test needs: those of its models and of their bases; None if a record is missing."""
     found = []
     for unit in record.spec.train:
         trained = source.site.store.trained(record.trained_cell, unit)
@@ -44,18 +39,9 @@ def trainings_of(source: Source, record: TestRecord) -> list[TrainRecord] | None
 
 
 def cost_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of the cost and quality of every test.
+    """Table of the quality of every test and its cost: seconds by the clock of all its trainings, without tuning.
 
-    Args:
-        source: Results folder to read.
-        dataset: Name of the data set.
-        note: Called with a one-line message for every test whose trainings have no record.
-
-    Returns:
-        Columns ``index``, ``label`` and ``method`` of the contender (method at one setting), ``seed``, ``seconds`` of
-        the trainings of the tested models and of their bases (by the clock, without tuning), ``models`` (their number),
-        ``tuning_trainings`` (number of trainings spent on tuning), ``device`` (with the number of threads), and
-        :data:`QUALITY`, under the method's own scorer and default confidence.
+    :data:`QUALITY` is under the method's own scorer and default confidence.
     """
     rows = source.merged[source.merged["dataset"] == dataset]
     triples = zip(labelled(rows), seed_groups(rows), source.contenders(dataset), strict=True)
@@ -96,14 +82,10 @@ def _quality(group: SeedGroup, metric: str) -> dict[int, float]:
 
 
 def cost_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot metrics against seconds of training, a point per contender (method at one setting), means over seeds.
+    """Plot metrics against seconds of training, a point per contender, means over seeds.
 
-    The grey line goes through the contenders that are better than all that take no longer. The legend has the
-    trainings that were spent on tuning, which the seconds leave out.
-
-    Args:
-        table: Rows of :func:`cost_table`.
-        dataset: Name of the data set, for the title.
+    The grey line goes through the contenders that are better than all that take no longer. The legend has the trainings
+    that were spent on tuning, which the seconds leave out.
     """
     contenders = list(each_contender(table))
     columns = min(3, len(contenders))
@@ -145,10 +127,7 @@ def _draw_points(axis: Axes, contenders: list[Shown], metric: str) -> None:
 
 
 def on_cost_front(points: np.ndarray) -> list[int]:
-    """Positions of the points that are better than all that cost no more, by cost.
-
-    Args:
-        points: Cost, lower is better, and quality, higher is better, of each point, ``[N, 2]``; nan is left out.
+    """Positions of the points (cost and quality, ``[N, 2]``) that are better than all that cost no more, by cost.
 
     Example:
         >>> on_cost_front(np.array([[3.0, 0.9], [1.0, 0.5], [2.0, 0.4], [3.0, 0.8]]))
@@ -163,12 +142,7 @@ def on_cost_front(points: np.ndarray) -> list[int]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of cost and quality per data set.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
-    """
+    """Yield one figure of cost and quality per data set."""
     for dataset in source.datasets:
         table = cost_table(source, dataset, note)
         if len(table):

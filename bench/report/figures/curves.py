@@ -33,17 +33,10 @@ WRAPPED = 24
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a contender (method at one setting).
+    """Curve of a contender: points ``x`` and ``y``, and a band ``low`` to ``high`` (empty without one), ``[P]`` each.
 
-    Attributes:
-        label: Text of the legend.
-        look: Colour, marker and line.
-        x: Positions of its points, ``[P]``.
-        y: Values, ``[P]``.
-        low: Lower end of the band around it, ``[P]``; empty without a band.
-        high: Upper end of the band, ``[P]``; empty without a band.
-        controls: Further curves by name, with ``x`` and ``y``, in the colour of the contender but thin; names that are
-            in :data:`CONTROLS` have lines of their own.
+    ``controls`` are further curves by name, in the colour of the contender but thin; names that are in :data:`CONTROLS`
+    have lines of their own.
     """
 
     label: str
@@ -62,25 +55,13 @@ def mean_curve(
     x: np.ndarray,
     controls: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Curve:
-    """Curve of means with a band of one standard deviation; one seed has no band.
-
-    Args:
-        label: Text of the legend.
-        look: Colour, marker and line.
-        table: Table with the columns ``mean`` and ``std``, one row per point.
-        x: Positions of the points, ``[P]``.
-        controls: Further curves by name (:class:`Curve`).
-    """
+    """Curve of means with a band of one standard deviation; one seed has no band."""
     mean, sd = table["mean"].to_numpy(), table["std"].fillna(0.0).to_numpy()
     return Curve(label, look, x, mean, mean - sd, mean + sd, controls or {})
 
 
 def chosen_few(curves: Sequence[Curve], count: int) -> list[int]:
     """Positions of the coloured curves: all if there are no more than ``count``, else those with the highest means.
-
-    Args:
-        curves: The curves.
-        count: Number of coloured curves, at most.
 
     Example:
         >>> look, x = Look("k", "o"), np.arange(2.0)
@@ -101,13 +82,7 @@ def most_coloured(curves: Sequence[Curve]) -> int:
 
 
 def plot_curves(axis: Axes, curves: Sequence[Curve], coloured: Collection[int]) -> None:
-    """Draw curves in one panel: some in their own look, with bands and controls, the others thin and grey below them.
-
-    Args:
-        axis: Panel to draw on.
-        curves: The curves.
-        coloured: Positions of those that are drawn in their own look.
-    """
+    """Draw curves in one panel: some in their own look, with bands and controls, the others thin and grey below."""
     rest = [np.column_stack([curve.x, curve.y]) for place, curve in enumerate(curves) if place not in coloured]
     if rest:
         axis.add_collection(LineCollection(rest, colors=REST, linewidths=0.8, zorder=1))
@@ -139,13 +114,7 @@ def plot_curve(axis: Axes, curve: Curve) -> None:
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], rest: int) -> None:
-    """Put one legend below all panels, with the number of contenders in grey.
-
-    Args:
-        figure: The figure.
-        axes: Panels; a contender may lack a curve in some of them.
-        rest: Number of contenders that have no colour.
-    """
+    """Put one legend below all panels, with the number of contenders in grey."""
     shown = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
     handles, labels = list(shown.values()), list(shown)
     if rest:
@@ -167,19 +136,10 @@ def contender_figure(
     whole_x: bool = False,
     y_scale: str = "linear",
 ) -> Figure:
-    """Plot one curve per contender (method at one setting): in one panel, or with a panel each if they are many.
+    """Plot one curve per contender: in one panel, or with a panel each if they are many.
 
     Each of the small panels shows one contender in its own look, and all others in grey. If there are more than
     :data:`MOST_PANELS`, those with the highest mean over the points have a panel, as the title says.
-
-    Args:
-        curves: The curves.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        title: Title of the figure.
-        limits: Lower and upper end of the vertical axis; None to fit the curves.
-        whole_x: Whether the horizontal axis counts, so that its ticks are whole numbers.
-        y_scale: Scale of the vertical axis, ``linear`` or ``log``.
     """
     if len(curves) <= most_coloured(curves):
         figure = Figure(figsize=(HALF_PAGE, 3.2 + 0.18 * len(curves)), layout="constrained")
@@ -203,17 +163,7 @@ def contender_figure(
 
 
 def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[Figure, Sequence[Axes]]:
-    """Make a page of small panels that share their ranges, with the labels of the axes outside of all.
-
-    Args:
-        titles: Title of each panel.
-        x: Label of all horizontal axes; empty if it is the title of a legend below, whose place it would take.
-        y: Label of all vertical axes.
-        title: Title of the figure.
-
-    Returns:
-        The figure and its panels.
-    """
+    """Make a page of small panels that share their ranges, with the labels of the axes outside of all."""
     columns = min(5, max(2, len(titles) // 2)) if len(titles) > 1 else 1
     figure, axes = panels(
         len(titles), columns, (FULL_PAGE / columns, 1.45 if columns > 2 else 2.4), share_x=True, share_y=True

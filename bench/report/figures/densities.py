@@ -33,10 +33,7 @@ def distributions(dim: int) -> dict[str, Distribution]:
     """The distributions of Fig. 2 of Kirchhof et al. (2022) by title: a vMF and two non-isotropic vMFs (nivMF).
 
     The nivMFs differ in the normaliser: that of the paper's Eq. 4, and the exact one. The mean direction mu of all
-    three is the diagonal (1, .., 1) / sqrt(dim).
-
-    Args:
-        dim: Dimension of the space: 2 (circle) or 3 (sphere).
+    three is the diagonal (1, .., 1) / sqrt(dim), on the circle (2) or the sphere (3).
     """
     mode = torch.ones(dim, dtype=torch.float64) / math.sqrt(dim)
     axes = torch.tensor(CONCENTRATIONS[:dim], dtype=torch.float64)
@@ -55,13 +52,7 @@ def circle_points(steps: int = STEPS) -> tuple[Tensor, Tensor]:
 
 
 def sphere_integral(distribution: Distribution, order: int = 400) -> float:
-    """Integral of a density over the unit sphere in three dimensions.
-
-    The quadrature has Gauss-Legendre nodes in the height and equal steps around the axis.
-
-    Args:
-        distribution: Distribution on that sphere.
-        order: Number of nodes in the height.
+    """Integral of a density over the unit sphere, by Gauss-Legendre nodes in the height and equal steps around it.
 
     Example:
         >>> round(sphere_integral(distributions(3)["vMF"]), 9)
@@ -87,10 +78,7 @@ def _seen_from_mode(pixels: int) -> tuple[np.ndarray, Tensor]:
 
 
 def circle_table() -> pd.DataFrame:
-    """Table of densities of a vMF and of non-isotropic vMFs on the circle.
-
-    Columns are ``distribution``, ``angle`` to the direction mu in degrees, and ``density`` per radian.
-    """
+    """Table of densities of a vMF and of non-isotropic vMFs on the circle, by the angle to mu in degrees."""
     angle, points = circle_points()
     tables = []
     for name, distribution in distributions(2).items():
@@ -102,13 +90,7 @@ def circle_table() -> pd.DataFrame:
 
 
 def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
-    """Table of densities of a vMF and of non-isotropic vMFs on the half of the sphere around their direction mu.
-
-    Columns are ``distribution``, the coordinates ``x`` and ``y`` in the view along mu, and ``density``.
-
-    Args:
-        pixels: Points along each side of the square view.
-    """
+    """Table of densities of a vMF and of non-isotropic vMFs on the half of the sphere around their direction mu."""
     line, points = _seen_from_mode(pixels)
     x, y = np.meshgrid(line, line)
     tables = []
@@ -121,12 +103,7 @@ def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure of vMF and non-isotropic vMF densities on the sphere, seen along mu, and on the circle.
-
-    Args:
-        source: Not used; the figure needs no results.
-        note: Not called.
-    """
+    """Yield the figure of vMF and non-isotropic vMF densities on the sphere, seen along mu, and on the circle."""
     sphere, circle = sphere_table(), circle_table()
     figure = Figure(figsize=(FULL_PAGE, 5.2), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(1.35, 1))

@@ -24,13 +24,6 @@ def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
 
     The distances are the negated cosine, the squared Euclidean distance, and the Bhattacharyya distance between vMFs
     whose concentrations are the norms. The norm of the proxy is :data:`PROXY`.
-
-    Args:
-        largest: Largest norm of an image.
-        points: Number of equally spaced norms, and of equally spaced cosines.
-
-    Returns:
-        Columns ``distance``, ``norm`` of the image, ``cosine`` to the proxy, ``value``.
     """
     norms = torch.linspace(largest / points, largest, points, dtype=torch.float64)
     cosines = torch.linspace(-1, 1, points, dtype=torch.float64)
@@ -56,12 +49,7 @@ def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure with contours of three distances over the norm of the image and its cosine to the proxy.
-
-    Args:
-        source: Not used; the figure needs no results.
-        note: Not called.
-    """
+    """Yield the figure with contours of three distances over the norm of the image and its cosine to the proxy."""
     table = distance_table()
     figure, axes = panels(len(SHOWN), len(SHOWN), (FULL_PAGE / 3, 2.4), share_y=True)
     for axis, (name, title) in zip(axes, SHOWN.items()):

@@ -36,13 +36,7 @@ VARIANTS = {
 
 
 def filtered_title(metric: str) -> str:
-    """Title of the metric that a filter-out curve shows as the least confident images are removed.
-
-    Args:
-        metric: Name of the curve: ``filter_out_`` and the name of the metric.
-
-    Raises:
-        LookupError: If the name is not that of a filter-out curve.
+    """Title of the metric that a filter-out curve, ``filter_out_`` and its name, shows; else a LookupError.
 
     Example:
         >>> filtered_title("filter_out_recall_at_1")
@@ -61,16 +55,7 @@ PROBABILITY = "max_probability"
 def curve_points(
     frame: pd.DataFrame, dataset: str, split: str, metrics: Collection[str], variants: Collection[str]
 ) -> pd.DataFrame:
-    """Select points of filter-out curves, under the method's own scorer.
-
-    Args:
-        frame: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
-        metrics: Names of curves, such as ``filter_out_map_at_r``.
-        variants: Variants of the curves, such as ``query_only``.
-    """
+    """Select points of filter-out curves on a split of the test images, under the method's own scorer."""
     return frame[
         (frame["dataset"] == dataset)
         & (frame["split"] == split)
@@ -81,19 +66,10 @@ def curve_points(
 
 
 def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
-    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each method.
+    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds; None without curves.
 
     Images are removed by the default confidence of the method, and for comparison at random and in the best possible
     order (oracle). Of many methods, those with the highest mean MAP@R over the shares of queries removed have a colour.
-
-    Args:
-        frame: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
-
-    Returns:
-        None if the table has no filter-out curves of these images.
     """
     rows = curve_points(frame, dataset, split, CURVES, VARIANTS)
     if rows.empty:
@@ -128,11 +104,7 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
 
 
 def images_of(split: str) -> str:
-    """Description of the test images of a split, such as ``clean test images``.
-
-    Args:
-        split: ``test``, or ``test_`` and the name of a corruption.
-    """
+    """Description of the test images of a split, such as ``clean test images``."""
     kind = {"test": "clean", "test_crop": "centre-cropped"}.get(split, split.removeprefix("test_"))
     return f"{kind} test images"
 
@@ -145,15 +117,7 @@ def _with_controls(shown: Shown, metric: str, variant: str) -> Curve:
 
 
 def confidence_curve(label: str, look: Look, rows: pd.DataFrame, own: str, others: Sequence[str] = ()) -> Curve:
-    """Curve of a contender by one confidence, the mean over seeds and SD, with the curves of other confidences.
-
-    Args:
-        label: Text of the legend.
-        look: Colour, marker and line.
-        rows: Rows of :func:`curve_points` of the contender, of one metric and variant.
-        own: Name of the confidence.
-        others: Names of the other confidences; those that the rows lack are left out.
-    """
+    """Curve of a contender by one confidence, the mean over seeds and SD, with those of others in the rows."""
     means = rows.groupby(["confidence", "fraction"])["value"].agg(["mean", "std"])
     has = set(means.index.get_level_values("confidence"))
     tables = {name: means.loc[[name]].droplevel("confidence") for name in (own, *others) if name in has}
@@ -167,11 +131,6 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 
     The layout is that of Figure 3 of "Probabilistic Embeddings Revisited" (PER). Probabilistic methods remove images by
     their own confidence. Deterministic methods have two curves: by their largest class probability, and at random.
-
-    Args:
-        rows: Rows of :func:`probability_rows`.
-        dataset: Name of the data set.
-        images: Description of the test images in the title, such as ``centre-cropped test images``.
     """
     curves = []
     for _, label, look, group in labelled(rows):
@@ -191,14 +150,8 @@ def probability_figure(rows: pd.DataFrame, dataset: str, images: str) -> Figure:
 def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Select the points of filter-out curves that :func:`probability_figure` shows.
 
-    The public code of "Probabilistic Embeddings Revisited" (PER) orders only those images by score whose modes are
-    nearest to the query's. A curve that was computed in this way replaces the plain curve of the same test.
-
-    Args:
-        frame: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
+    A curve as the public code of PER computes it (:mod:`bench.protocols.reranked`) replaces the plain curve of the same
+    test.
     """
     rows = curve_points(frame, dataset, split, ["filter_out_map_at_r"], ["query_and_gallery", RERANKED])
     as_published = rows["variant"] == RERANKED
@@ -209,14 +162,7 @@ def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFr
 
 
 def shown_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
-    """Select the points of filter-out curves that :func:`filter_out_figure` shows.
-
-    Args:
-        frame: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
-    """
+    """Select the points of filter-out curves that :func:`filter_out_figure` shows."""
     rows = curve_points(frame, dataset, split, CURVES, VARIANTS)
     return rows[rows["confidence"].isin(list(CONTROLS)) | (rows["confidence"] == rows["default_confidence"])]
 
@@ -233,14 +179,7 @@ def test_splits(source: Source, dataset: str) -> dict[str, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield filter-out figures (retrieval as the least confident images are removed) of every data set.
-
-    There is one for the clean test images and one per corruption.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for images without curves.
-    """
+    """Yield filter-out figures of every data set: one for the clean test images and one per corruption."""
     for dataset in source.datasets:
         for name, split in test_splits(source, dataset).items():
             figure = filter_out_figure(source.merged, dataset, split)
@@ -252,12 +191,7 @@ def draw(source: Source, note: Note) -> Iterator[Drawing]:
 
 
 def draw_probability(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one :func:`probability_figure`, of MAP@R by share of images removed, per corruption of every data set.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for every corruption without filter-out curves.
-    """
+    """Yield one :func:`probability_figure`, of MAP@R by share of images removed, per corruption of every data set."""
     for dataset in source.datasets:
         for kind in corrupted_splits(source, dataset):
             rows = probability_rows(source.merged, dataset, f"test_{kind}")

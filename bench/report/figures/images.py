@@ -31,11 +31,6 @@ MISTAKES, NEIGHBOURS = 6, 6
 def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
     """Positions to show from ``count`` sorted images: the lowest, quantiles in between, and the highest.
 
-    Args:
-        count: Number of images.
-        ends: Number of positions at each end.
-        middle: Number of quantiles in between.
-
     Example:
         >>> places(101, ends=2, middle=3)
         [0, 1, 25, 50, 75, 99, 100]
@@ -54,18 +49,7 @@ def confidence_name(model: TestedModel) -> str:
 
 
 def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.DataFrame:
-    """Sort images by confidence, lowest first, and tabulate those at the given positions.
-
-    Args:
-        model: A tested model.
-        rows: Indices of the images to sort, ``[M]``.
-        shown: Positions in the sorted order, from 0 to M - 1.
-
-    Returns:
-        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
-        (method at one setting), ``confidence`` (its name), ``place`` (from 1), ``of`` (M), ``value`` of the confidence,
-        ``id`` of the image, ``class`` (a number) and ``row`` (index of the image).
-    """
+    """Sort the images of some rows by confidence, lowest first, and tabulate those at the given positions."""
     name = confidence_name(model)
     values = model.confidence[name][rows].double()
     order = torch.argsort(values, stable=True)[list(shown)]
@@ -85,15 +69,7 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
 
 
 def tested_images(source: Source, model: TestedModel) -> ImageSet:
-    """Load the images that a model was tested on.
-
-    Args:
-        source: Results folder, with the folder of data sets.
-        model: A tested model.
-
-    Raises:
-        Missing: If the images are not on this machine or have changed, or if the test kept no confidences to sort by.
-    """
+    """Load the images that a model was tested on, unchanged; the test must have kept confidences to sort by."""
     if confidence_name(model) not in model.confidence:
         raise Missing("no confidences were kept when it was tested; test it again")
     trained = source.trained(model.record)
@@ -109,13 +85,7 @@ def tested_images(source: Source, model: TestedModel) -> ImageSet:
 
 
 def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, title: str) -> Figure:
-    """Draw a sheet of images, the lowest confidence on the left.
-
-    Args:
-        rows: For each row of the sheet, the text on its left and the table of its images (:func:`ordered`).
-        images: The test images.
-        title: Title of the figure.
-    """
+    """Draw a sheet of images with a text on the left of each row, the lowest confidence on the left."""
     columns = max(len(table) for _, table in rows)
     height, width = images.pixels_of(torch.tensor([int(rows[0][1]["row"].iloc[0])])).shape[-2:]
     cell = (FULL_PAGE - 1.1) / columns
@@ -175,17 +145,8 @@ def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
     """Table of the worst mistakes: the most confident queries whose nearest neighbour is wrong, with their neighbours.
 
     Neighbours are those under the cosine of the means; a query whose nearest neighbours are tied counts if none of them
-    is right. Queries without a positive in the gallery are left out.
-
-    Args:
-        model: A tested model.
-        class_names: Names of the classes by number.
-
-    Returns:
-        Columns that identify the run, ``index`` and ``label`` of the contender, ``confidence`` (its name), ``query``
-        (number of the mistake, from 1, the most confident first), ``place`` (0 for the query itself, then those of its
-        neighbours from 1), ``value`` of the confidence of the image, ``id``, ``class`` (a number), ``class_name``,
-        ``right`` (whether it has the class of the query) and ``row`` (index of the image).
+    is right. Queries without a positive in the gallery are left out. Queries are numbered from 1, the most confident
+    first; ``place`` is 0 for the query itself.
     """
     name = confidence_name(model)
     values = model.confidence[name].double()
@@ -214,13 +175,7 @@ def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
 
 
 def mistakes_figure(table: pd.DataFrame, images: ImageSet, title: str) -> Figure:
-    """Draw a sheet of mistakes: a row per query, the query on the left and its nearest neighbours after it.
-
-    Args:
-        table: Rows of :func:`mistakes`.
-        images: The test images.
-        title: Data set and contender, for the title.
-    """
+    """Draw a sheet of mistakes: a row per query, the query on the left and its nearest neighbours after it."""
     rows = []
     for number, group in table.groupby("query"):
         frames = ["k", *(RIGHT if right else WRONG for right in group["right"].iloc[1:])]
@@ -242,12 +197,8 @@ def _plain(rows: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
     """Yield, for every data set, sheets of test images sorted by confidence.
 
-    One sheet has a row per contender (method at one setting), shown by its first seed. Each contender also has a sheet
-    with a row for each of a few classes.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
+    One sheet has a row per contender, shown by its first seed. Each contender also has a sheet with a row for each of a
+    few classes.
     """
     for dataset in source.datasets:
         models, images = [], None

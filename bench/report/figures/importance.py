@@ -23,16 +23,8 @@ def importance_table(study: StudyRecord, trials: Sequence[TrialRecord]) -> pd.Da
     """Table of the importance of each tuned parameter by functional ANOVA (Hutter et al. 2014), as Optuna has it.
 
     A random forest is fitted to the trials. The importance is the share of the variance of its prediction over the
-    search space that the parameter explains alone; shares are scaled to a sum of 1.
-
-    Args:
-        study: Record of the study.
-        trials: Records of its trials.
-
-    Returns:
-        Columns ``study``, ``method``, ``tune_for``, ``value`` (what the study maximises), ``parameter``,
-        ``importance`` in [0, 1] and ``trials`` (number of finished ones); empty with fewer than :data:`FEWEST` finished
-        trials, or if all of them have the same value.
+    search space that the parameter explains alone; shares are scaled to a sum of 1. The table is empty with fewer than
+    :data:`FEWEST` finished trials, or if all of them have the same value.
     """
     finished = [(trial, found) for trial in trials if (found := objectives(study.spec.tune_for, trial)) is not None]
     lines = []
@@ -77,12 +69,7 @@ def _importances(study: StudyRecord, trials: Sequence[TrialRecord], values: Sequ
 
 
 def importance_figure(studies: Sequence[tuple[Study, pd.DataFrame]], dataset: str) -> Figure:
-    """Plot the importance of every tuned parameter as bars, one panel per study.
-
-    Args:
-        studies: Records of studies, each with those of its trials and its table (:func:`importance_table`).
-        dataset: Name of the data set, for the title.
-    """
+    """Plot the importance of every tuned parameter as bars, one panel per study."""
     most = max(len(table) for _, table in studies)
     columns = min(3, len(studies))
     figure, axes = panels(len(studies), columns, (FULL_PAGE / max(columns, 2), 0.55 + 0.2 * most), share_x=True)
@@ -106,12 +93,7 @@ def importance_figure(studies: Sequence[tuple[Study, pd.DataFrame]], dataset: st
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure per data set with the importance of the parameters of its tuning studies.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for every study with too few trials.
-    """
+    """Yield one figure per data set with the importance of the parameters of its tuning studies."""
     for dataset in source.datasets:
         shown = []
         for study, trials in source.site.store.studies(dataset):

@@ -23,14 +23,7 @@ Line = str | tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Look:
-    """Look of the curves and points of a contender (method at one setting).
-
-    Attributes:
-        colour: Name of the colour, which depends on the method alone.
-        marker: Marker of its points, which depends on the method alone.
-        line: Dash pattern of its curves.
-        fill: Fill of its markers.
-    """
+    """Look of the curves and points of a contender, of which colour and marker depend on the method alone."""
 
     colour: str
     marker: str
@@ -42,9 +35,6 @@ def look_at(slot: int) -> Look:
     """Look of a numbered slot. Each of the first 77 has a pair of colour and marker of its own.
 
     Slots of one colour, which are seven apart, differ in marker and line; neighbours differ in colour and marker.
-
-    Args:
-        slot: Number of the slot, from 0.
 
     Example:
         >>> look_at(7)
@@ -69,13 +59,6 @@ def look_of(method: str) -> Look:
 
     Methods of this package have slots by their place in the list of methods. Others, of plug-ins and installed
     packages, have one of the slots that are left, by a hash of their name.
-
-    Args:
-        method: Name of the method.
-
-    Example:
-        >>> look_of("of a plug-in") == look_of("of a plug-in")
-        True
     """
     built_in = _built_in()
     if method in built_in:
@@ -87,9 +70,6 @@ def look_of(method: str) -> Look:
 
 def looks(methods: Sequence[str]) -> list[Look]:
     """Looks of contenders, each given by its method: those of one method differ in line and fill of their markers.
-
-    Args:
-        methods: Name of the method of each contender of a figure.
 
     Example:
         >>> first, second = looks(["of a plug-in", "of a plug-in"])

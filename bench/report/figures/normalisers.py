@@ -35,12 +35,8 @@ def amos_bound(k: Tensor, dim: int, upper: bool) -> Tensor:
 
         k / (nu + 1/2 + sqrt(k^2 + (nu + 3/2)^2)) <= A(k) <= k / (nu + 1/2 + sqrt(k^2 + (nu + 1/2)^2)),
 
-    and the integral of k / (a + sqrt(k^2 + b^2)) is r - a log(a + r), r = sqrt(k^2 + b^2).
-
-    Args:
-        k: Concentrations, any shape.
-        dim: Dimension D >= 2.
-        upper: Whether to bound log C(k) - log C(0) from above, which takes the lower bound of A.
+    and the integral of k / (a + sqrt(k^2 + b^2)) is r - a log(a + r), r = sqrt(k^2 + b^2). To bound log C(k) - log C(0)
+    from above (``upper``) takes the lower bound of A.
     """
     a = (dim - 1) / 2
     r = (k.square() + (a + 1.0 if upper else a) ** 2).sqrt()
@@ -60,13 +56,7 @@ APPROXIMATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> pd.DataFrame:
     """Table of the vMF's log normaliser: exact, a quadratic fit, upper and lower bound, and the mean of the bounds.
 
-    Args:
-        dims: Dimensions of the embedding space.
-        points: Number of equally spaced concentrations from 0 to :data:`LARGEST`.
-
-    Returns:
-        Columns ``dim``, ``approximation``, ``concentration``, ``log_normaliser`` (as the approximation gives it),
-        ``change`` from its value at 0, ``error`` of the change in nats, and ``slope``.
+    ``error`` is that of the change from k = 0, in nats.
     """
     k = torch.linspace(0.0, LARGEST, points, dtype=torch.float64, requires_grad=True)
     tables = []
@@ -94,14 +84,7 @@ def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> p
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield the figure of the vMF's log normaliser log C(k): its change from k = 0, its error and its slope.
-
-    Exact values and approximations are shown for three dimensions.
-
-    Args:
-        source: Not used; the figure needs no results.
-        note: Not called.
-    """
+    """Yield the figure of the vMF's log normaliser in three dimensions: its change from k = 0, error and slope."""
     table = normaliser_table()
     figure, axes = panels(9, 3, (FULL_PAGE / 3, 2.1))
     rows = (("change", "log C(κ) - log C(0), nats"), ("error", "error, nats"), ("slope", "slope, nats per unit of κ"))

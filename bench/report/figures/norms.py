@@ -25,18 +25,9 @@ BINS = 30
 
 
 def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of the norm of every query, and whether its nearest neighbour is right, for every tested model.
+    """Table of the norm of every query before normalisation, and its Recall@1 under the cosine, for every tested model.
 
-    Args:
-        source: Results folder to read.
-        dataset: Name of the data set.
-        note: Called with a one-line message for every test without embeddings or norms.
-
-    Returns:
-        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
-        (method at one setting), ``probabilistic``, ``id`` of the image, ``norm`` of its embedding before
-        normalisation, and ``right``: its Recall@1 under the cosine, in [0, 1]. Queries without a positive in the
-        gallery are left out.
+    Queries without a positive in the gallery are left out.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -57,17 +48,9 @@ def _norms(model: TestedModel) -> pd.DataFrame:
 
 
 def reference_of(table: pd.DataFrame, method: str) -> int | None:
-    """Choose the reference: the contender (method at one setting) whose answers divide queries into right and wrong.
+    """Number of the contender whose answers divide queries into right and wrong for every model; None if there is none.
 
-    The embedding norms of every model are then compared between these two groups of queries.
-
-    Args:
-        table: Rows of :func:`norms_table`.
-        method: Method of the reference; if empty, any deterministic method. Of several contenders, the one with the
-            highest Recall@1 is chosen.
-
-    Returns:
-        Number of the reference in the column ``index``; None if the table has no such contender.
+    It is of the given method, or of any deterministic one; of several, the one with the highest Recall@1.
     """
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
     if rows.empty:
@@ -80,10 +63,6 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
     """Replace ``right``, the Recall@1 of a query, in all rows by the value that a reference has for the same query.
 
     The value is that of the row's own seed, or of the reference's first seed if the reference lacks that seed.
-
-    Args:
-        table: Rows of :func:`norms_table`.
-        reference: Number of the reference (a contender, method at one setting) in the column ``index``.
     """
     theirs = table[table["index"] == reference]
     first = theirs["seed"].min()
@@ -94,17 +73,7 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 
 
 def norms_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Table of the mean embedding norm of right and of wrong queries, one row per contender and seed.
-
-    A query is right if its nearest neighbour is of its class.
-
-    Args:
-        table: Rows of :func:`norms_table`, or of :func:`split_by`.
-
-    Returns:
-        Columns ``index`` and ``label`` of the contender (method at one setting), ``seed``, ``mean_right``,
-        ``mean_wrong`` and ``auroc`` (of telling right from wrong queries by the norm).
-    """
+    """Table of the mean norm of right and of wrong queries per contender and seed, and how it tells them apart."""
     lines = []
     groups = (
         (each.number, each.label, rows)
@@ -123,14 +92,9 @@ def _weighted_mean(values: torch.Tensor, weight: torch.Tensor) -> float:
 
 
 def norms_figure(table: pd.DataFrame, title: str) -> Figure:
-    """Plot histograms of the norms of right and of wrong queries, one panel per contender (method at one setting).
+    """Plot histograms of the norms of right and of wrong queries of the first seed, one panel per contender.
 
-    A query is right if its nearest neighbour is of its class. Histograms show the first seed of the contender. The
-    title of a panel has the AUROC of telling right from wrong queries by the norm, the mean over seeds.
-
-    Args:
-        table: Rows of :func:`norms_table`, or of :func:`split_by`.
-        title: Title of the figure.
+    The title of a panel has the AUROC of telling right from wrong queries by the norm, the mean over seeds.
     """
     summary = norms_summary(table)
     groups = [(shown.label, shown.rows) for shown in each_contender(table)]
@@ -163,12 +127,7 @@ def _draw_histograms(axis: Axes, rows: pd.DataFrame) -> None:
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
     """Yield two figures of embedding norms per data set, each split into queries answered right and wrong.
 
-    The first is split by the answers of the model itself, the second by those of one reference method
-    (:func:`reference_of`).
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
+    The first is split by the answers of the model itself, the second by those of one reference (:func:`reference_of`).
     """
     for dataset in source.datasets:
         table = norms_table(source, dataset, note)

@@ -24,18 +24,10 @@ SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "sp
 
 
 def rank_table(merged: pd.DataFrame) -> pd.DataFrame:
-    """Table of the ranks of every contender (method at one setting) of a data set, by each of some metrics.
+    """Table of the ranks of every contender of a data set, by each of some metrics, or the reason for having none.
 
-    Args:
-        merged: Tidy table of one data set (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-
-    Returns:
-        Columns ``index``, ``label`` and ``method`` of the contender, ``metric``, ``split``, ``mean`` over seeds,
-        ``rank`` of the mean among those that are ranked, ``low`` and ``high`` end of the simultaneous 95 % interval of
-        the rank, ``ties`` (letters of the tie groups), ``seeds`` and ``reason`` for having no rank. Without a rank,
-        the numbers are nan. If the contenders have several budgets, each is ranked within its own, which the column
-        ``budget`` names; the leading budget comes first.
+    ``low`` and ``high`` are the ends of the simultaneous 95 % interval of the rank. If the contenders have several
+    budgets, each is ranked within its own; the leading budget comes first.
     """
     groups = {group.contender: group for group in seed_groups(merged)}
     shown = dict(zip(groups, labelled(merged), strict=True))
@@ -71,16 +63,11 @@ def _line(shown: Shown, group: SeedGroup, column: ComparedColumn, rank: Rank) ->
 
 
 def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Figure:
-    """Plot the rank interval of every contender (method at one setting), one panel per metric.
+    """Plot the rank interval of every contender, two at least, one panel per metric.
 
     A line goes from the best to the worst rank that the contender may have, the marker is at the rank of its mean, and
     the letters on the right are those of its tie groups. The contenders are sorted by the first metric with ranks; if
     there are several budgets, each has a part of its own, with its name above.
-
-    Args:
-        table: Rows of :func:`rank_table`, of which two at least have a rank.
-        looks: Look of each contender by its index.
-        dataset: Name of the data set, for the title.
     """
     ranked = table[table["rank"].notna()]
     columns = [column for column in SHOWN if (ranked["metric"] == column.metric).any()]
@@ -122,12 +109,7 @@ def _draw_ranks(axis: Axes, rows: pd.DataFrame, order: list[int], looks: dict[in
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of rank intervals per data set.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for every data set without ranks.
-    """
+    """Yield one figure of rank intervals per data set."""
     for dataset in source.datasets:
         rows = source.merged[source.merged["dataset"] == dataset]
         table = rank_table(rows)

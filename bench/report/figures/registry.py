@@ -23,8 +23,6 @@ class FigureKind:
     """A kind of figure, as ``bench report`` offers it by name.
 
     Attributes:
-        name: Name of the kind on the command line.
-        title: Short description of the content.
         needs: Input: nothing, the records of a results folder, the embeddings kept with them, or the images of the data
             sets as well.
         module: Module of :mod:`bench.report.figures` that draws it.
@@ -40,12 +38,7 @@ class FigureKind:
     function: str = "draw"
 
     def draw(self, source: Source, note: Note) -> Iterator[Drawing]:
-        """Draw the figures of this kind; the caller sets the style (:func:`~bench.report.figures.style.figure_style`).
-
-        Args:
-            source: Results folder to draw from; not read if the kind needs nothing.
-            note: Called with a one-line message for everything that cannot be drawn.
-        """
+        """Draw the figures of this kind, with a note for everything that cannot be drawn; the caller sets the style."""
         drawings: Iterator[Drawing] = getattr(import_module(f".{self.module}", __package__), self.function)(
             source, note
         )
@@ -85,11 +78,7 @@ FIGURES = {
 
 
 def kinds_of(names: Sequence[str]) -> list[FigureKind]:
-    """Look up kinds of figures by name; ``all`` stands for every kind.
-
-    Raises:
-        UnknownName: If there is no such kind.
-    """
+    """Look up kinds of figures by name; ``all`` stands for every kind."""
     for name in names:
         if name != "all" and name not in FIGURES:
             raise UnknownName("figure", name, [*FIGURES, "all"])
@@ -97,18 +86,7 @@ def kinds_of(names: Sequence[str]) -> list[FigureKind]:
 
 
 def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: Note) -> list[Path]:
-    """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn.
-
-    Args:
-        kinds: Kinds of figures to draw.
-        source: Results folder to draw from.
-        out: Folder for the files.
-        note: Called with a one-line message, which starts with the name of the kind, for everything that cannot be
-            drawn.
-
-    Returns:
-        Paths of the files.
-    """
+    """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn; notes name the kind."""
     written: list[Path] = []
     with figure_style():
         for kind in kinds:
@@ -124,13 +102,7 @@ def _noted(note: Note, name: str, line: str) -> None:
 
 
 def write_automatic(source: Source, out: Path, note: Note) -> list[Path]:
-    """Write the figures that every report includes, and return the paths of the files.
-
-    Args:
-        source: Results folder to draw from.
-        out: Folder for the files.
-        note: Called with one line for every kind of figure and reason why something of it cannot be drawn.
-    """
+    """Write the figures that every report includes, with one note for every kind of figure and reason."""
     lines: list[str] = []
     written = write_kinds([kind for kind in FIGURES.values() if kind.automatic], source, out, lines.append)
     for line in in_short(lines):

@@ -38,17 +38,9 @@ LINKED = 0.01
 
 
 def crossed_probability(confidence: Tensor, right: Tensor, labels: Tensor) -> Tensor:
-    """Probability that each answer is right, by an isotonic calibration on the queries of other classes.
+    """Probability that each answer is right, float64 ``[Q]``, by an isotonic calibration on other classes.
 
     The classes are halved by their order: every other class is in the same half.
-
-    Args:
-        confidence: Confidence of each query, ``[Q]``.
-        right: Recall@1 of each query, ``[Q]`` in [0, 1].
-        labels: Class of each query, ``[Q]``, of at least two classes.
-
-    Returns:
-        float64 ``[Q]`` in [0, 1].
 
     Example:
         >>> values = torch.tensor([1.0, 2.0, 1.0, 2.0])
@@ -67,15 +59,8 @@ def reliability_table(model: TestedModel) -> pd.DataFrame:
     """Table of the mean probability and the share of right answers in bins of the probability, by confidence.
 
     An answer is right if the nearest neighbour by the scorer of the model has the class of the query. Queries without a
-    positive in the gallery are left out.
-
-    Args:
-        model: A tested model.
-
-    Returns:
-        Columns that identify the run, ``index`` and ``label`` of the contender (method at one setting), ``confidence``,
-        ``bin`` (from 0), ``queries`` in it, mean ``probability``, share ``right`` and ``ece`` (expected calibration
-        error over the :data:`BINS` bins); empty with fewer than two classes of queries.
+    positive in the gallery are left out. ``ece`` is the expected calibration error over the :data:`BINS` bins. The
+    table is empty with fewer than two classes of queries.
     """
     counted = ~model.right.isnan()
     rows, right = model.queries[counted], model.right[counted]
@@ -96,15 +81,7 @@ def reliability_table(model: TestedModel) -> pd.DataFrame:
 
 
 def pooled(table: pd.DataFrame) -> pd.DataFrame:
-    """Bins of all seeds of each contender (method at one setting) and confidence taken together.
-
-    Args:
-        table: Rows of :func:`reliability_table` of every seed.
-
-    Returns:
-        The same columns without the seed. ``queries`` is the sum over seeds, ``probability`` and ``right`` are means
-        over the queries of all seeds, ``ece`` is the mean over seeds.
-    """
+    """Bins of all seeds of each contender and confidence taken together; ``ece`` is the mean over seeds."""
     keys = [name for name in table if name not in ("seed", "queries", "probability", "right", "ece")]
     sums = table.assign(**{name: table[name] * table["queries"] for name in ("probability", "right")})
     found = sums.groupby(keys, sort=False, dropna=False)[["queries", "probability", "right"]].sum().reset_index()
@@ -115,15 +92,11 @@ def pooled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot the share of right answers against their probability, one panel per contender (method at one setting).
+    """Plot the share of right answers against their probability, all seeds pooled, one panel per contender.
 
     The default confidence of the image has the look of the method, the margin is dark grey. The area of a marker grows
     with the share of the queries in its bin; bins of less than :data:`LINKED` are points off the line. The title of a
     panel has the calibration error of both in percent, the mean over seeds.
-
-    Args:
-        table: Rows of :func:`reliability_table` of every seed of each contender, which are pooled.
-        dataset: Name of the data set, for the title.
     """
     seeds = table["seed"].nunique()
     contenders = list(each_contender(pooled(table)))[:MOST_PANELS]
@@ -175,12 +148,7 @@ def _draw_panel(axis: Axes, shown: Shown) -> None:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of the reliability of the top-1 answer per data set, of all seeds of each contender.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
-    """
+    """Yield one figure of the reliability of the top-1 answer per data set, of all seeds of each contender."""
     for dataset in source.datasets:
         tables = []
         for model in source.models(dataset, note):

@@ -38,16 +38,7 @@ _LINES: dict[str, Line] = {
 def risk_table(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Table of the risk-coverage curves of every test, by each confidence, under the method's own scorer.
 
-    Args:
-        frame: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
-
-    Returns:
-        Columns that identify the test (protocol, method, seed and so on), ``default_confidence``, ``confidence``,
-        ``kind`` of it (``image``, ``retrieval`` or ``control``), ``coverage`` (share of the queries that is kept, the
-        most confident ones) and ``risk`` (1 minus their Recall@1).
+    ``coverage`` is the share of the queries that is kept, the most confident ones, and ``risk`` 1 minus their Recall@1.
     """
     rows = curve_points(frame, dataset, split, ["filter_out_recall_at_1"], ["query_only"])
     table = rows[[*KEYS, "default_confidence", "confidence"]].assign(
@@ -57,15 +48,11 @@ def risk_table(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
 
 
 def risk_figure(table: pd.DataFrame, title: str) -> Figure:
-    """Plot risk against coverage, one panel per contender (method at one setting), means over seeds.
+    """Plot risk against coverage, one panel per contender, means over seeds.
 
     Image confidences have the colour of the method, the default one with markers. Retrieval confidences are dark grey,
     controls light grey. Of more than :data:`FEW` contenders, only :data:`BRIEF` are shown next to the default
     confidence, and the default confidences of all others behind them.
-
-    Args:
-        table: Rows of :func:`risk_table`.
-        title: Title of the figure.
     """
     contenders = list(labelled(table))
     own = {shown.number: _curves(shown)[_default(shown)] for shown in contenders}
@@ -145,12 +132,7 @@ def _handles(names: Collection[str]) -> list[Line2D]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of risk-coverage curves for the clean test images and one per corruption of every data set.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for images without curves.
-    """
+    """Yield one figure of risk-coverage curves for the clean test images and one per corruption of every data set."""
     for dataset in source.datasets:
         for name, split in test_splits(source, dataset).items():
             table = risk_table(source.merged, dataset, split)

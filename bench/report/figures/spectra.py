@@ -14,18 +14,9 @@ from .source import Drawing, Note, Source
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of the singular values of the L2-normalised test embeddings of every tested model.
+    """Table of the singular values of the L2-normalised test embeddings of every tested model, divided by their sum.
 
-    Args:
-        source: Results folder to read.
-        dataset: Name of the data set.
-        note: Called with a one-line message for every test without embeddings.
-
-    Returns:
-        Columns that identify the run (protocol, method, seed and so on), ``index`` and ``label`` of the contender
-        (method at one setting), ``number`` of the singular value (the largest, number 1, is left out),
-        ``singular_value`` (divided by their sum) and ``spectral_decay`` of the model: the KL divergence from the
-        uniform distribution to the singular values in nats, lower = flatter.
+    The largest, number 1, is left out. ``spectral_decay`` is that of the model, in nats, lower = flatter.
     """
     tables = []
     for model in source.models(dataset, note):
@@ -40,12 +31,7 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
 
 def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot singular values on a log scale, mean and SD over seeds, one curve per contender (method at one setting).
-
-    Args:
-        table: Rows of :func:`spectra_table`.
-        dataset: Name of the data set, for the title.
-    """
+    """Plot singular values on a log scale, mean and SD over seeds, one curve per contender."""
     curves = []
     for _, label, look, rows in each_contender(table):
         curve = rows.groupby("number")["singular_value"].agg(["mean", "std"])
@@ -61,12 +47,7 @@ def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of the sorted singular values of test embeddings per data set.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for everything that cannot be drawn.
-    """
+    """Yield one figure of the sorted singular values of test embeddings per data set."""
     for dataset in source.datasets:
         table = spectra_table(source, dataset, note)
         if len(table):

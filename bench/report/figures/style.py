@@ -48,10 +48,6 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG and SVG, and return their paths; equal figures give equal bytes.
 
     Dollar signs in texts of users start no formulas.
-
-    Args:
-        figure: The figure.
-        path: Path of the files without a suffix.
     """
     for text in figure.findobj(mpl.text.Text):
         shown = text.get_text()
@@ -86,18 +82,7 @@ def colour(index: int) -> tuple[float, float, float]:
 def panels(
     count: int, columns: int, size: tuple[float, float], *, share_x: bool = False, share_y: bool = False
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Make a figure with a number of panels, arranged in rows.
-
-    Args:
-        count: Number of panels.
-        columns: Panels in a row, at most.
-        size: Width and height of a panel in inches.
-        share_x: Whether all panels have the same horizontal range.
-        share_y: Whether all panels have the same vertical range.
-
-    Returns:
-        The figure and its panels.
-    """
+    """Make a figure with a number of panels of some size in inches, arranged in rows."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.4), layout="constrained")

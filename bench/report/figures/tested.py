@@ -27,11 +27,11 @@ CONFIDENCE = "confidence."
 
 @dataclass(frozen=True)
 class TestedModel:
-    """Embeddings of the N clean (uncorrupted) test images of a data set by one tested model.
+    """Embeddings of the N clean test images of a data set by one tested model.
 
     Attributes:
         record: Record of the test.
-        label: Name of the contender (method at one setting) in legends.
+        label: Name of the contender in legends.
         index: Number of the contender, which determines its colour.
         ids: Identities of the images, such as file names.
         labels: Classes of the images, ``[N]``.
@@ -39,7 +39,7 @@ class TestedModel:
         confidence: Confidences by name, each ``[N]``.
         queries: Indices of the images that are queries, ``[Q]``.
         gallery: Indices of the images that are searched, ``[G]``.
-        scorer: Name of the scorer (similarity) that the nearest neighbours are found by.
+        scorer: Name of the scorer that the nearest neighbours are found by.
         options: Trained parameters of this scorer.
     """
 
@@ -58,12 +58,7 @@ class TestedModel:
     options: Mapping[str, float] = field(default_factory=dict)
 
     def by_scorer(self, name: str, options: Mapping[str, float]) -> TestedModel:
-        """Copy of the model, with the nearest neighbours by another scorer.
-
-        Args:
-            name: Name of the scorer, such as the method's own one (``record.role.primary_scorer``).
-            options: Its trained parameters; those that it does not take are left out.
-        """
+        """Copy of the model, with the nearest neighbours by another scorer."""
         return replace(self, scorer=name, options=options)
 
     @property
@@ -109,17 +104,7 @@ class TestedModel:
 
 
 def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:
-    """Read the embeddings and confidences of the clean (uncorrupted) test images that a test kept.
-
-    Args:
-        store: The results folder.
-        record: Record of the test.
-        label: Name of its contender (method at one setting) in legends.
-        index: Number of its contender, which determines its colour.
-
-    Raises:
-        Missing: If the test kept no embeddings, or their file is missing or damaged.
-    """
+    """Read the embeddings and confidences of the clean test images that a test kept, whole."""
     if not record.files:
         raise Missing("no embeddings are kept of models side by side")
     path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)

@@ -20,15 +20,7 @@ Study = tuple[StudyRecord, list[TrialRecord]]
 
 
 def tuning_figure(studies: Sequence[Study], dataset: str) -> Figure:
-    """Plot the values of every tuning trial and the best so far, one panel per study.
-
-    A study is the hyper-parameter search of one method; the plotted values are those that the search optimises:
-    validation MAP@R or loss, the AUROC of the confidence on crops, or MAP@R and this AUROC.
-
-    Args:
-        studies: Records of studies, each with those of its trials.
-        dataset: Name of the data set, for the title.
-    """
+    """Plot the values that studies maximise, of every tuning trial and the best so far, one panel per study."""
     many = len(studies) > 6
     figure, axes = panels(len(studies), 4 if many else 3, (FULL_PAGE / 4, 1.9) if many else (3.6, 2.9))
     for axis, (study, trials) in zip(axes, studies):
@@ -51,11 +43,7 @@ _NAMES = {
 
 
 def names_of(study: StudyRecord) -> tuple[str, ...]:
-    """Names of the values that a study optimises, as in :func:`~bench.engine.choice.objectives`.
-
-    Args:
-        study: Record of the study.
-    """
+    """Names of the values that a study optimises, as in :func:`~bench.engine.choice.objectives`."""
     return ("loss",) if _by_loss(study) else _NAMES[study.spec.tune_for]
 
 
@@ -104,12 +92,7 @@ def _trials(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure per data set with the trials of its tuning studies (hyper-parameter searches).
-
-    Args:
-        source: Results folder to draw from.
-        note: Not called: data sets without studies are skipped.
-    """
+    """Yield one figure per data set with the trials of its tuning studies."""
     for dataset in source.datasets:
         studies = [(study, trials) for study, trials in source.site.store.studies(dataset) if trials]
         if studies:

@@ -24,10 +24,6 @@ def front_figure(studies: Sequence[Study], dataset: str) -> Figure:
 
     The panel shows the Pareto front, the band of MAP@R within one point of the best, the trial with the best MAP@R and
     the one that the study chooses.
-
-    Args:
-        studies: Records of studies for both, each with those of its trials, of which one has not failed.
-        dataset: Name of the data set, for the title.
     """
     figure, axes = panels(len(studies), 3, (3.6, 3.1))
     for axis, (study, trials) in zip(axes, studies):
@@ -63,13 +59,7 @@ def _draw_front(axis: Axes, trials: Sequence[TrialRecord]) -> None:
 
 
 def on_front(points: np.ndarray) -> np.ndarray:
-    """Mark the points that no other dominates: none is at least as high in both values and higher in one.
-
-    Args:
-        points: Two values per point, ``[N, 2]``, higher = better.
-
-    Returns:
-        bool ``[N]``.
+    """Mark the points ``[N, 2]`` that no other dominates: none is at least as high in both values and higher in one.
 
     Example:
         >>> on_front(np.array([[0.1, 0.9], [0.5, 0.5], [0.4, 0.5], [0.5, 0.5]])).tolist()
@@ -103,12 +93,7 @@ def _front_rows(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure per data set with studies for both, of which one trial at least has not failed.
-
-    Args:
-        source: Results folder to draw from.
-        note: Not called: data sets without such studies are skipped.
-    """
+    """Yield one figure per data set with studies for both, of which one trial at least has not failed."""
     for dataset in source.datasets:
         studies = [
             (study, trials)
