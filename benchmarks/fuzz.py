@@ -371,18 +371,15 @@ class Settings(Reader):
 
     def read(self, path: Path) -> None:
         """Read the file, and make the setting of a method."""
-        from bench.planning.pins import Pin, from_pins
-        from bench.planning.setting import Setting, checked_params, merge
-        from bench.planning.settings_file import read_settings_file
+        from bench.planning.files import read_settings_file
+        from bench.planning.setting import checked_params, from_file, from_user, layer, part
         from bench.seeds import content_id
 
-        method, recipe = self.method, self.recipe
-        defaults = Setting(optim=recipe.end_to_end.values())
+        method, values = self.method, layer(optim=self.recipe.end_to_end.values())
         file = read_settings_file(str(path), ["cosface", "pfe"])
-        merged = merge(defaults, file.layer(method, defaults))
-        pins = tuple(Pin(key, str(value)) for key, value in file.shared.items())
-        pinned = from_pins(pins, method, recipe)
-        content_id([checked_params(method, merge(merged, pinned).params), merged.optim, pinned.optim])
+        values |= from_file(file.of(method.name), file.path, method, values)
+        values |= from_user({key: str(value) for key, value in file.shared.items()}, method, self.recipe)
+        content_id([checked_params(method, part(values, "method")), part(values, "optim")])
 
 
 class Records(Reader):

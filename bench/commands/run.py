@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..site import Site
     from ..store.claims import Claims
     from ..store.folder import Damage, Store
+    from ..store.records import Columns
 
 
 class OnExisting(StrEnum):
@@ -264,7 +265,8 @@ def run(
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.launch import Launch
-    from ..planning.experiment import Experiment, read_experiment
+    from ..planning.experiment import Experiment
+    from ..planning.files import read_experiment
 
     table = {} if file is None else read_experiment(file)
     experiment = Experiment.filled(table, _typed(ctx), str(file or ""))
@@ -385,8 +387,6 @@ def carry_out(
     """
     import asyncio
 
-    from ..planning.existing import check_none
-
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
@@ -394,7 +394,7 @@ def carry_out(
     rerun = on_existing is OnExisting.rerun
     with _entered(store, alone=rerun) as claims:
         if on_existing is OnExisting.error:
-            check_none((plan for plan in plans if plan.requested), store)
+            _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so
             _prepare_data(plans, site, console)
         _mark(store, protocol, version, console)
@@ -419,6 +419,25 @@ def carry_out(
         with claims.on_tables():
             write_tables(outcome)
     return outcome
+
+
+def _check_none(plans: Iterable[Plan], store: Store) -> None:
+    """Refuse plans that have results at the same setting already, as ``--on-existing error`` asks."""
+    tested = [(record.cell, record.columns) for record in store.tests()]
+    for plan in plans:
+        if any(cell == plan.cell and _is_of(columns, plan) for cell, columns in tested):
+            raise UserError(
+                f"{plan.cell.method} on {plan.cell.dataset} has results in {store.root} already;"
+                " use --on-existing skip (reuse them) or rerun (do them again)"
+            )
+
+
+def _is_of(columns: Columns, plan: Plan) -> bool:
+    names = ("preset", "hparams", "trials", "pinned", "fidelity", "backbone")
+    template = plan.template
+    mine = (plan.preset, plan.hparams, plan.trials, plan.pinned, template.fidelity, template.backbone)
+    dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
+    return mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError, model_validator
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..methods.scorers.registry import SCORERS
-from ..planning.experiment import read_toml, settings_of
-from ..planning.request import FIDELITIES, resolve_fidelity
-from ..planning.sources import known_keys
+from ..planning.experiment import settings_of
+from ..planning.files import read_toml
+from ..planning.setting import FIDELITIES, known_keys, resolve_fidelity
 from ..protocols import PROTOCOLS
 from ..protocols.confidence_kinds import (
     COMBINED,

@@ -11,7 +11,7 @@ from ..planning.experiment import Experiment, settings_of
 from ..planning.plan import Plan
 from ..planning.planner import build_plans
 from ..planning.published import NothingPublished
-from ..planning.sources import known_keys
+from ..planning.setting import known_keys
 from ..report.contender import Contender
 from ..site import Site
 from ..store.records import TestRecord

@@ -1,85 +1,72 @@
-"""Checks that find the errors of a training before any is started."""
+"""Checks of a setting that find the errors of a training before any is started."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from ..errors import MissingWeights, UnknownName, UserError, first_line
+from ..errors import MissingWeights, TooFewClasses, UnknownName, UserError, first_line
 from ..methods.backbones.registry import FILE
-from ..protocols.recipes._base import Optimizer, Precision, Schedule
+from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
 from ..site import Site
-from .batches import Sizes, fitting_batches, said_of_batches
-from .request import Request, Resolved
-from .setting import Setting, Values
+from .setting import Setting, Values, part
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
-    from ..protocols.recipes._base import Recipe
+
+PAIR = 2
+"""Fewest classes to tell apart, and fewest images of a class in a batch: a pair, if need be of one image twice."""
+
+CLASSES, IMAGES = "data.classes_per_batch", "data.images_per_class"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """Facts about data, weights and scorers of a setting, found when it was checked.
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the training and validation sets of all folds, the smallest of each.
 
     Attributes:
-        partial: Description of the files that the data set lacks, if incomplete data are allowed; else empty.
-        files: Hash of the content of its image files; empty for data sets that come with the installation.
-        soft_labels: SHA-256 of the label distributions that human annotators gave its test images; empty if there are
-            none.
-        weights: SHA-256 of the starting weights of the backbone; None for random ones.
-        scorers: The scorers asked for that are defined for the method's distributions.
-        batches: Sizes of batches that replace default ones, for which the data set is too small.
-        adapted: Line that says so, or empty.
+        classes: Number of training classes.
+        images: Number of images of the largest training class.
+        validation: Number of validation classes.
     """
 
-    partial: str
-    files: str
-    soft_labels: str
-    weights: str | None
-    scorers: tuple[str, ...]
-    batches: Values
-    adapted: str
+    classes: int
+    images: int
+    validation: int
 
 
-def check_setting(experiment: Resolved, request: Request, setting: Setting, method: Method, site: Site) -> Checked:
-    """Check names, values, data and weights, so that errors show before any training starts.
-
-    Args:
-        experiment: Everything that was asked for.
-        request: The cell (protocol, data set, method) that the setting is for.
-        setting: All values that can be set.
-        method: The method with its parameters.
-        site: Paths, plug-ins and device.
+def checked(setting: Setting, site: Site) -> Setting:
+    """The setting with what is found of its data and weights, and batches that fit the data.
 
     Raises:
         UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.
     """
-    dataset, view = request.cell.dataset, dict(setting.view)
-    _check_names(setting, request.recipe, site.datasets.dataset(dataset))
+    experiment, preset, method, values = setting.experiment, setting.preset, setting.method, setting.values
+    dataset, view, backbone = setting.cell.dataset, part(values, "view"), values["model.backbone"]
+    recipe = site.recipe(dataset)
+    _check_names(values, recipe, site.datasets.dataset(dataset))
     try:
         data = site.dataset(dataset, view)
     except ValueError as error:
-        raise UserError(f"{_blamed('--set data.*', setting.view, request.recipe.view, dataset)}: {error}") from None
+        raise UserError(f"{_blamed('--set data.*', view, recipe.view, dataset)}: {error}") from None
     try:
-        sizes, files = _split_identity(data, experiment.preset.validate, experiment.preset.folds, bool(view))
+        sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
     except ValueError as error:
         raise UserError(f"data set {dataset!r}: {error}") from None
-    pinned = frozenset(pin.key.removeprefix("data.") for pin in request.pins if pin.key.startswith("data."))
-    selects = experiment.preset.selection.metric != "last"
-    batches = fitting_batches(dataset, setting.batches, pinned, sizes, selects=selects, instead=data.without_training())
-    dim, asked = setting.network["dim"], experiment.select_by
-    if asked is not None and request.requested and not _fitting_scorers((asked,), method, dim):
+    selects = preset.selection.metric != "last"
+    user = {key for key in experiment.set if key in values}
+    fitting = fitting_batches(dataset, values, user, sizes, selects=selects, instead=data.without_training())
+    asked = setting.select_by
+    if asked is not None and not _fitting_scorers((asked,), method, values["model.dim"]):
         raise UserError(f"--select-by {asked}: not defined for the distributions of {method.name}")
-    backbone = setting.network["backbone"]
     if view:
-        source = _blamed(f"--backbone {backbone}", backbone, request.recipe.backbone, dataset)
+        source = _blamed(f"--backbone {backbone}", backbone, recipe.backbone, dataset)
         _try_backbone(backbone, view["image_size"], source)
     weights = weights_hash(backbone, site.weights)
     if experiment.frozen and weights is None:
@@ -87,14 +74,15 @@ def check_setting(experiment: Resolved, request: Request, setting: Setting, meth
             f"--frozen: backbone {backbone} of data set {dataset!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
         )
-    return Checked(
+    return replace(
+        setting,
+        values={**values, **fitting},
         partial=data.partial if view else "",
         files=files,
         soft_labels=data.soft_labels_sha256,
         weights=weights,
-        scorers=_fitting_scorers(experiment.scorers, method, dim),
-        batches=batches,
-        adapted=said_of_batches(dataset, setting.batches, batches, sizes),
+        scorers=_fitting_scorers(setting.scorers, method, values["model.dim"]),
+        adapted=said_of_batches(dataset, values, fitting, sizes),
     )
 
 
@@ -103,30 +91,33 @@ def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
     return f"the recipe of data set {dataset!r}" if value == of_recipe else option
 
 
-def _check_names(setting: Setting, recipe: Recipe, dataset: type[Dataset]) -> None:
+def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None:
     from ..methods.backbones.pooling import POOLINGS
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
 
-    name, backbone = dataset.name, setting.network["backbone"]
+    name, backbone, augmentation = dataset.name, values["model.backbone"], part(values, "augment")
     try:
         check_backbone(backbone)
     except ValueError as error:
         raise UserError(f"{_blamed('--backbone', backbone, recipe.backbone, name)}: {error}") from None
-    for key, known in (("optimizer", Optimizer), ("schedule", Schedule), ("precision", Precision)):
-        if setting.optim[key] not in get_args(known):
-            raise UnknownName(f"value of optim.{key}:", setting.optim[key], get_args(known))
-    for key, values in (("freeze_norm", FREEZE_NORM), ("pooling", POOLINGS)):
-        if setting.batches[key] not in values:
-            raise UnknownName(f"value of data.{key}:", setting.batches[key], values)
+    known = {
+        "optim.optimizer": get_args(Optimizer),
+        "optim.schedule": get_args(Schedule),
+        "optim.precision": get_args(Precision),
+        "data.freeze_norm": FREEZE_NORM,
+        "data.pooling": POOLINGS,
+    }
+    for key, choices in known.items():
+        if values[key] not in choices:
+            raise UnknownName(f"value of {key}:", values[key], choices)
     try:
-        dataset.augmentation_type(**setting.augmentation)
+        dataset.augmentation_type(**augmentation)
     except ValueError as error:
-        blamed = _blamed("--set augment.*", setting.augmentation, recipe.augmentation, name)
-        raise UserError(f"{blamed}: {error}") from None
+        raise UserError(f"{_blamed('--set augment.*', augmentation, recipe.augmentation, name)}: {error}") from None
     except TypeError:
         names = ", ".join(item.name for item in fields(dataset.augmentation_type))
         raise UserError(
-            f"data set {dataset.name!r}: the augmentation of its recipe has {', '.join(setting.augmentation)};"
+            f"data set {dataset.name!r}: the augmentation of its recipe has {', '.join(augmentation)};"
             f" {dataset.augmentation_type.__name__} has {names}"
         ) from None
 
@@ -146,14 +137,60 @@ def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_dis
 
 
 def files_hash(data: Dataset, fold: int, folds: int) -> str:
-    """Hash of the content of the image files of a data set of photographs.
+    """Hash of the content of the image files of a data set of photographs of which one block of classes validates."""
+    return _split_identity(data, (fold,), folds, True)[1]
+
+
+def fitting_batches(
+    dataset: str, asked: Values, user: set[str], sizes: Sizes, *, selects: bool = True, instead: str = ""
+) -> dict[str, int]:
+    """Batch sizes that replace default ones for which a data set is too small; none if all fit.
+
+    Classes are lowered to the number of training classes, and images per class to those of the largest one.
 
     Args:
-        data: The data set.
-        fold: Index of the first block of development classes that validates.
-        folds: Number of blocks that the development classes are cut into.
+        dataset: Name of the data set.
+        asked: Values with ``data.classes_per_batch`` and ``data.images_per_class``.
+        user: Keys that the user fixed, whose values are kept.
+        sizes: Sizes of the data set.
+        selects: Whether epochs or trials are selected by the validation images.
+        instead: Advice for a data set that is too small to train on.
+
+    Raises:
+        TooFewClasses: If the user fixed a number of classes that is larger than that of the training classes.
+        UserError: If there are too few classes to train on.
+
+    Example:
+        >>> usual = {"data.classes_per_batch": 16, "data.images_per_class": 4}
+        >>> fitting_batches("folder", usual, set(), Sizes(9, 3, 3))
+        {'data.classes_per_batch': 9, 'data.images_per_class': 3}
+        >>> fitting_batches("folder", usual, {"data.images_per_class"}, Sizes(40, 3, 10))
+        {}
     """
-    return _split_identity(data, (fold,), folds, True)[1]
+    fitting: dict[str, int] = {}
+    if asked[CLASSES] > sizes.classes:
+        if CLASSES in user:
+            raise TooFewClasses(dataset, asked[CLASSES], sizes.classes)
+        if sizes.classes < PAIR or (selects and sizes.validation < PAIR):
+            raise UserError(
+                f"data set {dataset!r} has {sizes.classes} training and {sizes.validation} validation classes, training"
+                f" needs at least {PAIR} of each{f'; {instead}' if instead else ''}"
+            )
+        fitting[CLASSES] = sizes.classes
+    if asked[IMAGES] > max(PAIR, sizes.images) and IMAGES not in user:
+        fitting[IMAGES] = max(PAIR, sizes.images)
+    return fitting
+
+
+def said_of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> str:
+    """Line that says which batch sizes replace the default ones, and why; empty if none do."""
+    if not fitting:
+        return ""
+    before, now = (f"{values[CLASSES]} classes x {values[IMAGES]} images" for values in (asked, {**asked, **fitting}))
+    return (
+        f"{dataset} has {sizes.classes} training classes of at most {sizes.images} images: batches of {now} instead of"
+        f" {before}"
+    )
 
 
 @cache

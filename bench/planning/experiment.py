@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ..errors import UnknownName, UserError, first_line, shortened
+from ..errors import UnknownName, UserError, shortened
 from ..store.specs import TuneFor
 
 MOST, MOST_DIMENSIONS = 1_000_000, 65_536
 """Largest number of seeds or trials, and largest embedding size."""
-
-LARGEST = 64_000
-"""Largest file of an experiment or of settings, bytes."""
-
-MOST_DOTS = 100
-"""Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
 
 Value = str | bool | int | float | list[int]
 
@@ -259,7 +251,7 @@ class Experiment(Section):
         ]
 
     def to_toml(self, *, without: Iterable[str] = ()) -> str:
-        """The experiment as a TOML text that :func:`read_experiment` reads; what has its default is left out."""
+        """The experiment as a TOML text that :func:`.files.read_experiment` reads; what has its default is left out."""
         held = self.model_dump(mode="json", exclude_defaults=True, exclude={*without})
         tables = {name: held.pop(name) for name in ("set", "sweep", *SECTIONS) if name in held}
         lines = [f"{key} = {_toml(value)}" for key, value in held.items()]
@@ -271,41 +263,6 @@ class Experiment(Section):
 
 SECTIONS: dict[str, type[Section]] = {"tuning": Tuning, "run": Run}
 """Sections of an experiment, whose values ``--set`` reaches as ``SECTION.NAME``."""
-
-
-def read_experiment(path: Path) -> dict[str, Any]:
-    """Values of the TOML file of an experiment, which :meth:`Experiment.checked` checks.
-
-    Raises:
-        UserError: If the file cannot be read or is not TOML.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror}; `bench run` takes options (--method M --dataset D) or a TOML file of them"
-        ) from error
-    if len(text) > LARGEST:
-        raise UserError(f"{path}: more than {LARGEST} bytes; an experiment is a few lines")
-    try:
-        return read_toml(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not valid TOML: {first_line(error)}") from None
-
-
-def read_toml(text: bytes) -> dict[str, Any]:
-    """Value of a TOML text that a user gave.
-
-    Raises:
-        ValueError: If it is not valid TOML, or nested too deeply.
-    """
-    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {MOST_DOTS} dots")
-    try:
-        return tomllib.loads(text.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _toml(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
-from ..protocols._base import Preset, Tests
+from ..protocols._base import Tests
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
 from ..store.pinned import CALIBRATE, Pinned
@@ -26,13 +26,10 @@ from ..store.specs import (
     TuneFor,
     Versions,
 )
-from .cell import CellSetting
-from .frozen import Frozen
-from .pins import by_key
-from .request import Resolved
+from .setting import Setting, part
 
 if TYPE_CHECKING:
-    from ..methods._base import Method
+    from .variance import Frozen
 
 PlanKey = tuple[str, ...]
 """Key that distinguishes plans."""
@@ -85,7 +82,6 @@ class Plan:
         testing: The tests.
         preset: Name of the preset, a variant of the protocol.
         pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
-        pins_used: Keys of the pinned values that apply to this plan's method and data set.
         requested: Whether the method was asked for by name, rather than as a base.
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
@@ -107,7 +103,6 @@ class Plan:
     testing: TestPlan
     preset: str
     pinned: Pinned
-    pins_used: frozenset[str]
     requested: bool
     differences: tuple[str, ...] = ()
     stage: str = ""
@@ -264,95 +259,107 @@ class Plan:
         ]
 
 
-def make_plan(experiment: Resolved, cell: CellSetting, base: Plan | None, site: Site) -> Plan:
-    """Make the plan of a cell (protocol, data set, method): all its trials, trainings and tests.
+def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
+    """Make the plan of a setting: all its trials, trainings and tests.
 
     Args:
-        experiment: Everything that was asked for.
-        cell: The cell with its setting.
+        setting: The setting.
         base: Plan of its base (first stage), for a two-stage method.
         site: Paths, plug-ins and device.
     """
-    preset = experiment.preset
-    template = _template(experiment, cell, site)
+    experiment, preset, method = setting.experiment, setting.preset, setting.method
+    template = _template(setting, site)
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
-    single = experiment.hparams == "tuned" and not cell.space
-    trials = 1 if single else experiment.trials
-    joint = cell.method.ensemble
+    single = experiment.hparams == "tuned" and not setting.space
     return Plan(
         template=template,
         validate_folds=preset.validate,
-        space=cell.space,
-        trials=0 if joint else trials,
-        seeds=experiment.seeds,
-        ensemble=joint,
-        hparams=experiment.hparams,
-        sampler=experiment.sampler,
-        tune_for=cell.tune_for,
+        space=setting.space,
+        trials=0 if method.ensemble else 1 if single else preset.trials,
+        seeds=preset.seeds,
+        ensemble=method.ensemble,
+        hparams=setting.hparams,
+        sampler=experiment.tuning.sampler,
+        tune_for=setting.tune_for,
         trial_batch=preset.trial_batch,
         base=base,
         testing=TestPlan(
-            versions=testing_versions(template, preset.tests, (cell.method.scorer, *cell.checked.scorers), site),
+            versions=testing_versions(template, preset.tests, (method.scorer, *setting.scorers), site),
             tests=preset.tests,
-            scorers=cell.checked.scorers,
-            soft_labels=cell.checked.soft_labels,
+            scorers=setting.scorers,
+            soft_labels=setting.soft_labels,
         ),
-        preset=experiment.preset_name,
-        pinned=_pinned(experiment, cell, template),
-        pins_used=frozenset(by_key(cell.pinned)),
-        requested=cell.request.requested,
-        differences=cell.differences,
-        stage=cell.stage,
-        adapted=cell.checked.adapted,
+        preset=experiment.preset,
+        pinned=_pinned(setting, template),
+        requested=setting.requested,
+        differences=setting.differences,
+        stage=setting.stage,
+        adapted=setting.adapted,
     )
 
 
-def _template(experiment: Resolved, cell: CellSetting, site: Site) -> TrainSpec:
-    setting, preset = cell.setting, experiment.preset
-    method = cell.method(cell.method.Params(**cell.params), cell.fidelity)
+def _template(setting: Setting, site: Site) -> TrainSpec:
+    preset, method, values = setting.preset, setting.method, setting.values
+    # Trials see the crops of the preset, whatever corruptions tests are asked for.
+    crops = setting.protocol.presets[setting.experiment.preset].tests.corruptions.get(CROP, Tests().corruptions[CROP])
     spec = TrainSpec(
-        versions={"protocol": experiment.protocol.version},
-        protocol=cell.request.cell.protocol,
-        dataset=cell.request.cell.dataset,
+        versions={"protocol": setting.protocol.version},
+        protocol=setting.cell.protocol,
+        dataset=setting.cell.dataset,
         folds=preset.folds,
         fold=preset.validate[0],
         replicate=TUNING,
-        method=cell.request.cell.method,
-        fidelity=cell.fidelity,
-        params=cell.params,
-        backbone=setting.network["backbone"],
-        weights=cell.checked.weights,
-        dim=setting.network["dim"],
-        optim=Optim(**setting.optim),
-        batches=Batches(**setting.batches),
-        view=dict(setting.view),
-        augmentation=dict(setting.augmentation),
-        selection=_selection(preset, cell, method),
-        partial=cell.checked.partial,
-        files=cell.checked.files,
+        method=setting.cell.method,
+        fidelity=method.fidelity,
+        params=part(values, "method"),
+        backbone=values["model.backbone"],
+        weights=setting.weights,
+        dim=values["model.dim"],
+        optim=Optim(**part(values, "optim")),
+        batches=Batches(**part(values, "batches")),
+        view=part(values, "view"),
+        augmentation=part(values, "augment"),
+        selection=_selection(setting),
+        partial=setting.partial,
+        files=setting.files,
         base=None,
-        crop_confidence=None if cell.tune_for == "retrieval" else _crop_confidence(experiment),
-        frozen=experiment.frozen,
+        crop_confidence=None if setting.tune_for == "retrieval" else crops,
+        frozen=setting.experiment.frozen,
     )
     return spec.replaced(versions=training_versions(spec, site))
 
 
-def _crop_confidence(experiment: Resolved) -> tuple[float, float]:
-    """Severity of the crops that trials see: that of the preset, whatever corruptions tests are asked for."""
-    usual = experiment.protocol.presets[experiment.preset_name].tests.corruptions
-    return usual.get(CROP, Tests().corruptions[CROP])
-
-
-def _selection(preset: Preset, cell: CellSetting, method: Method) -> StageSelection:
+def _selection(setting: Setting) -> StageSelection:
     """Rule by which an epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
-    selection = preset.selection
+    selection, method = setting.preset.selection, setting.method
     metric = selection.frozen_metric if method.means_frozen else selection.metric
     return StageSelection(
-        metric="map_at_r" if cell.select_by else metric,
-        scorer=cell.select_by or method.scorer,
-        candidates=1 + max(preset.tests.recall_ks) if selection.reranked else 0,
+        metric="map_at_r" if setting.select_by else metric,
+        scorer=setting.select_by or method.scorer,
+        candidates=1 + max(setting.preset.tests.recall_ks) if selection.reranked else 0,
         patience=selection.patience,
         min_improvement=selection.min_improvement,
+    )
+
+
+def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
+    """What distinguishes this run from others of the same method, data set and budget."""
+    experiment = setting.experiment
+    # A method with one form has it under every fidelity; its network may differ.
+    uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
+    return Pinned(
+        folds=setting.folds,
+        settings=dict(setting.fixed),
+        frozen_backbone=experiment.frozen,
+        select_by=setting.select_by,
+        uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in setting.fixed,
+        corruptions=setting.corruptions,
+        sampler=experiment.tuning.sampler if experiment.hparams == "tuned" else "gp",
+        tune_for=setting.tune_for,
+        stage=setting.stage,
+        differences=setting.differences,
+        partial=template.partial,
+        weights=(template.weights or "")[:8],
     )
 
 
@@ -390,24 +397,3 @@ def testing_versions(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site
 
 def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
     return {name: versions.version(entry) for name, entry in entries.items()}
-
-
-def _pinned(experiment: Resolved, cell: CellSetting, template: TrainSpec) -> Pinned:
-    """What distinguishes this run from others of the same method, data set and budget."""
-    settings = by_key(cell.pinned)
-    # A method with one form has it under every fidelity; its network may differ.
-    uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
-    return Pinned(
-        folds=experiment.unusual_folds,
-        settings=settings,
-        frozen_backbone=experiment.frozen,
-        select_by=cell.select_by,
-        uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in settings,
-        corruptions=experiment.unusual_corruptions,
-        sampler=experiment.sampler if experiment.hparams == "tuned" else "gp",
-        tune_for=cell.tune_for,
-        stage=cell.stage,
-        differences=cell.differences,
-        partial=template.partial,
-        weights=(template.weights or "")[:8],
-    )

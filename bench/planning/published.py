@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..methods.published import PER, NivmfScripts
-from .setting import Setting, Values
+from .setting import Values, layer
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -96,9 +96,9 @@ class Published:
     stage1: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def layer(self) -> Setting:
-        """The setting as a layer: some values by group, which are merged with those of other sources."""
-        return Setting(params=self.params, optim=self.optim, batches=self.data)
+    def layer(self) -> Values:
+        """The values by key, which override those of other sources."""
+        return layer(method=self.params, optim=self.optim, data=self.data)
 
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}
@@ -250,53 +250,35 @@ def stage_one(head: Published, base: type[Method]) -> Published:
     return replace(head, values=head.stage1, params=params, stage1={})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Requirements on a published setting: network, form and parameters of a method.
-
-    Attributes:
-        network: ``backbone`` and ``dim`` by name.
-        fidelity: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
-        params: All parameters of the method, as fixed by the user or by default; they may choose among several
-            published settings.
-        pooling: Pooling of the setting that is taken if two differ in it alone.
-    """
-
-    network: Values
-    fidelity: str
-    params: Mapping[str, Any]
-    pooling: str = "avg"
-
-    def fits(self, item: Published) -> bool:
-        """Check if the parameters of the method have the values that a published setting is for."""
-        return all(self.params.get(name) == value for name, value in item.kind.items())
-
-    def rank(self, item: Published) -> tuple[int, bool]:
-        """Sort key of a published setting, larger = more suitable.
-
-        Returns:
-            Number of parameters that the setting requires to have certain values, and whether it has the wanted
-            pooling.
-        """
-        return len(item.kind), item.data["pooling"] == self.pooling
-
-
-def find_published(method: type[Method], dataset: str, base: str, wanted: Wanted) -> Published:
+def find_published(
+    method: type[Method],
+    dataset: str,
+    base: str,
+    *,
+    network: str,
+    form: str = "corrected",
+    params: Values,
+    pooling: str = "avg",
+) -> Published:
     """Published setting of a method that fits a network, a form and parameters.
 
     Args:
         method: Class of the method.
         dataset: Name of the data set.
         base: Name of the method of the first stage; it matters for two-stage methods only.
-        wanted: Requirements on the setting.
+        network: Backbone and embedding size, such as ``bn_inception/128``.
+        form: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
+        params: All parameters of the method; they may choose among several published settings.
+        pooling: Pooling of the setting that is taken if two differ in it alone.
 
     Raises:
         NothingPublished: If none fits; the message says for which data sets or networks there are some.
     """
-    network = f"{wanted.network['backbone']}/{wanted.network['dim']}"
     every = published_settings(method, dataset, base)
-    fitting = [item for item in every if wanted.fits(item)]
-    found = {item.network: item for item in sorted(fitting, key=wanted.rank)}
+    fitting = [item for item in every if all(params.get(name) == value for name, value in item.kind.items())]
+    # The last wins: the one for the most special parameters, with the wanted pooling.
+    ranked = sorted(fitting, key=lambda item: (len(item.kind), item.data["pooling"] == pooling))
+    found = {item.network: item for item in ranked}
     if every and not found:
         kinds = ", ".join(sorted({" ".join(f"{k}={v}" for k, v in item.kind.items()) for item in every}))
         raise NothingPublished(f"published settings of {method.name} on {dataset} are for {kinds}; pin one of these")
@@ -312,7 +294,7 @@ def find_published(method: type[Method], dataset: str, base: str, wanted: Wanted
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if found[network].released_only and wanted.fidelity == "corrected":
+    if found[network].released_only and form == "corrected":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"

@@ -59,7 +59,7 @@ class Pinned:
     def parts(self) -> tuple[str, ...]:
         """The facts as texts, in the order in which they are printed."""
         texts = [] if self.folds is None else [f"folds={self.folds}"]
-        texts += [f"{key}={self.settings[key]}" for key in sorted(self.settings, key=_place)]
+        texts += [f"{key}={self.settings[key]}" for key in sorted(self.settings, key=place)]
         if self.frozen_backbone:
             texts.append("frozen backbone")
         if self.select_by:
@@ -123,7 +123,7 @@ class Pinned:
         return self.text < other.text
 
 
-def _place(key: str) -> tuple[int, str]:
+def place(key: str) -> tuple[int, str]:
     """Order of settings: the method's, the optimiser's, those of batches, of photographs, of the augmentation."""
     group, _, name = key.partition(".")
     group = "batches" if group == "data" and name in BATCHES else group

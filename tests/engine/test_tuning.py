@@ -112,12 +112,11 @@ def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_i
 
 def test_the_factor_of_a_schedule_that_has_none_is_not_tuned(tmp_path):
     from bench.methods.cosface import CosFace
-    from bench.planning.setting import Setting
-    from bench.planning.sources import search_ranges
+    from bench.planning.setting import search_ranges
     from bench.protocols.reality_check import PRESETS
     from bench.protocols.recipes.cub200 import RECIPE
 
     for schedule, tuned in (("step", True), ("constant", False)):
-        setting = Setting(optim={"schedule": schedule})
-        space = search_ranges(PRESETS["strict"], RECIPE, CosFace(), RECIPE.end_to_end, Setting(), setting, None)
+        values = {"optim.schedule": schedule}
+        space = search_ranges(PRESETS["strict"], RECIPE, CosFace(), RECIPE.end_to_end, values, None)
         assert ("optim.gamma" in space) == tuned

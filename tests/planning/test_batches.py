@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from bench.datasets.sop import SOP
 from bench.errors import TooFewClasses, UserError
-from bench.planning.batches import Sizes, fitting_batches
+from bench.planning.checks import Sizes, fitting_batches
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
 from PIL import Image
 
-USUAL = {"classes_per_batch": 16, "images_per_class": 4}
+USUAL = {"data.classes_per_batch": 16, "data.images_per_class": 4}
 BOTH = frozenset(USUAL)
 
 
@@ -33,11 +33,11 @@ def _built(tmp_path, root, *pins, dataset="folder", methods=("cosface",), allow_
 @pytest.mark.parametrize(
     ("sizes", "pinned", "fitting"),
     [
-        (Sizes(16, 4, 5), frozenset(), {}),
-        (Sizes(15, 4, 5), frozenset(), {"classes_per_batch": 15}),
-        (Sizes(99, 3, 5), frozenset(), {"images_per_class": 3}),
-        (Sizes(9, 1, 3), frozenset(), {"classes_per_batch": 9, "images_per_class": 2}),
-        (Sizes(2, 2, 2), frozenset(), {"classes_per_batch": 2, "images_per_class": 2}),
+        (Sizes(16, 4, 5), set(), {}),
+        (Sizes(15, 4, 5), set(), {"data.classes_per_batch": 15}),
+        (Sizes(99, 3, 5), set(), {"data.images_per_class": 3}),
+        (Sizes(9, 1, 3), set(), {"data.classes_per_batch": 9, "data.images_per_class": 2}),
+        (Sizes(2, 2, 2), set(), {"data.classes_per_batch": 2, "data.images_per_class": 2}),
         (Sizes(99, 3, 5), BOTH, {}),
     ],
 )
@@ -48,10 +48,10 @@ def test_sizes_are_lowered_to_what_there_is_and_never_raised(sizes, pinned, fitt
 @pytest.mark.parametrize("sizes", [Sizes(1, 4, 2), Sizes(4, 4, 1)])
 def test_one_class_is_too_few_to_train_or_to_select_on(sizes):
     with pytest.raises(UserError, match=r"training and . validation classes, training needs at least 2 of each; go"):
-        fitting_batches("d", USUAL, frozenset(), sizes, instead="go home")
+        fitting_batches("d", USUAL, set(), sizes, instead="go home")
     # Nothing is selected on the validation classes.
     if sizes.classes > 1:
-        assert fitting_batches("d", USUAL, frozenset(), sizes, selects=False) == {"classes_per_batch": 4}
+        assert fitting_batches("d", USUAL, set(), sizes, selects=False) == {"data.classes_per_batch": 4}
 
 
 def test_a_size_set_by_hand_is_refused_with_the_largest_that_fits():

@@ -4,7 +4,8 @@ import pytest
 from bench.engine.training import Trainer
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.request import resolve, resolve_fidelity
+from bench.planning.planner import build_plans
+from bench.planning.setting import resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site
 
@@ -48,7 +49,7 @@ def test_units_store_the_form(tmp_path):
 def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
     request = Experiment(methods=(method,), datasets=("ndigit_smoke",), fidelity=fidelity)
     with pytest.raises(UserError, match="one form only"):
-        resolve(request, Site(results=str(tmp_path)))
+        build_plans(request, Site(results=str(tmp_path)))
 
 
 @pytest.mark.parametrize("entry", list(METHODS), ids=lambda entry: entry.name)

@@ -6,7 +6,6 @@ import pytest
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.planning.setting import Setting, merge
 from bench.site import Site
 
 
@@ -14,15 +13,6 @@ def _plan(tmp_path, method="cosface", **request):
     site = Site(results=str(tmp_path / "results"))
     plans = build_plans(Experiment(**{"methods": (method,), "datasets": ("ndigit_smoke",), **request}), site).plans
     return next(plan for plan in plans if plan.cell.method == method)
-
-
-def test_merging_keeps_groups_apart_and_changes_no_layer():
-    below = Setting(params={"a": 1}, optim={"a": 2, "b": 3})
-    above = Setting(optim={"b": 4})
-    merged = merge(below, above)
-    assert (merged.params, merged.optim, merged.view) == ({"a": 1}, {"a": 2, "b": 4}, {})
-    assert (below.optim, above.optim) == ({"a": 2, "b": 3}, {"b": 4})
-    assert merge() == Setting()
 
 
 def test_a_pinned_value_wins_over_a_file_and_a_file_over_the_recipe(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 from bench.errors import UserError
-from bench.planning.pins import convert
-from bench.planning.settings_file import LARGEST, read_settings_file
+from bench.planning.files import LARGEST, read_settings_file
+from bench.planning.setting import convert
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,24 @@
-"""Settings of a JSON or TOML file, one layer per method."""
+"""Files that a user gives: experiments, and settings that ``--hparams`` names."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
 from ..errors import UnknownName, UserError, first_line, shortened
-from ..store.specs import Parameters
 from ..store.strict_json import read_json
-from .experiment import LARGEST, read_toml
-from .pins import convert
-from .setting import Setting, Values
+from .setting import Values
 
-if TYPE_CHECKING:
-    from ..methods._base import Method
+LARGEST = 64_000
+"""Largest file, bytes."""
+
+MOST_DOTS = 100
+"""Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
 
 
 @dataclass(frozen=True)
@@ -36,55 +37,33 @@ class SettingsFile:
     shared: Values
     by_method: Mapping[str, Values]
 
-    def layer(self, method: type[Method], defaults: Setting) -> Setting:
-        """Settings of the file for one method.
+    def of(self, method: str) -> Values:
+        """Values for a method, by key."""
+        return {**self.shared, **self.by_method.get(method, {})}
 
-        Args:
-            method: Class of the method.
-            defaults: Setting that these values override; they must have the types of its values.
 
-        Raises:
-            UserError: If a key is unknown or a value does not fit.
-        """
-        params: Parameters = {}
-        optim: Parameters = {}
-        for key, value in {**self.shared, **self.by_method.get(method.name, {})}.items():
-            group, _, name = key.partition(".")
-            if group == "method":
-                params[name] = value
-            elif group == "optim" and name in defaults.optim:
-                optim[name] = convert(str(value), defaults.optim[name], f"--hparams {self.path}: {key}")
-            else:
-                known = [f"optim.{k}" for k in defaults.optim] + [f"method.{k}" for k in method.Params.model_fields]
-                raise UnknownName(f"setting in {self.path}", key, known)
-        return Setting(params=params, optim=optim)
+def read_experiment(path: Path) -> dict[str, Any]:
+    """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks.
+
+    Raises:
+        UserError: If the file cannot be read or is not TOML.
+    """
+    text = _read(path, str(path), "`bench run` takes options (--method M --dataset D) or a TOML file of them")
+    table: dict[str, Any] = _parsed(text, "TOML", str(path))
+    return table
 
 
 def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both.
 
-    Args:
-        name: Path of a JSON or TOML file.
-        methods: Names of all known methods.
-
     Raises:
         UserError: If the file cannot be read, has a key twice, a value that no setting can have, or an unknown method.
     """
-    path = Path(name)
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UserError(f"--hparams {path}: {error.strerror}; use tuned, default, published or a file") from error
-    if len(text) > LARGEST:
-        raise UserError(f"--hparams {path}: more than {LARGEST} bytes; settings are a few lines")
-    language, read = ("TOML", read_toml) if path.suffix == ".toml" else ("JSON", read_json)
-    try:
-        table = read(text)
-    except ValueError as error:
-        raise UserError(f"--hparams {path}: not valid {language}: {first_line(error)}") from None
+    path, what = Path(name), f"--hparams {Path(name)}"
+    text = _read(path, what, "use tuned, default, published or a file")
+    table = _parsed(text, "TOML" if path.suffix == ".toml" else "JSON", what)
     if not isinstance(table, dict):
-        raise UserError(f'--hparams {path}: expected a table of settings, like {{"method.scale": 16}}')
+        raise UserError(f'{what}: expected a table of settings, like {{"method.scale": 16}}')
     by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
     for key in by_method:
         if key not in methods:
@@ -93,6 +72,39 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     for values in (shared, *by_method.values()):
         _check_values(values, path)
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)
+
+
+def _read(path: Path, what: str, instead: str) -> bytes:
+    """Content of a file that is named ``what`` in messages, or else what to type ``instead``."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}; {instead}") from error
+    if len(text) > LARGEST:
+        raise UserError(f"{what}: more than {LARGEST} bytes; settings are a few lines")
+    return text
+
+
+def _parsed(text: bytes, language: Literal["TOML", "JSON"], what: str) -> Any:
+    try:
+        return read_toml(text) if language == "TOML" else read_json(text)
+    except ValueError as error:
+        raise UserError(f"{what}: not valid {language}: {first_line(error)}") from None
+
+
+def read_toml(text: bytes) -> dict[str, Any]:
+    """Value of a TOML text that a user gave.
+
+    Raises:
+        ValueError: If it is not valid TOML, or nested too deeply.
+    """
+    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _check_values(values: Values, path: Path) -> None:
