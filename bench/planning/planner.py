@@ -21,6 +21,7 @@ from .files import SettingsFile, read_settings_file
 from .plan import Plan, PlanKey, make_plan
 from .published import NothingPublished, Published, find_published, stage_one
 from .setting import (
+    FIDELITIES,
     Setting,
     Values,
     checked_params,
@@ -40,8 +41,6 @@ from .variance import SOURCES, check_sources, with_frozen
 
 if TYPE_CHECKING:
     from ..methods._base import Method
-
-FIDELITIES = ("corrected", "released", "released_per", "released_el")
 
 
 @dataclass(frozen=True)

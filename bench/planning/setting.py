@@ -34,6 +34,8 @@ FROZEN_OBJECTIVE_RATE = Range(1e-3, 1e-1, log=True)
 """Range of the learning rate of class weights and proxies if ``--frozen`` freezes the backbone: the frozen stage of a
 recipe is made for heads of two-stage methods, which need none."""
 
+FIDELITIES = ("corrected", "released", "released_per", "released_el")
+
 _RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
 """The repository whose code a protocol stands for, where a method has a released form of each."""
 
