@@ -42,14 +42,14 @@ class SettingsFile:
         return {**self.shared, **self.by_method.get(method, {})}
 
 
-def read_experiment(path: Path) -> dict[str, Any]:
+def read_experiment(path: Path) -> Values:
     """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks.
 
     Raises:
         UserError: If the file cannot be read or is not TOML.
     """
     text = _read(path, str(path), "`bench run` takes options (--method M --dataset D) or a TOML file of them")
-    table: dict[str, Any] = _parsed(text, "TOML", str(path))
+    table: Values = _parsed(text, "TOML", str(path))
     return table
 
 

@@ -111,7 +111,7 @@ def part(values: Values, group: str) -> Parameters:
     return {key.removeprefix(f"{group}."): value for key, value in values.items() if key.startswith(f"{group}.")}
 
 
-def layer(**groups: Values) -> dict[str, Any]:
+def layer(**groups: Values) -> Parameters:
     """A layer of values from groups of them.
 
     Example:
