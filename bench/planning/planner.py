@@ -11,6 +11,7 @@ from ..errors import UnknownName, UserError
 from ..methods.scorers.registry import SCORERS
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
+from ..protocols.recipes._base import Recipe, Stage
 from ..site import Site
 from ..store.pinned import place
 from ..store.specs import AXES, Cell
@@ -202,22 +203,10 @@ def _setting(asked: _Asked, dataset: str, name: str, head: str = "", base: str =
     texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
     form = resolve_fidelity(method, experiment.fidelity, experiment.protocol)
     fixed = from_user(texts, method, recipe)
-    usual = layer(method=usual_params(recipe, preset, method, form))
-    # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
-    params = checked_params(method, part({**usual, **fixed}, "method"))
-    frozen = experiment.frozen or "backbone" not in method(method.Params(**params), form).trained_parts
-    stage = recipe.frozen if frozen else recipe.end_to_end
-    network = {"backbone": experiment.backbone, "dim": experiment.dim}
-    before: Values = {
-        **from_recipe(recipe, stage),
-        **from_preset(preset, recipe, stage),
-        **from_fidelity(experiment.fidelity, recipe),
-        **usual,
-        **layer(model={key: value for key, value in network.items() if value is not None}),
-    }
+    before, stage = _usual(asked, recipe, method, form, fixed)
     published = None
     if experiment.hparams == "published":
-        published = _published(asked, dataset, name, before, params, head, base)
+        published = _published(asked, dataset, name, {**before, **fixed}, head, base)
     unfixed = {**before, **(published.layer if published else {})}
     if asked.file is not None:
         unfixed |= from_file(asked.file.of(name), asked.file.path, method, unfixed)
@@ -251,16 +240,33 @@ def _setting(asked: _Asked, dataset: str, name: str, head: str = "", base: str =
     if published is None:
         return setting
     try:
-        alone = _published(asked, dataset, name, before, params) if head else None
+        alone = _published(asked, dataset, name, {**before, **fixed}) if head else None
     except NothingPublished:
         alone = None
     stage_of = "" if alone is not None and published.layer == alone.layer else head
     return replace(setting, differences=_differences(published, setting, unfixed), stage=stage_of)
 
 
-def _published(
-    asked: _Asked, dataset: str, name: str, values: Values, params: Values, head: str = "", base: str = ""
-) -> Published:
+def _usual(asked: _Asked, recipe: Recipe, method: type[Method], form: str, fixed: Values) -> tuple[Values, Stage]:
+    """Values of recipe, preset, form and network options, and the stage of the recipe that they are for."""
+    experiment, preset = asked.experiment, asked.preset
+    params = layer(method=usual_params(recipe, preset, method, form))
+    # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
+    checked = checked_params(method, part({**params, **fixed}, "method"))
+    frozen = experiment.frozen or "backbone" not in method(method.Params(**checked), form).trained_parts
+    stage = recipe.frozen if frozen else recipe.end_to_end
+    network = {"backbone": experiment.backbone, "dim": experiment.dim}
+    values = {
+        **from_recipe(recipe, stage),
+        **from_preset(preset, recipe, stage),
+        **from_fidelity(experiment.fidelity, recipe),
+        **params,
+        **layer(model={key: value for key, value in network.items() if value is not None}),
+    }
+    return values, stage
+
+
+def _published(asked: _Asked, dataset: str, name: str, values: Values, head: str = "", base: str = "") -> Published:
     """Published setting of a method; of the first stage of a head, what the head's row has for it.
 
     Raises:
@@ -274,7 +280,7 @@ def _published(
         base or (name if head else asked.site.recipe(dataset).base),
         network=f"{values['model.backbone']}/{values['model.dim']}",
         form=resolve_fidelity(method, experiment.fidelity, experiment.protocol),
-        params=checked_params(method, {}) if head else params,
+        params=checked_params(method, {} if head else part(values, "method")),
         pooling=experiment.set.get("data.pooling", "avg"),
     )
     return stage_one(found, methods.method(name)) if head else found
