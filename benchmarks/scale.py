@@ -229,7 +229,7 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
     names = {"methods": ("all",), "datasets": DATASETS, **asked}
     plans = build_plans(Experiment(**names, tuning={"folds": FOLDS}, trials=grid.trials, seeds=grid.seeds), site).plans
     planning = time.process_time() - began
-    site.store.mark(plans[0].cell.protocol, plans[0].template.version)
+    site.store.mark(plans[0].cell.protocol, plans[0].template.protocol_version)
     shop = Workshop(next(Store(template).tests()))
     pool = Pool(SimulatedWorker(shop) for _ in range(workers))
     start = memory("VmRSS")
