@@ -9,9 +9,9 @@ of ``TREE/.venv``, if there is one.
 * Reached files: those of ``bench/start.py``, ``bench/cli.py`` and the function of the command, and what they import
   directly or indirectly, inside functions too. Imports for type checkers alone, and entries that a registry loads by
   name, are left out. A name that a package re-exports counts for the module that defines it.
-* Writers of tables: functions with a text (docstrings apart) that has a mark of a table: the rule of a Markdown table,
-  LaTeX's ``tabular`` or HTML's ``<table``, or with a call of ``Table`` in a module that imports rich's. Templates with
-  ``<table`` count as well.
+* Writers of tables: functions with a text (docstrings apart) that has a mark of a table: the rule of a Markdown table
+  (``---`` next to a bar, or on its own in a function with bars), LaTeX's ``tabular`` or HTML's ``<table``, or with a
+  call of rich's ``Table``, whatever the module calls it. Templates with ``<table`` count as well.
 """
 
 from __future__ import annotations
@@ -193,35 +193,34 @@ def writers(tree: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in ("Markdown", "LaTeX", "terminal", "HTML")}
     for folder in ("bench", *LEAVES):
         for path in sorted((tree / folder).rglob("*.py")):
-            place = path.relative_to(tree)
-            text = path.read_text(encoding="utf-8")
-            for function in ast.walk(ast.parse(text)):
+            parsed = ast.parse(path.read_text(encoding="utf-8"))
+            rich = {
+                alias.asname or alias.name
+                for node in ast.walk(parsed)
+                if isinstance(node, ast.ImportFrom) and node.module == "rich.table"
+                for alias in node.names
+            }
+            for function in ast.walk(parsed):
                 if isinstance(function, Function):
-                    for kind in kinds(function, rich="from rich.table import" in text):
-                        found[kind].append(f"{place}:{function.name}")
+                    for kind in kinds(function, rich):
+                        found[kind].append(f"{path.relative_to(tree)}:{function.name}")
         for path in sorted((tree / folder).rglob("*.tmpl")):
             if "<table" in path.read_text(encoding="utf-8"):
                 found["HTML"].append(str(path.relative_to(tree)))
     return found
 
 
-def kinds(function: Function, rich: bool) -> set[str]:
+def kinds(function: Function, rich: set[str]) -> set[str]:
     """Formats of the tables that a function itself writes, without the functions inside it."""
-    inner = {
-        node
-        for other in ast.walk(function)
-        if isinstance(other, Function) and other is not function
-        for node in ast.walk(other)
-    }
-    ignored = inner | {node.value for node in docstrings(function)}
-    found: set[str] = set()
-    for node in ast.walk(function):
-        if node in ignored:
-            continue
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.update(kind for kind, mark in MARKS.items() if mark.search(node.value))
-        if rich and isinstance(node, ast.Call) and ast.unparse(node.func) == "Table":
-            found.add("terminal")
+    others = (other for other in ast.walk(function) if isinstance(other, Function) and other is not function)
+    ignored = {node for other in others for node in ast.walk(other)} | {text.value for text in docstrings(function)}
+    nodes = [node for node in ast.walk(function) if node not in ignored]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = {kind for kind, mark in MARKS.items() if any(mark.search(text) for text in texts)}
+    if any(text.strip(":") == "---" for text in texts) and any("|" in text for text in texts):
+        found.add("Markdown")
+    if any(isinstance(node, ast.Call) and ast.unparse(node.func) in rich for node in nodes):
+        found.add("terminal")
     return found
 
 
