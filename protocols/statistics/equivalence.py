@@ -9,7 +9,7 @@ import numpy as np
 
 from .paired import ROUNDING
 
-Decision = Literal["better", "worse", "equivalent", "undecided"]
+Outcome = Literal["better", "worse", "equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def probability_of_superiority(differences: np.ndarray) -> Superiority:
     return Superiority(won / runs, low, high, runs)
 
 
-def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Decision:
+def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Outcome:
     """Decision on a mean difference A - B, positive if A is better.
 
     A difference inside the region of practical equivalence is ``equivalent`` even if it is not 0; that is looked at
