@@ -71,7 +71,7 @@ class Column(Generic[R]):
             one text in all rows in its caption.
         number: Whether its cells are numbers, by which a page aligns and sorts them, and which a terminal never breaks.
         note: Explanation of the heading on a page.
-        whole: Whether a terminal never breaks its texts, though they are no numbers.
+        whole: Whether a terminal never breaks its texts; None if it does not break numbers alone.
         places: Where readers see it (:data:`EVERYWHERE`).
     """
 
@@ -81,7 +81,7 @@ class Column(Generic[R]):
     label: bool = False
     number: bool = True
     note: str = ""
-    whole: bool = False
+    whole: bool | None = None
     places: tuple[str, ...] = ("text", "page")
 
     def of(self, row: R) -> Cell:

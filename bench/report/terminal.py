@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
@@ -29,17 +26,6 @@ from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, METRIC, ON_TEST, QUESTIONS
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
-
-
-def plain(text: str) -> Text:
-    """A text of a user as it is: brackets in it are no markup, control characters are shown as escapes."""
-    return Text(printable(text))
-
-
-def new_table(title: str | Text) -> RichTable:
-    """Make an empty table for the terminal in the style that all tables share."""
-    shown = plain(title) if isinstance(title, str) else title
-    return RichTable(title=shown, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def print_tables(judged: Judged, console: Console) -> None:
