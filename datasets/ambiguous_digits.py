@@ -83,13 +83,10 @@ class Channel:
 
     The digit is moved by -1, 0 or 1 pixels on either axis; a view of the result is taken; Gaussian noise is added; grey
     levels are rounded to whole numbers and cut off at 0 and 255. Moves, views and strengths of noise are independent of
-    one another and of the identity, and uniform.
+    one another and of the identity, and uniform; a view that is named n times has n times the chance.
 
-    Attributes:
-        views: Views that the channel chooses from; one named n times has n times the chance. They are ``whole``;
-            ``centre``, the 6 x 6 pixels there, enlarged by repeating some; or the side of which 7 rows or columns stay
-            (``left``, ``right``, ``top``, ``bottom``), while the others turn dark.
-        noise_sds: Standard deviations of the noise that the channel chooses from, in grey levels of 255.
+    Views are ``whole``; ``centre``, the 6 x 6 pixels there, enlarged by repeating some; or the side of which 7 rows or
+    columns stay (``left``, ``right``, ``top``, ``bottom``), while the others turn dark. Noise is in grey levels of 255.
     """
 
     views: tuple[View, ...]

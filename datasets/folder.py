@@ -128,11 +128,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     """List the images of a folder that are to be embedded by a trained model; True if they have classes.
 
     The folder has one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``; or
-    ``DIR/*`` without subfolders and classes. Images of a class may be in folders below its own.
-
-    Raises:
-        DataError: If there is no image, if there are images both in class folders and next to them, or if the folders
-            are evidently no classes.
+    ``DIR/*`` without subfolders and classes, nothing else. Images of a class may be in folders below its own.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")

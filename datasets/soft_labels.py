@@ -34,13 +34,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Label distributions that people gave to some images, read from a CSV file.
-
-    Attributes:
-        ids: Identities of M images, which are paths relative to the data set's folder.
-        probabilities: float64 ``[M, K]`` for K classes, rows that sum to 1 within 1e-3.
-        sha256: SHA-256 of the file (hexadecimal).
-    """
+    """Label distributions ``[M, K]`` that people gave to some images, read from a CSV file, which has an SHA-256."""
 
     ids: tuple[str, ...]
     probabilities: Tensor

@@ -22,12 +22,9 @@ _CELLS = 1 << 20
 class Answers:
     """Evidence of the neighbours of Q queries for the answer, the class of the nearest one.
 
-    Attributes:
-        k: Number of nearest neighbours that ``agreement`` is about.
-        rival: Row of the nearest gallery item of another class than the answer, ``[Q]`` int32; -1 if there is none.
-        tied: Whether that item is tied with the nearest one, so that the answer is open, ``[Q]``.
-        agreement: Share of the k nearest that have the class of the answer, ``[Q]`` float64; of all, if there are fewer
-            than k. The nearest itself is one of them.
+    ``rival`` is the row ``[Q]`` of the nearest gallery item of another class, -1 if there is none, and ``tied`` whether
+    it is tied with the nearest one, so that the answer is open. ``agreement`` ``[Q]`` is the share of the k nearest,
+    the nearest included, that have the class of the answer; of all, if there are fewer.
     """
 
     k: int

@@ -35,11 +35,8 @@ SHOWN = (0.0, 0.1, 0.2)
 class DiscardCurve:
     """Error versus discard characteristic: a step function of the discarded share, constant from each point on.
 
-    Attributes:
-        discarded: Discarded share at each point, ascending from 0, float64 ``[K]``; no points if there was nothing to
-            discard.
-        fnmr: False non-match rate from there on, float64 ``[K]``: share of the remaining pairs of one class whose score
-            is below the threshold. nan if it does not exist.
+    ``discarded`` ascends from 0, float64 ``[K]``; there are no points if there was nothing to discard. ``fnmr`` is the
+    share of the remaining pairs of one class whose score is below the threshold; nan if it does not exist.
     """
 
     discarded: Tensor
@@ -100,7 +97,7 @@ def discard_threshold_refit(
 
     At each share the images of the lowest quality are discarded, at most this share of them and equal ones together,
     with all their pairs. The threshold is the one of the lowest false non-match rate at which at most
-    ``false_match_rate`` of the remaining pairs of different classes match.
+    ``false_match_rate`` of the remaining pairs of different classes match; nan where no pairs of both kinds remain.
 
     Args:
         scores: Similarity of each pair of images, ``[P]``.
@@ -110,9 +107,6 @@ def discard_threshold_refit(
         quality: Quality of each image, ``[N]``, higher = better.
         fractions: Shares of the images that are discarded, ascending from 0.
         false_match_rate: Largest share of pairs of different classes that may match.
-
-    Returns:
-        The curve at these shares; nan where no pairs of both kinds remain.
 
     Raises:
         ValueError: If a score or a quality is not finite.

@@ -96,9 +96,7 @@ def rank(
     answers: int = 0,
     block_bytes: int = BLOCK_BYTES,
 ) -> Ranking:
-    """Rank the whole gallery for every query and keep the ``depth`` nearest.
-
-    A query is not its own neighbour.
+    """Rank the whole gallery for every query, which is not its own neighbour, and keep the ``depth`` nearest.
 
     Args:
         scorer: Similarity of images, which are given by their positions in ``labels``.
@@ -109,11 +107,8 @@ def rank(
         answers: Number k of nearest neighbours that are asked about the class of the nearest one
             (:class:`~bench.protocols.answers.Answers`); 0 for none. The depth must be at least
             :func:`~bench.protocols.answers.answer_depth` of the gallery.
-        block_bytes: Memory in bytes for the scores of the queries that are ranked at a time. If it does not suffice for
-            64 queries, up to four times as much is used. It does not change the result.
-
-    Returns:
-        The ranking: neighbours of each query, best first, their relevance and their groups of tied scores.
+        block_bytes: Memory in bytes for the scores of queries that are ranked at a time, without effect on the result;
+            if it does not suffice for 64 queries, up to four times as much is used.
 
     Raises:
         ValueError: If a score is not finite, there is nothing to rank, or the depth is too small for ``answers``.

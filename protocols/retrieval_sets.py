@@ -93,22 +93,12 @@ def ranks_in(ranking: Ranking) -> Tensor:
 
 
 def conformal_k(ranks: Tensor, *, coverage: float = 0.9) -> float:
-    """Size of retrieval sets that contain a positive of a new query with at least the wanted probability.
+    """Size of retrieval sets that contain a positive of a new query with at least the wanted probability, in (0, 1).
 
     It is the ``ceil(coverage * (n + 1))``-th smallest of the n ranks of the first positive on calibration queries
-    (split conformal prediction). The guarantee is for queries that are exchangeable with these, on average over
-    calibrations.
-
-    Args:
-        ranks: Rank of the first positive of the calibration queries (:func:`first_positive_ranks`), ``[n]``; queries of
-            rank nan, which have no positive, are left out.
-        coverage: Wanted probability, in (0, 1).
-
-    Returns:
-        k; infinite, for the whole gallery, if there are too few queries (fewer than 9 for 0.9).
-
-    Raises:
-        ValueError: If the coverage is not in (0, 1).
+    (split conformal prediction); nan, for queries without a positive, is left out. The guarantee is for queries that
+    are exchangeable with these, on average over calibrations. With too few queries (fewer than 9 for 0.9) k is
+    infinite, for the whole gallery.
 
     Example:
         >>> conformal_k(torch.tensor([1.0, 1.0, 2.0, 1.0, 3.0, 1.0, 1.0, 7.0, 1.0])), conformal_k(torch.ones(8))

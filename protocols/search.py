@@ -114,10 +114,9 @@ class Gallery:
     Images are sorted by ``bound.per_image``, so that it differs little in a group. All groups have the same size; empty
     places fill the last ones. The vectors of the images are kept as rows of one matrix, in tiles of ``across`` groups
     whose products with a block of queries fit into the cache of a processor. Member ``s`` of group ``n`` of a tile is
-    its row ``s * across + n``, so that the maxima of all groups are computed from contiguous memory.
-
-    ``rounded`` keeps a second copy of the vectors for faster products, centred and then rounded to bfloat16. A centre
-    shifts the products of a query by a constant; vectors and products that it makes small lose less.
+    its row ``s * across + n``, so that the maxima of all groups are computed from contiguous memory. ``rounded`` keeps
+    a second copy of the vectors for faster products, centred and then rounded to bfloat16: a centre shifts the products
+    of a query by a constant; vectors and products that it makes small lose less.
     """
 
     def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:

@@ -99,20 +99,13 @@ def class_rates(
 
 
 def opis(sensitivity: Tensor, specificity: Tensor) -> float:
-    """Operating-point-inconsistency score (OPIS, Zhang et al. 2024): variance of a utility over classes.
+    """Operating-point-inconsistency score (OPIS, Zhang et al. 2024) in [0, 1/4]: variance of a utility over classes.
 
     The utility of a class at a threshold is the harmonic mean of its sensitivity and specificity, 0 if both are 0. Its
     squared difference from the mean over classes is integrated over thresholds of equal steps, by trapezoids, and
     divided by their range; the score is the mean of that over classes. Lower is better. It depends on the scale of the
-    scores within the range, as the paper's does on its distance.
-
-    Args:
-        sensitivity: Sensitivity of each class, ``[C, T]`` (:func:`class_rates`), at thresholds of equal steps, such as
-            100 steps through the :func:`calibration_range`.
-        specificity: Specificity of each class, ``[C, T]``. Classes with nan in either are left out.
-
-    Returns:
-        In [0, 1/4]; nan if fewer than two classes count.
+    scores within the range, as the paper's does on its distance. Both rates are ``[C, T]`` (:func:`class_rates`);
+    classes with nan are left out, and with fewer than two others the score is nan.
 
     Example:
         >>> opis(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([[1.0, 1.0], [1.0, 1.0]]))

@@ -280,6 +280,7 @@ def report(
     from rich.console import Console
 
     from ..report.frame import collect, write_metrics
+    from ..report.judged import Judged
     from ..report.page.page import write_page
     from ..report.terminal import print_tables
     from ..report.write import write_report
@@ -291,12 +292,13 @@ def report(
     damaged: list[Damage] = []
     store.on_damage = damaged.append
     collected = collect(store)
+    judged = Judged(store, collected)
     empty = collected.frame.empty
     if empty and not html:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     folder = out or results / "report"
     missing: list[str] = []
-    written = [] if empty else write_report(store, collected, folder, missing.append)
+    written = [] if empty else write_report(judged, folder, missing.append)
     if also and not empty:
         written += write_extras(names(also), site_of(results, plugin=plugin), collected, folder, written)
     try:
@@ -306,12 +308,12 @@ def report(
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
     if html:
-        written.append(write_page(store, collected, damaged, out or results / "report"))
+        written.append(write_page(judged, damaged, out or results / "report"))
     say_what_is_not_drawn(missing, Console(stderr=True))
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     _say_what_was_rescored(collected)
     if not as_json and not empty:
-        print_tables(collected.frame, collected.roles, Console())
+        print_tables(judged, Console())
     print_paths(written, as_json)
 
 
@@ -339,13 +341,14 @@ def _open_for_page(results: Path, out: Path | None) -> Store:
 def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
     """Write the page of a results folder with figures in it."""
     from ..report.frame import collect
+    from ..report.judged import Judged
     from ..report.page.page import write_page
 
     store = open_results(results)
     damaged: list[Damage] = []
     store.on_damage = damaged.append
     pictures = [path for path in drawn if path.suffix == ".png"]
-    return write_page(store, collect(store), damaged, out or results / "report", pictures)
+    return write_page(Judged(store, collect(store)), damaged, out or results / "report", pictures)
 
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:

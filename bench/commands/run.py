@@ -549,6 +549,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from rich.console import Console as Terminal
 
     from ..report.frame import collect, write_metrics
+    from ..report.judged import Judged
     from ..report.terminal import print_tables
     from ..report.write import write_report
     from ..store.folder import Store
@@ -561,8 +562,9 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     tables = "no test finished, so there is no table"
     if write_metrics(collected, store.root) is not None:
         missing: list[str] = []
-        written = write_report(store, collected, store.root / "report", missing.append)
-        print_tables(collected.frame, collected.roles, Terminal())
+        judged = Judged(store, collected)
+        written = write_report(judged, store.root / "report", missing.append)
+        print_tables(judged, Terminal())
         say_what_is_not_drawn(missing, console)
         tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
     say_what_was_left_out(damaged, collected.superseded, console)

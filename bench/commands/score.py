@@ -142,19 +142,20 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
 
     from ..report.frame import collect, plain_rows
     from ..report.pairing import paired_methods
+    from ..report.seeds import seed_groups
     from ..report.terminal import print_paired
     from .results import say_what_was_left_out
 
     damaged: list[Damage] = []
     store.on_damage = damaged.append
     collected = collect(store)
-    frame, roles = collected.frame, collected.roles
+    frame = collected.frame
     if frame.empty:
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:
         if name not in set(frame["method"]):
             raise UnknownName("method of these results", name, set(frame["method"]))
-    lines = paired_methods(frame, roles, methods)
+    lines = paired_methods(seed_groups(collected.merged), methods)
     if lines.empty or not lines["seeds"].any():
         raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
     if as_json:

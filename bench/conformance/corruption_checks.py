@@ -70,11 +70,7 @@ def _global_generators() -> tuple[bytes, str, object]:
 
 
 def corruption_draws(corruption: Corruption) -> None:
-    """Require that a corruption gives equal pixels for equal image and severity, and uses no global random generator.
-
-    A corruption must take its random numbers from its argument ``draw``, a function that returns random numbers for the
-    given image.
-    """
+    """Require that a corruption gives equal pixels for equal image and severity, and draws by ``draw`` alone."""
     images, found = _pictures(), []
     for seed in (0, 1):
         torch.manual_seed(seed)

@@ -48,10 +48,7 @@ def data_metadata(dataset: Dataset) -> None:
 
 
 def disjoint_classes(dataset: Dataset) -> None:
-    """Require that training, validation and test classes are disjoint in every fold.
-
-    Training and validation classes together must be the same in all folds.
-    """
+    """Require that training, validation and test classes are disjoint in every fold, the first two always the same."""
     test, development = set(dataset.test().class_names), None
     for fold in range(FOLDS):
         split = dataset.train_val(fold, FOLDS)
@@ -68,10 +65,7 @@ def disjoint_classes(dataset: Dataset) -> None:
 
 
 def trainable_and_testable(dataset: Dataset) -> None:
-    """Require that a data set has at least two training classes, and queries that have something to find.
-
-    In training, validation and test images, at least one query must have another image of its class in the gallery.
-    """
+    """Require at least two training classes, and in every part at least one query that has something to find."""
     classes = min(dataset.train_val(fold, FOLDS).train.num_classes for fold in range(FOLDS))
     require(classes >= 2, f"{classes} training classes; training needs at least 2 in every fold")
     for part, images in _parts(dataset):
@@ -115,10 +109,7 @@ def evaluation(dataset: Dataset) -> None:
 
 
 def training_batches(dataset: Dataset) -> None:
-    """Require that augmented training images are finite float32 of the declared size.
-
-    They must be determined by the random generator alone.
-    """
+    """Require that augmented training images are finite float32 of the declared size, the same for one generator."""
     images = dataset.train_val(0, FOLDS).train
     index, settings = _sample(images), dataset.augmentation_type()
     first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
@@ -130,10 +121,7 @@ def training_batches(dataset: Dataset) -> None:
 
 
 def crops(dataset: Dataset) -> None:
-    """Require that the crop of fraction 1 is the largest centred square, and that smaller crops have the same size.
-
-    The fraction is the side of a crop relative to the image's side; crops are resized to the size of evaluation images.
-    """
+    """Require that the crop of fraction 1 is the largest centred square, and that smaller crops have the same size."""
     for part, images in _parts(dataset):
         index = _sample(images)
         whole = images.cropped(index, torch.ones(len(index)))
@@ -165,10 +153,7 @@ def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
 
 
 def subsets(dataset: Dataset) -> None:
-    """Require that selecting images of a data set keeps the given order, their classes and their pixels.
-
-    Classes without a selected image must be dropped.
-    """
+    """Require that selecting images keeps the given order, their classes and pixels, and drops empty classes."""
     for part, images in _parts(dataset):
         index = _sample(images).flip(0)
         chosen = images.select(index)

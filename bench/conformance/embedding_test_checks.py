@@ -68,10 +68,7 @@ def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
-    """Require that a test of embeddings has a docstring and the name of a group, and that its metrics have new names.
-
-    No other test may declare a different metric of the same name.
-    """
+    """Require that a test of embeddings has a docstring and the name of a group, and that its metrics are new."""
     from ..protocols.metrics import known_metrics
 
     require(bool(test.run.__doc__), "a test needs a docstring")
@@ -80,10 +77,7 @@ def metadata_of_test(test: EmbeddingTest) -> None:
 
 
 def rows_of_test(test: EmbeddingTest) -> None:
-    """Require that a test of embeddings gives rows of results for clean or for corrupted images.
-
-    A row has one value of one metric. No two rows may agree in everything but their value.
-    """
+    """Require that a test of embeddings gives rows of results, no two of which agree in everything but their value."""
     per_split = [_rows(test, clean) for clean in (True, False)]
     require(any(per_split), "it gives no rows; do the embeddings have what `needs` names?")
     for rows in per_split:
@@ -93,10 +87,7 @@ def rows_of_test(test: EmbeddingTest) -> None:
 
 
 def declared_rows(test: EmbeddingTest) -> None:
-    """Require that every row that a test of embeddings gives has a declared metric and a value within its range.
-
-    A row must name a confidence if its metric is about confidences, and only then.
-    """
+    """Require that every row has a declared metric, a value within its range, and a confidence if it is about one."""
     from ..protocols.metrics import find_metric
 
     outside: dict[str, str] = {}

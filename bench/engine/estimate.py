@@ -26,18 +26,12 @@ from .training import steps_per_epoch
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated run time and disk use of a plan, upper bounds: early stopping and shared bases only lower them.
+    """Estimated seconds and disk use of a plan, upper bounds: early stopping and shared bases only lower them.
 
-    Attributes:
-        step: Seconds of one training step.
-        embed: Seconds per embedded image.
-        training: Seconds of one training, validation included.
-        features: Seconds to compute the backbone features that are cached for training on a frozen backbone, once for
-            each base or, if it stays at its starting weights, once; then those for tests, too.
-        measuring: Seconds to measure the confidence of one trial's model on crops; 0 if the study does not tune for it.
-        test: Seconds of one test; 0 if the backbone stays at its starting weights.
-        decode: Seconds to decode the photographs that are not in the cache of decoded images yet.
-        cache_bytes: Disk space in bytes that those photographs take in the cache.
+    ``features`` are for computing the backbone features that are cached for training on a frozen backbone, once for
+    each base or, if it stays at its starting weights, once; then those for tests, too. ``measuring`` is the confidence
+    of one trial's model on crops; 0 if the study does not tune for it. ``decode`` and ``cache_bytes`` are for
+    photographs that are not in the cache yet.
     """
 
     step: float

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """Choice of the workers of a run.
+    """Choice of the workers of a run, ``local`` ones or those of a Ray cluster.
 
-    Attributes:
-        launcher: ``local`` or ``ray``.
-        address: Ray cluster, ``HOST:PORT`` or ``auto``; None if not given.
-        workers: Number of workers, each with one training or test at a time; None for one per core or GPU.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        gpus_per_worker: Share of a GPU for each worker, in (0, 1]; None for a whole one if there are GPUs.
-        stall: Minutes without progress after which a training or test is given up; None for no limit.
+    Without a number there is one worker per core or GPU, each with one training or test at a time. ``gpus_per_worker``
+    is the share of a GPU for each, in (0, 1]; ``stall`` the minutes without progress after which a job is given up.
     """
 
     launcher: str = "local"

@@ -60,19 +60,11 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
 
 @dataclass
 class Progress:
-    """Progress of a training: the epochs done, and the best one so far.
+    """Progress of a training: the epochs done with their measurements, and the best one so far.
 
-    Attributes:
-        epoch: Number of epochs done.
-        history: Measurements of each epoch: ``epoch`` (from 1), ``loss``, ``val_map_at_r`` and ``val_loss``.
-        best_value: Largest value so far of the quantity that selects the epoch to keep, such as validation MAP@R; None
-            before the first epoch.
-        best_epoch: Epoch with that value, counted from 1.
-        best_state: State dict of the network after that epoch.
-        improved_value: Value at the last improvement that counts for early stopping.
-        improved_epoch: Epoch of that improvement.
-        stopped: Whether training stops early.
-        note: Remark for the record, such as a damaged checkpoint; empty if there is none.
+    ``best_value`` is that of the quantity that selects the epoch to keep, such as validation MAP@R, ``improved_value``
+    that at the last improvement that counts for early stopping. ``note`` is a remark for the record, such as a damaged
+    checkpoint.
     """
 
     epoch: int = 0

@@ -22,7 +22,7 @@ Cells = dict[tuple[str, str], BySeed]
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
     """Values that our runs measured for the cells of a paper's table; rows that were not tested are absent."""
-    merged = results.frame.merge(results.roles, on="unit")
+    merged = results.merged
     cells: Cells = {}
     for each in planned.rows:
         contender = each.contender

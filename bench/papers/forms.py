@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..report.contender import Contender, distinct_labels
 from ..report.frame import Results
-from ..report.seeds import SeedStatistics, seed_groups
+from ..report.seeds import SeedStatistics, divided, seed_groups
 from ..report.table import GAP, Document, cells_table, headings
 from ..report.verdicts import QUESTIONS, Verdict, verdicts
 from .cells import Cells, derived, read_row, value_text
@@ -26,10 +26,11 @@ ABOUT = (
 
 def fill_form(named: Named, results: Results) -> Document:
     """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
-    answers = verdicts(results.frame, results.roles)
+    every = seed_groups(results.merged)
+    answers = verdicts(every)
     tables, numbers = [], []
-    for dataset, merged in results.frame.merge(results.roles, on="unit").groupby("dataset", sort=True):
-        columns, groups = named.columns(str(dataset)), seed_groups(merged)
+    for (dataset,), groups in divided(every, ["dataset"]).items():
+        columns = named.columns(dataset)
         names = distinct_labels([group.contender for group in groups])
         measured: Cells = {}
         for group in groups:

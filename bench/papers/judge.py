@@ -153,7 +153,7 @@ def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
         file. A claim without records of all sides on a data set has one finding there that says what is missing.
     """
     metrics = {claim.metric for claim in ledger.claim}
-    groups = seed_groups(results.frame.merge(results.roles, on="unit")) if not results.frame.empty else []
+    groups = seed_groups(results.merged) if not results.frame.empty else []
     # A contender without any of the metrics stays, so that it is known to have been tested.
     groups = [replace(group, rows=group.rows[group.rows["metric"].isin(metrics)]) for group in groups]
     every = (_Evidence(groups, site, fidelity) for fidelity in FORMS)

@@ -172,7 +172,8 @@ def write_table(table: Reproduction, out: Path) -> list[Path]:
 def print_table(table: Reproduction, console: Console) -> None:
     """Print a reproduced table, and remarks below it."""
     rows = [[line.title, line.ours, *map(table.text, line.cells)] for line in table.lines]
-    columns = headings("", "ours", *(column.title for column in table.columns), labels=2)
+    # Terminals are narrow: a word of a heading per line.
+    columns = headings("", "ours", *(column.title.replace(" ", "\n") for column in table.columns), labels=2)
     title = f"{table.name}: {table.named.item.asks}\n{table.legend}"
     render.print_table(cells_table(title, columns, rows), console)
     for text in table.remarks:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import pandas as pd
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import printable
 from ..protocols.confidence_kinds import OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
 from .contender import distinct_labels
-from .seeds import SeedGroup, SeedStatistics, seed_groups
+from .seeds import SeedGroup, SeedStatistics, divided
 from .table import GAP, Cell, percent
 
 REGRET_COLUMNS = (
@@ -24,20 +22,14 @@ Regrets = Mapping[str, list[tuple[Cell | str, ...]]]
 """Rows by data set: the label of the method, then a text for each of ``REGRET_COLUMNS``."""
 
 
-def regrets(frame: pd.DataFrame, roles: pd.DataFrame) -> Regrets:
+def regrets(groups: Iterable[SeedGroup]) -> Regrets:
     """AUGRC of the observer and regrets of the confidences of every method in percent, means over seeds, by data set.
 
     Among the image confidences other than the default one, the one with the lowest regret on these test images is
     shown: the most that another image confidence would have given.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
     """
-    known = frame[frame["metric"].isin(["augrc_regret", "observer_augrc"])].merge(roles, on="unit")
-    return {str(dataset): _rows(seed_groups(rows)) for dataset, rows in known.groupby("dataset", sort=True)}
+    known = [group for group in groups if group.confidences("augrc_regret") or group.confidences("observer_augrc")]
+    return {dataset: _rows(own) for (dataset,), own in divided(known, ["dataset"]).items()}
 
 
 def _rows(groups: Sequence[SeedGroup]) -> list[tuple[Cell | str, ...]]:
@@ -46,7 +38,7 @@ def _rows(groups: Sequence[SeedGroup]) -> list[tuple[Cell | str, ...]]:
 
 
 def _cells(group: SeedGroup) -> list[Cell | str]:
-    names = sorted(set(group.rows["confidence"]) - {OBSERVER})
+    names = sorted(group.confidences("augrc_regret") - {OBSERVER})
     found = {name: _mean(group, "augrc_regret", name) for name in names}
     others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
     return [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
 from .contender import CONTENDER_KEYS
 from .frame import tested_splits
-from .seeds import SeedGroup, SeedStatistics, seed_groups
+from .seeds import SeedGroup, SeedStatistics
 
 
 def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
@@ -17,11 +19,7 @@ def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def scorers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of retrieval and verification metrics by contender (method at one setting) and scorer (similarity).
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
+    """Table of retrieval and verification metrics by contender and scorer (similarity) of the tidy table.
 
     Returns:
         One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``,
@@ -33,11 +31,7 @@ def scorers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the metrics that judge a confidence, for every confidence of every contender (method at one setting).
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
+    """Table of the metrics of the tidy table that judge a confidence, for every confidence of every contender.
 
     Returns:
         One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
@@ -45,23 +39,17 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
         (:func:`~bench.protocols.confidence_kinds.kind_of`), the columns ``mean`` and ``sd`` over seeds, and ``seeds``
         (number of seeds that have a value).
     """
-    tested = frame["split"].isin(tested_splits(frame))
+    tested = frame["split"].isin(tested_splits(frame["split"]))
     rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
     rows = rows.assign(kind=rows["confidence"].map(kind_of))
     return _over_seeds(rows, ("split", "scorer", "confidence", "kind", "variant", "metric"))
 
 
-def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
-    """Table of MAP@R and of the quality of the confidence, a row per contender (method at one setting) and corruption.
+def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
+    """Table of MAP@R and of the quality of the confidence, a row per contender and corruption.
 
     Values are those of the method's own scorer (similarity) and default confidence. The table is empty if the centre
     crop is the only corruption.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
 
     Returns:
         Columns of a :class:`~bench.report.contender.Contender`, ``corruption`` (its name, or ``clean``), ``confidence``
@@ -70,11 +58,12 @@ def corruptions(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
         images), ``paired`` (share of images that are less confident once corrupted; nan for clean images), ``aurc``
         (area under the risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
     """
-    names = [split.removeprefix("test_") for split in tested_splits(frame) if split != "test"]
+    tested = tested_splits(split for group in groups for split in set(group.rows["split"]))
+    names = [split.removeprefix("test_") for split in tested if split != "test"]
     if not set(names) - {"crop"}:
         return pd.DataFrame()
     lines = []
-    for group in seed_groups(frame.merge(roles, on="unit")):
+    for group in groups:
         splits = set(group.rows["split"])
         for corruption in ("clean", *names):
             split = "test" if corruption == "clean" else f"test_{corruption}"

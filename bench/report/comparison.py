@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
-from .budgets import method_names, ranked_together, unequal_budgets, unequal_text
+from .budgets import Budget, budget_texts, by_budget, method_names, unequal_budgets, unequal_text
 from .contender import Contender
 from .ranks import Rank, ranks, unranked_text
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, divided
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
 
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
@@ -69,38 +69,32 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 """Rows by data set."""
 
 
-def comparison(frame: pd.DataFrame, roles: pd.DataFrame) -> dict[str, list[ComparisonRow]]:
-    """Rows of the comparison of contenders (methods at one setting) by data set, budget and MAP@R.
+def comparison(groups: Iterable[SeedGroup]) -> dict[str, list[ComparisonRow]]:
+    """Rows of the comparison by data set, budget and MAP@R.
 
     Ranks and marks are among the rows of one budget (:func:`~bench.report.budgets.ranked_together`). The rows of the
-    leading budget come first; in each budget, that of the highest mean MAP@R does.
-
-    The compared metrics are :data:`~bench.report.seeds.COMPARED`. The best mean of each metric is marked. The mean of a
-    probabilistic method is also marked if it beats that of every deterministic method. In metrics that judge a
-    confidence, it has to beat every image confidence of every deterministic method: those known before any gallery.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+    leading budget come first; in each budget, that of the highest mean MAP@R does. The best mean of each metric is
+    marked. The mean of a probabilistic method is also marked if it beats that of every deterministic method; in metrics
+    that judge a confidence, it has to beat every image confidence of every deterministic method.
     """
-    merged = frame.merge(roles, on="unit")
-    return {str(dataset): compare(seed_groups(rows)) for dataset, rows in merged.groupby("dataset", sort=True)}
+    by_dataset = divided(groups, ["dataset"])
+    return {dataset: compare(own, rows_by_budget(own)) for (dataset,), own in by_dataset.items()}
 
 
-def compare(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders (methods at one setting) of a data set, as :func:`comparison` has them.
-
-    Args:
-        groups: Values over seeds of each of them.
-    """
+def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonRow]]:
+    """Rows of the contenders of a data set by their budgets, the leading one first."""
     held = {group.contender: group for group in groups}
-    return [
-        replace(row, budget=text)
-        for text, own in ranked_together(held)
-        for row in compare_within([held[contender] for contender in own])
-    ]
+    return {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(held).items()}
+
+
+def compare(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> list[ComparisonRow]:
+    """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once."""
+    if len(budgets) == 1:
+        return [row for rows in budgets.values() for row in rows]
+    if len(method_names(group.contender for group in groups)) == 1:
+        return compare_within(groups)
+    texts = budget_texts(list(budgets))
+    return [replace(row, budget=texts[budget]) for budget, rows in budgets.items() for row in rows]
 
 
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
@@ -236,10 +230,8 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
     name = "_".join(filter(None, [column.split, column.metric, column.variant]))
 
     def cell(row: ComparisonRow) -> Cell:
-        value, mark = row.values[place], row.marks[place]
-        note = "" if value.complete else f"{value.defined} of {value.seeds} seeds have a value"
-        text = value.text(column.percent, brief)
-        return Cell(text, value.mean, bold=mark.best, underlined=mark.beats_deterministic, note=note)
+        mark = row.marks[place]
+        return row.values[place].cell(column.percent, brief, mark.best, mark.beats_deterministic)
 
     def fields(row: ComparisonRow) -> dict[str, object]:
         value = row.values[place]

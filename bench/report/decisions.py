@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from .budgets import ranked_together
 from .contender import COMMON, CONTENDER, Contender, distinct_labels
 from .pairing import SIDE, SIDES, side
 from .ranks import competition
-from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
+from .seeds import COMPARED, ComparedColumn, SeedGroup, divided
 from .table import Column, Document, Table, frame_of, held, interval, label, number, table_of
 
 ABOUT = (
@@ -62,14 +62,11 @@ class Decision:
     budget: str = ""
 
 
-def decisions(frame: pd.DataFrame, roles: pd.DataFrame, pairs: pd.DataFrame) -> list[Decision]:
+def decisions(groups: Iterable[SeedGroup], pairs: pd.DataFrame) -> list[Decision]:
     """Decide about every contender against the best at its budget, by every column of the comparison.
 
     Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+        groups: Values over seeds of all contenders.
         pairs: Differences of all pairs (:func:`~bench.report.pairing.paired_methods`).
 
     Returns:
@@ -80,15 +77,15 @@ def decisions(frame: pd.DataFrame, roles: pd.DataFrame, pairs: pd.DataFrame) -> 
     if pairs.empty:
         return found
     by_table = {tuple(map(str, key)): rows for key, rows in pairs.groupby([*COMMON, "metric", "split"], sort=False)}
-    for common, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
-        groups = {group.contender: group for group in seed_groups(rows)}
-        budgets = ranked_together(groups)
+    for common, own in divided(groups, COMMON).items():
+        held = {group.contender: group for group in own}
+        budgets = ranked_together(held)
         for column in COMPARED:
-            of_column = by_table.get((*map(str, common), column.metric, column.split))
+            of_column = by_table.get((*common, column.metric, column.split))
             if of_column is None:
                 continue
-            for budget, own in budgets:
-                rivals = _against_best([groups[contender] for contender in own], column, of_column)
+            for budget, contenders in budgets:
+                rivals = _against_best([held[contender] for contender in contenders], column, of_column)
                 found += [replace(each, budget=budget) for each in rivals]
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from ..store.pinned import split_pinned
 from .contender import COMMON, Contender
 from .pairing import differences, judged
-from .seeds import ComparedColumn, SeedGroup, SeedStatistics, seed_groups
+from .seeds import ComparedColumn, SeedGroup, SeedStatistics
 from .table import GAP, Cell, Column, Document, Table, interval, label, table_of
 
 CORRECTED = "corrected"
@@ -33,26 +33,20 @@ ABOUT = (
 """Introduction of the table."""
 
 
-def fidelity_table(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+def fidelity_table(groups: Iterable[SeedGroup]) -> pd.DataFrame:
     """Table of paired differences over seeds between the two forms of every method: corrected minus released.
 
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-
     Returns:
-        One row per contender (method at one setting) in a released form, and metric: the columns of a
+        One row per contender in a released form, and metric: the columns of a
         :class:`~bench.report.contender.Contender`; ``corrected_mean`` and ``released_mean`` over the seeds that both
         forms have; the keys of :class:`~bench.report.pairing.PairedDifference`; and ``p_holm``,
         ``p_equivalence_holm`` and ``verdict`` on the corrected form as in
         :func:`~bench.report.pairing.paired_methods`. Empty if no method has both forms.
     """
-    groups = {group.contender: group for group in seed_groups(frame.merge(roles, on="unit"))}
+    held = {group.contender: group for group in groups}
     lines: list[dict[str, object]] = []
-    for contender, released in groups.items():
-        corrected = groups.get(contender._replace(fidelity=CORRECTED))
+    for contender, released in held.items():
+        corrected = held.get(contender._replace(fidelity=CORRECTED))
         if contender.fidelity != CORRECTED and corrected is not None:
             columns = {(column.metric, column.split): column for column in METRICS}
             for line in differences(corrected, released, METRICS):

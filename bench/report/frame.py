@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -42,6 +43,11 @@ class Results:
     roles: pd.DataFrame
     rescorings: tuple[RescoreRecord, ...] = ()
     frozen: tuple[TestRecord, ...] = ()
+
+    @cached_property
+    def merged(self) -> pd.DataFrame:
+        """Tidy table, joined with the columns of the roles."""
+        return self.frame.merge(self.roles, on="unit")
 
     @classmethod
     def of(
@@ -133,14 +139,14 @@ def _roles(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...])
     return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
 
 
-def tested_splits(frame: pd.DataFrame) -> list[str]:
-    """Splits of test images in a tidy table, clean ones first, then corrupted ones by name; no validation images.
+def tested_splits(splits: Iterable[str]) -> list[str]:
+    """Splits of test images among others, clean ones first, then corrupted ones by name; no validation images.
 
     Example:
-        >>> tested_splits(pd.DataFrame({"split": ["val", "test_crop", "train", "test", "test_blur"]}))
+        >>> tested_splits(["val", "test_crop", "train", "test", "test_blur", "test"])
         ['test', 'test_blur', 'test_crop']
     """
-    return sorted(split for split in set(frame["split"]) if split == "test" or split.startswith("test_"))
+    return sorted(split for split in set(splits) if split == "test" or split.startswith("test_"))
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:

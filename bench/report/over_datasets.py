@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..protocols.statistics import (
 )
 from .contender import COMMON
 from .ranks import competition
-from .seeds import COMPARED, ComparedColumn, SeedGroup, seed_groups
+from .seeds import COMPARED, ComparedColumn, SeedGroup, divided
 from .table import GAP, Document, Table, cells_table, headings
 
 SHARED = tuple(key for key in COMMON if key != "dataset")
@@ -83,28 +83,20 @@ class OverDatasets:
         return tie_groups(different & (self.p <= 0.05), np.argsort(ranks, kind="stable"))
 
 
-def over_datasets(frame: pd.DataFrame, roles: pd.DataFrame) -> list[OverDatasets]:
+def over_datasets(groups: Iterable[SeedGroup]) -> list[OverDatasets]:
     """Values of all methods on the data sets that they have in common, for every column of the comparison.
 
     A method counts if it has, on every data set, a value at the seeds that most methods have there. The others are left
     out by name. A data set on which fewer than two methods have values is not among them.
 
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-
     Returns:
         One value for each protocol, preset, ensemble and column with two data sets or more and two methods on them.
     """
     found = []
-    for shared, rows in frame.merge(roles, on="unit").groupby(list(SHARED), sort=True):
-        by_dataset = {str(name): seed_groups(part) for name, part in rows.groupby("dataset", sort=True)}
-        for column in COMPARED:
-            one = _over(tuple(map(str, shared)), column, by_dataset)
-            if one is not None:
-                found.append(one)
+    for shared, own in divided(groups, SHARED).items():
+        by_name = {name: part for (name,), part in divided(own, ["dataset"]).items()}
+        every = (_over(shared, column, by_name) for column in COMPARED)
+        found += [one for one in every if one is not None]
     return found
 
 

@@ -5,7 +5,7 @@ Seeds pair up because initialisation and order of the data depend on (data set, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import TypedDict
 
@@ -23,8 +23,8 @@ from ..protocols.statistics import (
     seeds_needed,
     verdict,
 )
-from .contender import COMMON, CONTENDER_KEYS, Contender, by_contender
-from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
+from .contender import COMMON, Contender
+from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, divided
 
 SIDE = ("", "_tuning", "_network", "_pinned")
 """Endings of the columns that name a side of a difference: the method itself, and what tells its settings apart."""
@@ -174,31 +174,25 @@ def judged(lines: list[dict[str, object]]) -> pd.DataFrame:
     return table
 
 
-def paired_methods(frame: pd.DataFrame, roles: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of paired differences over seeds between two contenders (methods at one setting), other minus first.
+def paired_methods(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
+    """Table of paired differences over seeds between two contenders, other minus first.
 
-    Contenders are compared if they share protocol, preset (a bundle of the protocol's settings), data set and
-    combination of models (:class:`~bench.report.contender.Contender`).
+    Contenders are compared if they share :data:`~bench.report.contender.COMMON`.
 
     Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
+        groups: Values over seeds of all contenders.
         names: Methods to compare: ``names[0]`` is the first of every pair, any later contender is the other. If empty,
             every two contenders are compared, and the first is the one that comes first in sorted order.
 
     Returns:
-        One row per pair and metric: protocol, preset, data set and ensemble; ``first`` and ``other``, each with
-        ``_tuning`` (source of its hyper-parameters), ``_network`` and ``_pinned`` (fixed settings); the keys of
-        :class:`PairedDifference`; ``p_holm`` and ``p_equivalence_holm``, adjusted by Holm's method over the pairs of
-        the table with the same data set, metric and split; and ``verdict``: the other is ``better``, ``worse``,
-        ``equivalent`` or ``undecided`` (:func:`~bench.protocols.statistics.equivalence.verdict`), or the reason for
-        having none.
+        One row per pair and metric: the columns of :data:`~bench.report.contender.COMMON`; ``first`` and ``other``,
+        each with ``_tuning``, ``_network`` and ``_pinned``; the keys of :class:`PairedDifference`; ``p_holm`` and
+        ``p_equivalence_holm``, adjusted over the pairs of the table with the same data set, metric and split; and
+        ``verdict`` on the other, or the reason for having none.
     """
     lines: list[dict[str, object]] = []
-    for _, rows in frame.merge(roles, on="unit").groupby(list(COMMON), sort=True):
-        for first, other in _pairs(seed_groups(rows), names):
+    for own in divided(groups, COMMON).values():
+        for first, other in _pairs(own, names):
             line: dict[str, object] = {key: getattr(first.contender, key) for key in COMMON}
             line |= dict(zip(SIDES, (*side(first.contender), *side(other.contender))))
             lines += [{**line, **difference} for difference in differences(other, first)]
@@ -221,31 +215,24 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
             yield first, other
 
 
-def paired_with_base(frame: pd.DataFrame, roles: pd.DataFrame) -> pd.DataFrame:
+def paired_with_base(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on.
 
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-
     Returns:
-        One row per two-stage contender (method at one setting) and metric: the columns of a
-        :class:`~bench.report.contender.Contender`, the keys of :class:`PairedDifference`, and ``p_holm``,
-        ``p_equivalence_holm`` and ``verdict`` on the two-stage method as in :func:`paired_methods`.
+        One row per two-stage contender and metric: the columns of a :class:`~bench.report.contender.Contender`, the
+        keys of :class:`PairedDifference`, and ``p_holm``, ``p_equivalence_holm`` and ``verdict`` on the two-stage
+        method as in :func:`paired_methods`.
     """
-    merged = frame.merge(roles, on="unit")
+    held = {group.contender: group for group in groups}
     lines: list[dict[str, object]] = []
-    for rows in by_contender(merged[merged["base"] != ""]):
+    for head in groups:
         # The very networks that the heads were trained on: budgets and pinned values of head and base may differ.
-        base = merged[merged["train"].isin(set(rows["base_train"]))]
-        if base.empty:
+        trained_on = set(head.rows["base_train"]) if head.contender.base else set()
+        parts = [rows for group in groups if len(rows := group.rows[group.rows["train"].isin(trained_on)])]
+        if not parts:
             continue
         # Its networks at seeds that have no head, so that these are named.
-        keys = list(CONTENDER_KEYS)
-        alike = merged[(merged[keys] == base.iloc[0][keys]).all(axis=1)]
-        base = pd.concat([base, alike[~alike["seed"].isin(rows["seed"])]])
-        head = SeedGroup.of(rows)
+        alike = held[Contender.of(parts[0])].rows
+        base = pd.concat([*parts, alike[~alike["seed"].isin(head.rows["seed"])]])
         lines += [{**head.contender._asdict(), **line} for line in differences(head, SeedGroup.of(base))]
     return judged(lines)

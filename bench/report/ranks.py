@@ -51,13 +51,9 @@ def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
 
 @dataclass(frozen=True)
 class Competition:
-    """Contenders of a data set that have a value at the same seeds, and why others have not.
+    """Contenders of a data set that have a value at the same seeds, those that most have, and why others have not.
 
-    Attributes:
-        seeds: The seeds, those that most contenders have; empty if no contender has two.
-        able: Places of the contenders with a value at all of these seeds.
-        values: Values of these, ``[S, K]``, with the sign that makes higher better.
-        reasons: For every contender, the reason for not being among them; empty if it is.
+    ``able`` are their places, ``values`` are ``[S, K]`` with the sign that makes higher better.
     """
 
     seeds: tuple[int, ...]

@@ -95,11 +95,12 @@ def _for_terminal(table: Table) -> RichTable:
         title=_text(table.title), title_justify="left", box=box.SIMPLE_HEAD, padding=0 if table.narrow else (0, 1, 0, 0)
     )
     for column in table.columns:
+        whole = column.number if column.whole is None else column.whole
         shown.add_column(
             _text(column.title),
             justify="right" if column.number and not column.label else "left",
-            no_wrap=column.number or column.whole,
-            overflow="fold",
+            no_wrap=whole,
+            overflow="ellipsis" if whole else "fold",
         )
     for row in table.rows:
         if row.heading:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Hashable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -18,9 +20,8 @@ from ..protocols.confidence_kinds import KINDS, kind_of
 from ..protocols.metrics import find_metric, title_of
 from ..protocols.statistics import FEW
 from ..store.files import write_atomic
-from ..store.pinned import Pinned
-from .escape import csv_text
-from .terminal import new_table, plain
+from .render import print_table, to_csv
+from .table import Column, cells_table, label, number, percent, table_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,8 +146,8 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     _print_requested(scored, frame, console)
 
 
-def _percent(value: float, digits: int = 2, sign: str = "") -> str:
-    return "-" if value != value else f"{100 * value:{sign}.{digits}f}"
+def _say(text: str, console: Console) -> None:
+    console.print(Text(printable(text)), highlight=False)
 
 
 def _is_share(metric: str) -> bool:
@@ -156,43 +157,33 @@ def _is_share(metric: str) -> bool:
 
 def _value(metric: str, value: float, sign: str = "") -> str:
     """A share in percent, or any other value as it is."""
-    if _is_share(metric):
-        return _percent(value, sign=sign)
-    return "-" if value != value else f"{value:{sign}.4f}"
+    return percent(value, sign=sign) if _is_share(metric) else number(value, 4, sign)
 
 
 def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
     rows = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
-    several = rows["scorer"].nunique() > 1
-    table = new_table(_title_of_metrics(rows))
-    table.add_column("metric")
-    if several:
-        table.add_column("scorer")
-    for name in names:
-        table.add_column(plain(name) if len(names) > 1 else "value", justify="right", no_wrap=len(name) < 12)
     few = len(comparison) and int(comparison["units"].min()) < FEW
     level = "interval" if few else "95 %"
-    for name in names[1:]:
-        table.add_column(plain(f"{name} - {names[0]} [{level}]"), justify="right", no_wrap=True)
-    table.add_column("n_queries", justify="right")
-    table.add_column("n_lone", justify="right")
+    columns: list[Column[object]] = [label("metric")]
+    columns += [label("scorer")] if rows["scorer"].nunique() > 1 else []
+    columns += [Column(name if len(names) > 1 else "value", whole=len(name) < 12) for name in names]
+    columns += [Column(f"{name} - {names[0]} [{level}]") for name in names[1:]]
+    columns += [Column("n_queries", whole=False), Column("n_lone", whole=False)]
     differences = _differences(comparison)
+    lines = []
     for keys, group in rows.groupby(["scorer", "metric", "variant"], sort=False):
         scorer, metric, variant = map(str, keys)
         by_name = dict(zip(group["method"], group["value"]))
-        values = [_value(metric, by_name[name]) for name in names]
-        values += ["" if variant else differences.get((name, scorer, metric), "") for name in names[1:]]
-        counts = [str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone")]
-        texts = [*([scorer] if several else []), *values, *counts]
-        table.add_row(_metric_label(metric, variant), *map(plain, texts))
-    console.print(table)
+        texts = [_metric_label(metric, variant), *([scorer] if rows["scorer"].nunique() > 1 else [])]
+        texts += [_value(metric, by_name[name]) for name in names]
+        texts += ["" if variant else differences.get((name, scorer, metric), "") for name in names[1:]]
+        lines.append([*texts, *(str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone"))])
+    print_table(cells_table(printable(_title_of_metrics(rows)), columns, lines), console)
     if len(comparison):
         resampled = comparison["resampled"].iloc[0]
         rest = "classes are taken as they are" if resampled == "queries" else "queries of a class stay together"
         rest += "; the interval, nominally of 95 %, covers less with so few" if few else ""
-        console.print(
-            f"Differences: paired bootstrap over {comparison['units'].iloc[0]} {resampled}; {rest}.", highlight=False
-        )
+        _say(f"Differences: paired bootstrap over {comparison['units'].iloc[0]} {resampled}; {rest}.", console)
 
 
 def _title_of_metrics(rows: pd.DataFrame) -> str:
@@ -205,9 +196,9 @@ def _title_of_metrics(rows: pd.DataFrame) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _metric_label(metric: str, variant: str) -> Text:
+def _metric_label(metric: str, variant: str) -> str:
     title = title_of(metric)
-    return plain(f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title)
+    return f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title
 
 
 def _differences(comparison: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -227,33 +218,25 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
         return
     scorer = lines["scorer"].iloc[0]
     lines = lines[lines["scorer"] == scorer]
-    retrieval = title_of("map_at_r")
-    gained = bool(lines["gain"].notna().any())
-    gain = f" (gain: points of {retrieval} over a random order as queries are removed)" if gained else ""
-    table = new_table(f"Confidence, ranked by {scorer}{gain}")
-    if len(scored) > 1:
-        table.add_column("file")
-    table.add_column("confidence")
-    table.add_column("kind")
-    risks = ("aurc", "e_aurc", "confidence_auroc")
-    for title in (*(("gain", "% of oracle") if gained else ()), *map(title_of, risks)):
-        table.add_column(title, justify="right", no_wrap=True)
-    with_quality = lines["spearman"].notna().any()
-    if with_quality:
-        table.add_column("rho quality", justify="right", no_wrap=True)
-    for _, line in lines.iterrows():
-        texts = [line["method"]] if len(scored) > 1 else []
-        texts += [line["confidence"], line["kind"]]
-        texts += [_percent(line["gain"], sign="+"), _percent(line["share"], 0)] if gained else []
-        texts += [_percent(line[metric]) for metric in risks]
-        if with_quality:
-            texts.append("-" if line["spearman"] != line["spearman"] else f"{line['spearman']:.3f}")
-        table.add_row(*(plain(str(text)) for text in texts))
-    console.print(table)
+    columns: list[Column[Mapping[Hashable, Any]]] = [label("file", itemgetter("method"))] if len(scored) > 1 else []
+    columns += [label(name, itemgetter(name)) for name in ("confidence", "kind")]
+    title = f"Confidence, ranked by {printable(scorer)}"
+    if lines["gain"].notna().any():
+        title += f" (gain: points of {title_of('map_at_r')} over a random order as queries are removed)"
+        columns.append(Column("gain", lambda line: percent(line["gain"], sign="+")))
+        columns.append(Column("% of oracle", lambda line: percent(line["share"], 0)))
+    columns += [_risk_column(metric) for metric in ("aurc", "e_aurc", "confidence_auroc")]
+    if lines["spearman"].notna().any():
+        columns.append(Column("rho quality", lambda line: number(line["spearman"], 3)))
+    print_table(table_of(columns, lines.to_dict("records"), title), console)
     for name, each in scored.items():
         primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
         if len(primary):
-            console.print(plain(_sentence(name, primary.iloc[0], frame)), highlight=False)
+            _say(_sentence(name, primary.iloc[0], frame), console)
+
+
+def _risk_column(metric: str) -> Column[Mapping[Hashable, Any]]:
+    return Column(title_of(metric), lambda line: percent(line[metric]))
 
 
 def _print_quality(frame: pd.DataFrame, console: Console) -> None:
@@ -261,7 +244,7 @@ def _print_quality(frame: pd.DataFrame, console: Console) -> None:
     for _, line in frame[frame["metric"] == "spearman_crop"].iterrows():
         value = "none (it is constant)" if line["value"] != line["value"] else f"{line['value']:.3f}"
         text = f"{line['method']}: rank correlation of the {line['confidence']} confidence with quality: {value}"
-        console.print(plain(text))
+        console.print(Text(printable(text)))
 
 
 def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
@@ -272,20 +255,19 @@ def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console:
         return
     scorer = rows["scorer"].iloc[0]
     rows = rows[rows["scorer"] == scorer]
-    columns = list(dict.fromkeys(zip(rows["metric"], rows["fraction"].fillna(-1.0))))
-    table = new_table(f"Confidence, scored by {scorer}")
-    for title in (*(["file"] if len(scored) > 1 else []), "confidence", "variant"):
-        table.add_column(title, no_wrap=True)
-    for metric, fraction in columns:
+    places = list(dict.fromkeys(zip(rows["metric"], rows["fraction"].fillna(-1.0))))
+    labels = [*(["file"] if len(scored) > 1 else []), "confidence", "variant"]
+    columns: list[Column[object]] = [label(title, whole=True) for title in labels]
+    for metric, fraction in places:
         title = title_of(metric) if fraction < 0 else f"{title_of(metric)} {100 * fraction:.0f} %"
-        table.add_column(title, justify="right")
+        columns.append(Column(title, whole=False))
+    lines = []
     for keys, group in rows.groupby(["method", "confidence", "variant"], sort=False):
         name, confidence, variant = map(str, keys)
         values = dict(zip(zip(group["metric"], group["fraction"].fillna(-1.0)), group["value"]))
         texts = [*([name] if len(scored) > 1 else []), confidence, variant.replace("_", " ")]
-        texts += [_value(metric, values[metric, fraction]) for metric, fraction in columns]
-        table.add_row(*map(plain, texts))
-    console.print(table)
+        lines.append(texts + [_value(metric, values[metric, fraction]) for metric, fraction in places])
+    print_table(cells_table(f"Confidence, scored by {printable(scorer)}", columns, lines), console)
 
 
 def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
@@ -296,11 +278,11 @@ def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
         & (frame["variant"] == "query_only")
         & (frame["fraction"] == 0.0)
     ]["value"].iloc[0]
-    share = f", {_percent(line['share'], 0)} % of what the best order wins" if line["share"] == line["share"] else ""
+    share = f", {percent(line['share'], 0)} % of what the best order wins" if line["share"] == line["share"] else ""
     return (
         f"{name}, confidence {line['confidence']!r}: without its least confident half, {title_of('map_at_r')} is"
-        f" {_percent(line['half_removed'], 1)} % instead of {_percent(whole, 1)} %; on average"
-        f" {_percent(line['gain'], 1, '+')} points over a random order{share}."
+        f" {percent(line['half_removed'], 1)} % instead of {percent(whole, 1)} %; on average"
+        f" {percent(line['gain'], 1, '+')} points over a random order{share}."
     )
 
 
@@ -373,19 +355,17 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     Returns:
         Paths of the files.
     """
-    from .figures.filter_out import filter_out_figure
     from .figures.style import figure_style, save_figure
 
     tables = {"metrics.csv": frame, "curves.csv": curves(scored, frame), "comparison.csv": comparison}
     written = []
     for name, table in tables.items():
         if not table.empty:
-            write_atomic(out / name, csv_text(table).encode())
+            write_atomic(out / name, to_csv(table).encode())
             written.append(out / name)
     with figure_style():
-        merged = _as_methods(scored, frame)
         figures = {
-            "filter_out": None if merged.empty else filter_out_figure(merged, _title(scored), "test"),
+            "filter_out": _filter_out_figure(scored, frame),
             "risk_coverage": _risk_figure(scored),
             "confidence": _confidence_figure(scored),
         }
@@ -395,30 +375,25 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     return written
 
 
-def _as_methods(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
-    """The table as the figures of methods read it: a single file's confidences, or the primary one of several files."""
-    tables = []
+def _filter_out_figure(scored: Mapping[str, Scored], frame: pd.DataFrame) -> Figure | None:
+    """Curves by the confidences of a single file, or by the primary confidence of each of several files."""
+    from .figures.filter_out import CURVES, VARIANTS, Filtered, filtered_figure, images_of
+    from .figures.looks import looks
+
+    found: dict[str, tuple[pd.DataFrame, str]] = {}
     for name, each in scored.items():
-        if not each.primary:
-            continue
-        columns: Mapping[str, Any] = {
-            "dataset": _title(scored),
-            "hparams": "tuned",
-            "fidelity": "corrected",
-            "pinned": Pinned(),
-            "primary_scorer": next(iter(each.values)),
-        }
-        rows = frame[frame["method"] == name].assign(**columns)
-        if len(scored) == 1:
-            shown = [confidence for confidence in each.confidences if confidence != "random"]
-            tables += [rows.assign(method=confidence, default_confidence=confidence) for confidence in shown]
-        else:
-            tables.append(rows.assign(default_confidence=each.primary))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-
-def _title(scored: Mapping[str, Scored]) -> str:
-    return ", ".join(scored)
+        if each.primary:
+            rows = frame[(frame["method"] == name) & (frame["scorer"] == next(iter(each.values)))]
+            rows = rows[rows["metric"].isin(CURVES) & rows["variant"].isin(list(VARIANTS))]
+            shown = [own for own in each.confidences if own != "random"] if len(scored) == 1 else [each.primary]
+            found |= {own if len(scored) == 1 else name: (rows, own) for own in shown if len(rows)}
+    if not found:
+        return None
+    every = [
+        Filtered(textwrap.fill(name, 40, max_lines=2, placeholder=" .."), look, *found[name])
+        for name, look in zip(sorted(found), looks(sorted(found)))
+    ]
+    return filtered_figure(every, f"{', '.join(scored)}, {images_of('test')}")
 
 
 def _risk_figure(scored: Mapping[str, Scored]) -> Figure | None:

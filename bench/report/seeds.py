@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -13,7 +13,7 @@ from ..protocols.metrics import Metric, declared_metric, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics import summarise
 from .contender import Contender, by_contender
-from .table import number, percent
+from .table import Cell, number, percent
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,11 @@ class SeedStatistics:
         missing = f" [{self.defined}/{self.seeds}]" if self.defined < self.seeds else ""
         return f"{self.mean * factor:.{digits}f}{sd}{missing}"
 
+    def cell(self, percent: bool, brief: bool = False, best: bool = False, beats: bool = False) -> Cell:
+        """Cell of a table, with its marks and a note if some seeds have no value."""
+        note = "" if self.complete else f"{self.defined} of {self.seeds} seeds have a value"
+        return Cell(self.text(percent, brief), self.mean, bold=best, underlined=beats, note=note)
+
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:
     """Select the values that are not nan, by seed."""
@@ -215,6 +220,14 @@ class SeedGroup:
             chosen = [value for value in chosen if value[0] == self.scorer]
         return {seed: value for _, seed, value in chosen}
 
+    def confidences(self, metric: str, split: str = "") -> set[str]:
+        """Names of the confidences that a metric judges, on some images or on any."""
+        return {name for of, place, _, name in self._values if of == metric and split in ("", place)}
+
+    def splits(self, metric: str) -> set[str]:
+        """Images that a metric was measured on."""
+        return {split for of, split, _, _ in self._values if of == metric}
+
     @cached_property
     def _values(self) -> dict[tuple[str, str, str, str], list[tuple[str, int, float]]]:
         """Scorer, seed and value of each row, by metric, split, variant and confidence.
@@ -288,10 +301,17 @@ class SeedGroup:
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
-    """Group results by contender (method at one setting), in sorted order.
+    """Group results by contender, in sorted order.
 
     Args:
-        merged: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
+        merged: Tidy table, joined with the columns of :class:`~bench.store.records.Role`.
     """
     return [SeedGroup.of(rows) for rows in by_contender(merged)]
+
+
+def divided(groups: Iterable[SeedGroup], keys: Sequence[str]) -> dict[tuple[str, ...], list[SeedGroup]]:
+    """Groups by some attributes of their contenders, in sorted order."""
+    found: dict[tuple[str, ...], list[SeedGroup]] = {}
+    for group in groups:
+        found.setdefault(tuple(str(getattr(group.contender, key)) for key in keys), []).append(group)
+    return dict(sorted(found.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
@@ -70,7 +71,7 @@ class Column(Generic[R]):
             one text in all rows in its caption.
         number: Whether its cells are numbers, by which a page aligns and sorts them, and which a terminal never breaks.
         note: Explanation of the heading on a page.
-        whole: Whether a terminal never breaks its texts, though they are no numbers.
+        whole: Whether a terminal never breaks its texts; None if it does not break numbers alone.
         places: Where readers see it (:data:`EVERYWHERE`).
     """
 
@@ -80,7 +81,7 @@ class Column(Generic[R]):
     label: bool = False
     number: bool = True
     note: str = ""
-    whole: bool = False
+    whole: bool | None = None
     places: tuple[str, ...] = ("text", "page")
 
     def of(self, row: R) -> Cell:
@@ -91,6 +92,13 @@ class Column(Generic[R]):
         assert self.fields is not None, self.title
         (value,) = self.fields(row).values()
         return _cell(GAP if value is None or value != value else str(value))
+
+    def on(self, get: Callable[[Any], R]) -> Column[Any]:
+        """The column of a table whose rows hold those that it is about."""
+        read = self.fields
+        return replace(
+            self, cell=lambda row: self.of(get(row)), fields=None if read is None else lambda row: read(get(row))
+        )
 
 
 def _cell(found: Cell | str) -> Cell:
@@ -148,6 +156,10 @@ class Table:
     narrow: bool = False
     small: str = ""
 
+    def with_notes(self, notes: Iterable[str]) -> Table:
+        """The table with paragraphs below it."""
+        return replace(self, notes=tuple(notes))
+
     def only(self, keep: Callable[[Column[Any]], bool]) -> Table:
         """The table with some of its columns."""
         places = [place for place, column in enumerate(self.columns) if keep(column)]
@@ -181,7 +193,7 @@ def table_of(
     title: str,
     *,
     place: str = "text",
-    anchor_of: Callable[[R], str] = lambda row: "",
+    anchors: Iterable[str] = (),
     **more: Any,
 ) -> Table:
     """Make a table of rows for readers.
@@ -191,24 +203,31 @@ def table_of(
         rows: What its rows are about.
         title: Its title.
         place: Where it is shown: ``text``, ``page`` or ``terminal``.
-        anchor_of: Id of a row on the page.
+        anchors: Ids of the rows on a page.
         more: Further attributes of the :class:`Table`.
     """
     shown = tuple(column for column in columns if column.title and place in column.places)
-    cells = tuple(Row(tuple(column.of(row) for column in shown), anchor_of(row)) for row in rows)
-    return Table(title, shown, cells, **more)
+    return cells_table(title, shown, ([column.of(row) for column in shown] for row in rows), anchors=anchors, **more)
 
 
-def cells_table(title: str, columns: Sequence[Column[Any]], rows: Iterable[Iterable[Cell | str]], **more: Any) -> Table:
+def cells_table(
+    title: str,
+    columns: Sequence[Column[Any]],
+    rows: Iterable[Iterable[Cell | str]],
+    *,
+    anchors: Iterable[str] = (),
+    **more: Any,
+) -> Table:
     """Make a table of cells, or of their texts.
 
     Args:
         title: Its title.
         columns: Its columns.
         rows: Its cells, row by row.
+        anchors: Ids of the rows on a page.
         more: Further attributes of the :class:`Table`.
     """
-    made = tuple(Row(tuple(map(_cell, row))) for row in rows)
+    made = tuple(Row(tuple(map(_cell, row)), anchor) for row, anchor in zip(rows, chain(anchors, repeat(""))))
     return Table(title, tuple(columns), made, **more)
 
 

@@ -7,56 +7,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from ..errors import printable
 from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
 from ..protocols.rows import RERANKED
 from ..store.pinned import split_pinned
-from .ambiguity import REGRET_COLUMNS, Regrets, regrets
+from .ambiguity import REGRET_COLUMNS, Regrets
 from .budgets import unequal_text
-from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, comparison, metric_column, parts
-from .contender import COMMON, Contender, by_contender, distinct_labels
+from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
+from .contender import COMMON, distinct_labels
+from .judged import Judged
 from .pairing import SIDES
 from .ranks import unranked_text
 from .render import fits, print_table
-from .seeds import COMPARED, ComparedColumn, SeedStatistics, seed_groups
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .table import GAP, Cell, Column, Table, cells_table, headings, label, percent, table_of
-from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, ON_TEST, QUESTIONS, Verdict, verdicts
+from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, METRIC, ON_TEST, QUESTIONS, Verdict
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
 
 
-def plain(text: str) -> Text:
-    """A text of a user as it is: brackets in it are no markup, control characters are shown as escapes."""
-    return Text(printable(text))
-
-
-def new_table(title: str | Text) -> RichTable:
-    """Make an empty table for the terminal in the style that all tables share."""
-    shown = plain(title) if isinstance(title, str) else title
-    return RichTable(title=shown, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-
-
-def print_tables(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
-    """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-        console: Where to print.
-    """
-    print_comparison(comparison(frame, roles), console)
-    print_confidences(frame, roles, console)
-    print_verdicts(verdicts(frame, roles), console)
-    print_regrets(regrets(frame, roles), console)
-    print_scorers(frame, roles, console)
+def print_tables(judged: Judged, console: Console) -> None:
+    """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer."""
+    print_comparison(judged.comparison, console)
+    print_confidences(judged.by_dataset, console)
+    print_verdicts(judged.verdicts, console)
+    print_regrets(judged.regrets, console)
+    print_scorers(judged.by_dataset, console)
 
 
 def print_comparison(rows: Comparison, console: Console) -> None:
@@ -125,27 +104,18 @@ def _comparison_title(part: Part, common: Mapping[str, str], backbone: str, pinn
     return title + (f"\n{printable(pinned)}" if pinned else "")
 
 
-def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+def print_confidences(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Console) -> None:
     """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
 
     The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
     crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-        console: Where to print.
     """
-    judged = frame[frame["metric"] == "confidence_auroc"].merge(roles, on="unit")
-    for dataset, rows in judged.groupby("dataset", sort=True):
-        split = "test_crop" if "test_crop" in set(rows["split"]) else "test"
-        rows = rows[rows["split"] == split]
-        if not rows["confidence"].isin(RETRIEVAL_CONFIDENCES).any():
+    for dataset, every in by_dataset.items():
+        split = "test_crop" if any("test_crop" in group.splits(METRIC) for group in every) else "test"
+        groups = [group for group in every if group.confidences(METRIC, split)]
+        if not any(group.confidences(METRIC, split) & set(RETRIEVAL_CONFIDENCES) for group in groups):
             continue
-        images = "centre crops" if split == "test_crop" else "clean images"
-        title = f"{printable(str(dataset))}: AUROC of Recall@1 being right, {images}, mean over seeds"
+        title = f"{printable(dataset)}: AUROC of Recall@1 being right, {IMAGES[split]}, mean over seeds"
         title += "\n(image: known before any gallery; retrieval: needs ranking and labels)"
         default = ("image", ("default",)), ("combined", ("default\n+margin",))
         columns = [
@@ -153,12 +123,11 @@ def print_confidences(frame: pd.DataFrame, roles: pd.DataFrame, console: Console
             for kind, names in (default[0], ("retrieval", RETRIEVAL_CONFIDENCES), default[1])
             for name in names
         ]
-        groups = seed_groups(rows)
         labels = distinct_labels([group.contender for group in groups])
         lines = []
         for group in groups:
             shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
-            means = [SeedStatistics.of(group.per_seed("confidence_auroc", split, confidence=name)) for name in shown]
+            means = [SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)) for name in shown]
             lines.append([labels[group.contender], *(percent(value.mean, 1) for value in means)])
         print_table(cells_table(title, headings("method", *columns), lines), console)
 
@@ -187,7 +156,7 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
     def verdict(row: Verdict) -> Cell:
         # A method without a confidence has "-" for it, which says enough.
         text = textwrap.fill(row.texts.verdict, width) if row.challenger else GAP
-        return Cell(text, bold=row.verdict == "worth it")
+        return Cell(text, bold=row.outcome == "better")
 
     own, free, difference, _, judged = JUDGED
     columns: tuple[Column[Verdict], ...] = (
@@ -215,44 +184,37 @@ def print_regrets(by_dataset: Regrets, console: Console) -> None:
         print_table(cells_table(title, headings("method", *REGRET_COLUMNS), rows), console)
 
 
-def print_scorers(frame: pd.DataFrame, roles: pd.DataFrame, console: Console) -> None:
+def print_scorers(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Console) -> None:
     """Print the mean MAP@R of every method by scorer (similarity to rank by), a table per data set.
 
     Data sets are skipped if no scorer but the methods' own and the cosine was tested.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
-        console: Where to print.
     """
-    rows = frame[
-        (frame["metric"] == "map_at_r")
-        & (frame["split"] == "test")
-        & frame["variant"].isin(["", RERANKED])
-        & frame["fraction"].isna()
-    ]
-    for dataset, tested in rows.merge(roles, on="unit").groupby("dataset", sort=True):
-        names = sorted(set(tested["scorer"]))
-        if not set(names) - {"cosine", *tested["primary_scorer"]}:
+    for dataset, every in by_dataset.items():
+        tested = {group.contender: _by_scorer(group) for group in every}
+        groups = [group for group in every if tested[group.contender]]
+        names = sorted({name for means in tested.values() for name in means})
+        if not set(names) - {"cosine", *(group.scorer for group in groups)}:
             continue
-        groups = [(Contender.of(group), group) for group in by_contender(tested)]
-        labels = distinct_labels([contender for contender, _ in groups])
-        title = f"{printable(str(dataset))}: mean MAP@R by scorer (own scorer in bold)"
+        labels = distinct_labels([group.contender for group in groups])
+        title = f"{printable(dataset)}: mean MAP@R by scorer (own scorer in bold)"
         columns = headings("method", *(printable(name).replace("_", "\n") for name in names))
-        lines: list[list[Cell | str]] = [
-            [labels[contender], *(_scorer_mean(group, name) for name in names)] for contender, group in groups
-        ]
+        lines: list[list[Cell | str]] = []
+        for group in groups:
+            means = tested[group.contender]
+            cells = [Cell(percent(means.get(name), 1), bold=name == group.scorer) for name in names]
+            lines.append([labels[group.contender], *cells])
         print_table(cells_table(title, columns, lines), console)
 
 
-def _scorer_mean(rows: pd.DataFrame, scorer: str) -> Cell:
-    """Mean without the SD, which scorers.csv has: all scorers have to fit 80 columns."""
-    own = rows[rows["scorer"] == scorer]
-    own = own[own["variant"] == max(own["variant"], default="")]  # re-ranked where tests have that
-    values = SeedStatistics.of(dict(zip(own["seed"], own["value"])))
-    return Cell(percent(values.mean, 1), bold=scorer == rows["primary_scorer"].iloc[0])
+def _by_scorer(group: SeedGroup) -> dict[str, float]:
+    """Mean MAP@R by scorer; without the SD, which scorers.csv has: all scorers have to fit 80 columns."""
+    rows = group.rows
+    rows = rows[(rows["metric"] == "map_at_r") & (rows["split"] == "test") & rows["fraction"].isna()]
+    found = {}
+    for name, own in rows[rows["variant"].isin(["", RERANKED])].groupby("scorer"):
+        own = own[own["variant"] == own["variant"].max()]  # re-ranked where tests have that
+        found[str(name)] = SeedStatistics.of(dict(zip(own["seed"], own["value"]))).mean
+    return found
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

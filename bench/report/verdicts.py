@@ -9,17 +9,17 @@ confidence orders the images as a free one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import pandas as pd
 
 from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
-from ..protocols.statistics import ROUNDING, Summary, paired_difference
+from ..protocols.statistics import ROUNDING, Outcome, Summary, paired_difference
 from .contender import CONTENDER, LABELS, Contender
 from .frame import tested_splits
-from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
+from .seeds import SeedGroup, SeedStatistics, defined_values, divided
 from .table import GAP, Cell, Column, Document, frame_of, held, label, percent, table_of
 
 METRIC = "confidence_auroc"
@@ -29,6 +29,15 @@ Question = Literal["before_gallery", "at_query_time"]
 
 QUESTIONS: Mapping[Question, str] = {"before_gallery": "before the gallery", "at_query_time": "at query time"}
 """Questions, with their headings in tables."""
+
+WORTH: Mapping[Outcome | Literal[""], str] = {
+    "better": "worth it",
+    "worse": "not worth it",
+    "equivalent": "equivalent",
+    "undecided": "undecided",
+    "": "",
+}
+"""Words for the outcomes of a learned confidence against the best free one, as tables and files have them."""
 
 IMAGES = {"test": "clean images", "test_crop": "centre crops"}
 """Splits that the terminal shows, with their names in titles; the files have every split."""
@@ -132,11 +141,11 @@ class Verdict:
         rivals: The free confidences.
         rival_mean: Mean AUROC over seeds of the rival that was chosen; nan if none was.
         difference: Challenger minus rival over paired seeds; None without a common seed.
-        verdict: ``worth it`` if the 95 % t-interval of the difference lies above 0, ``not worth it`` if below, else
+        outcome: ``better`` if the 95 % t-interval of the difference lies above 0, ``worse`` if below, else
             ``undecided``; empty if the question cannot be answered.
-        reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is worth it, but
+        reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is better, but
             was not shown to be better than the free one that is combined alike, ``orders images as norm`` if it is
-            worth it, but the own confidence in it orders the images as a free one does; mostly empty.
+            better, but the own confidence in it orders the images as a free one does; mostly empty.
         alike: That free combination; None if the challenger is no combination, or there is none.
         same_order_as: Name of a free image confidence that orders the images as the own one does; empty if none does.
         validation_mean: Mean AUROC over seeds of the challenger on validation images; nan if it has none there.
@@ -150,7 +159,7 @@ class Verdict:
     rivals: Rivals
     rival_mean: float
     difference: Summary | None
-    verdict: str
+    outcome: Outcome | Literal[""]
     reason: str
     alike: Alike | None = None
     same_order_as: str = ""
@@ -158,12 +167,17 @@ class Verdict:
 
     @property
     def beats_all_free(self) -> bool:
-        """True if it is worth it and nothing free does as well.
+        """True if it is better and nothing free does as well.
 
         A combination with the margin has to be better than the same one of a free image confidence, and made of an own
         confidence that does not order the images as a free one does.
         """
-        return self.verdict == "worth it" and not (self.alike and self.alike.suffices) and not self.same_order_as
+        return self.outcome == "better" and not (self.alike and self.alike.suffices) and not self.same_order_as
+
+    @property
+    def verdict(self) -> str:
+        """Its outcome in words: :data:`WORTH`."""
+        return WORTH[self.outcome]
 
     @property
     def on_test(self) -> bool:
@@ -185,35 +199,26 @@ class Verdict:
         return Texts(percent(self.challenger_mean, 1), free, difference, verdict, ending)
 
 
-def verdicts(frame: pd.DataFrame, roles: pd.DataFrame) -> list[Verdict]:
-    """Answer both questions for every contender (method at one setting) on clean and on corrupted test images.
+def verdicts(groups: Iterable[SeedGroup]) -> list[Verdict]:
+    """Answer both questions for every contender on clean and on corrupted test images.
 
     The AUROC is that of the method's own scorer. A contender without a retrieval confidence on test images, as in old
     records, is left out.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test: its id (``unit``) and its :class:`~bench.store.records.Role` (the method's
-            own scorer, default confidence and so on).
 
     Returns:
         For each data set, split and contender: one verdict before the gallery and three at query time, or one of each
         if the method has no confidence of its own.
     """
-    judged = frame[frame["metric"] == METRIC].merge(roles, on="unit")
     found: list[Verdict] = []
-    for _, rows in judged.groupby("dataset", sort=True):
-        groups = seed_groups(rows)
-        for split in tested_splits(rows):
-            for group in groups:
+    for own in divided(groups, ["dataset"]).values():
+        for split in tested_splits(split for group in own for split in group.splits(METRIC)):
+            for group in own:
                 found += _of_group(group, split)
     return found
 
 
 def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
-    tested = group.rows[group.rows["split"] == split]
-    names = set(tested["confidence"])
+    names = group.confidences(METRIC, split)
     if not names & set(RETRIEVAL_CONFIDENCES):
         return
     free: dict[Question, tuple[str, ...]] = {
@@ -276,7 +281,7 @@ def _best(by_name: Mapping[str, Mapping[int, float]]) -> tuple[str, float]:
 def _why_no_validation(group: SeedGroup) -> str:
     if group.contender.ensemble == "concatenated":
         return CONCATENATED
-    trained_on = group.rows["split"].str.startswith("train").any()
+    trained_on = any(split.startswith("train") for split in group.splits(METRIC))
     return TRAINED_ON if trained_on else NO_VALIDATION
 
 
@@ -294,7 +299,7 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
         rivals=rivals,
         rival_mean=SeedStatistics.of(free).mean,
         difference=difference,
-        verdict="",
+        outcome="",
         reason=rivals.reason,
         validation_mean=SeedStatistics.of(held_out).mean,
     )
@@ -305,15 +310,23 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
     if difference is None:
         return replace(answer, reason=NO_VALUE)
     if difference.n < 2:
-        return replace(answer, verdict="undecided", reason=ONE_SEED)
+        return replace(answer, outcome="undecided", reason=ONE_SEED)
     constant = all(value == 0.5 for value in own.values())
-    return replace(answer, verdict=_answer(difference), reason=CONSTANT if constant else "")
+    return replace(answer, outcome=outcome_of(difference), reason=CONSTANT if constant else "")
 
 
-def _answer(difference: Summary) -> str:
+def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
+    """What the 95 % t-interval of a mean difference decides, if nothing else is compared.
+
+    Args:
+        difference: The difference, over two seeds or more.
+        region: Largest difference without practical meaning: one whose whole interval is inside is ``equivalent``.
+    """
+    if region and -region <= difference.ci_low and difference.ci_high <= region:
+        return "equivalent"
     if difference.ci_low > ROUNDING:
-        return "worth it"
-    return "not worth it" if difference.ci_high < -ROUNDING else "undecided"
+        return "better"
+    return "worse" if difference.ci_high < -ROUNDING else "undecided"
 
 
 def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
@@ -331,8 +344,8 @@ def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
 
 
 def _with_remark(answer: Verdict) -> Verdict:
-    """Add in words why an answer that is worth it does not beat all that is free."""
-    if answer.reason or answer.verdict != "worth it" or answer.beats_all_free:
+    """Add in words why an answer that is better does not beat all that is free."""
+    if answer.reason or answer.outcome != "better" or answer.beats_all_free:
         return answer
     if answer.alike and answer.alike.suffices:
         # In words, which a narrow column can break.
@@ -390,7 +403,7 @@ JUDGED: tuple[Column[Verdict], ...] = (
     ),
     Column(
         "verdict",
-        lambda each: Cell(each.texts.verdict, mark=each.verdict.replace(" ", "-")),
+        lambda each: Cell(each.texts.verdict, mark=each.outcome),
         lambda each: {"verdict": each.verdict, "reason": each.reason},
         number=False,
         note="worth it if the interval lies above 0, not worth it if below",

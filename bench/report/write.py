@@ -8,53 +8,51 @@ from ..site import Site
 from ..store.folder import Store
 from ..store.specs import Cell
 from .breakdowns import confidences, corruptions, scorers
-from .comparison import comparison, comparison_document
-from .cost import cost_document, costs
-from .decisions import decision_document, decisions
-from .fidelity import fidelity_document, fidelity_table
+from .comparison import comparison_document
+from .cost import cost_document
+from .decisions import decision_document
+from .fidelity import fidelity_document
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
 from .frame import Results
-from .over_datasets import over_datasets, profile_frame, rank_document
-from .pairing import paired_methods, paired_with_base
-from .provenance import provenance_frame
+from .judged import Judged
+from .over_datasets import profile_frame, rank_document
+from .pairing import paired_with_base
 from .render import write_documents
 from .table import Document
 from .variance import shares_of_variance, variance_document
-from .verdicts import verdict_document, verdicts
+from .verdicts import verdict_document
 
 
-def write_report(store: Store, results: Results, out: Path, note: Note) -> list[Path]:
+def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files.
 
     Args:
-        store: The results folder, for its trainings, studies and embeddings.
-        results: Its finished tests (:func:`~bench.report.frame.collect`).
+        judged: What the records say.
         out: Folder for the files.
         note: Called with one line for every kind of figure and reason why something of it cannot be drawn.
 
     Returns:
         The files written.
     """
-    frame, roles = results.frame, results.roles
-    pairs, sets = paired_methods(frame, roles), over_datasets(frame, roles)
+    store, results = judged.store, judged.results
     documents = [
-        comparison_document(comparison(frame, roles), _untested(store, results)),
-        verdict_document(verdicts(frame, roles)),
-        decision_document(decisions(frame, roles, pairs)),
-        cost_document(costs(store, results.tests)),
-        fidelity_document(fidelity_table(frame, roles)),
-        rank_document(sets),
+        comparison_document(judged.comparison, _untested(store, results)),
+        verdict_document(judged.verdicts),
+        decision_document(judged.decisions),
+        cost_document(judged.costs),
+        fidelity_document(judged.forms),
+        rank_document(judged.over_datasets),
         variance_document(shares_of_variance(results)),
     ]
     numbers = {
-        "confidences": confidences(frame),
-        "corruptions": corruptions(frame, roles),
-        "paired": pairs,
-        "paired_with_base": paired_with_base(frame, roles),
-        "profiles": profile_frame(sets),
-        "provenance": provenance_frame(store, results),
-        "scorers": scorers(frame),
+        "confidences": confidences(results.frame),
+        "corruptions": corruptions(judged.groups),
+        "paired": judged.pairs,
+        "paired_with_base": paired_with_base(judged.groups),
+        "profiles": profile_frame(judged.over_datasets),
+        "provenance": judged.provenance,
+        "scorers": scorers(results.frame),
     }
     documents += [Document(name, numbers=table) for name, table in numbers.items()]
     written = write_documents(documents, out)

@@ -136,9 +136,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws ``[*sample_shape, *B, D]`` from the exact density, with gradients.
-
-        A draw is K^-1 y / |K^-1 y| with y ~ vMF(K mu / |K mu|, |K mu|).
+        """Draws ``[*sample_shape, *B, D]`` with gradients: K^-1 y / |K^-1 y|, y ~ vMF(K mu / |K mu|, |K mu|).
 
         Raises:
             NotImplementedError: If ``normalizer`` is not ``exact``: the others give no density to draw from.

@@ -134,23 +134,12 @@ def _random_tangent(loc: Tensor) -> Tensor:
 
 
 def sample_cosine(concentration: Tensor, dim: int, *, implicit: bool = True) -> tuple[Tensor, Tensor]:
-    """Draw cosines w between von Mises-Fisher draws and their mode, and return them with their sines.
+    """Draw cosines w between von Mises-Fisher draws and their mode, and return them with their sines, ``[*]`` each.
 
-    The density on [-1, 1] is proportional to (1 - w^2)^{(dim-3)/2} exp(k w). The sampler is Wood's (1994) rejection
-    from a Beta envelope with b = (dim-1) / (2k + sqrt(4 k^2 + (dim-1)^2)), a form without cancellation.
-
-    Args:
-        concentration: Concentrations k ``[*]``, >= 0 and finite.
-        dim: Dimension D >= 2 of the space around the sphere.
-        implicit: Take the gradient in k by implicit reparametrisation (Figurnov et al. 2018) instead of along the
-            accepted proposal, which ignores that acceptance depends on k.
-
-    Returns:
-        ``w`` and ``sqrt(1 - w^2)``, each ``[*]`` in the dtype of ``concentration``. With ``implicit``, their gradient
-        is an unbiased estimate.
-
-    Raises:
-        ValueError: If a concentration is negative or not finite.
+    The density on [-1, 1] is proportional to (1 - w^2)^{(dim-3)/2} exp(k w), for k ``[*]`` >= 0 and finite. The sampler
+    is Wood's (1994) rejection from a Beta envelope with b = (dim-1) / (2k + sqrt(4 k^2 + (dim-1)^2)), a form without
+    cancellation. With ``implicit``, the gradient in k is an unbiased estimate by implicit reparametrisation (Figurnov
+    et al. 2018); else it is taken along the accepted proposal, which ignores that acceptance depends on k.
     """
     k = concentration.double()
     with torch.no_grad():

@@ -32,7 +32,7 @@ class Bound(Protocol):
     The score of images i and j is f(<left_i, right_j>; i, j), with vectors left_i of the query and right_j of the
     gallery item. Besides the inner product it may depend on one number per image, such as a variance. A
     nearest-neighbour search skips groups of gallery items whose upper bound is below the best scores found. Images are
-    named by their rows in a set of N.
+    rows of a set of N.
     """
 
     @property

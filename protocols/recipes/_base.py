@@ -13,14 +13,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Range:
-    """Range in which a hyper-parameter is tuned.
-
-    Attributes:
-        low: Smallest value, included.
-        high: Largest value, included.
-        log: Whether values are drawn on a logarithmic scale.
-        type: Type of the values.
-    """
+    """Range in which a hyper-parameter of some type is tuned, both ends included, perhaps on a logarithmic scale."""
 
     low: float
     high: float

@@ -6,7 +6,7 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 from __future__ import annotations
 
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
-from .equivalence import Decision, Superiority, probability_of_superiority, verdict
+from .equivalence import Outcome, Superiority, probability_of_superiority, verdict
 from .paired import ROUNDING, holm, p_different, p_equivalent, p_greater
 from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
 from .ranks import (
@@ -26,9 +26,9 @@ __all__ = [
     "PROFILED",
     "RANKED",
     "ROUNDING",
-    "Decision",
     "Interval",
     "NestedInterval",
+    "Outcome",
     "RankInterval",
     "Summary",
     "Superiority",

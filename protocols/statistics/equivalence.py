@@ -9,7 +9,7 @@ import numpy as np
 
 from .paired import ROUNDING
 
-Decision = Literal["better", "worse", "equivalent", "undecided"]
+Outcome = Literal["better", "worse", "equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ def probability_of_superiority(differences: np.ndarray) -> Superiority:
 
     The interval is that of Clopper and Pearson (1934), with a tie as half a success. It covers at least 95 %. The
     percentile bootstrap of the publication has no width at all if every run is won, which is common among five.
-
-    Args:
-        differences: Differences A - B of N paired runs, ``[N]``, positive if A is better; up to 1e-12 is a tie.
+    Differences A - B are ``[N]``, positive if A is better; up to 1e-12 is a tie.
 
     Raises:
         ValueError: If there is no run or a value is not finite.
@@ -53,7 +51,7 @@ def probability_of_superiority(differences: np.ndarray) -> Superiority:
     return Superiority(won / runs, low, high, runs)
 
 
-def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Decision:
+def verdict(difference: float, p_difference: float, p_equivalence: float, alpha: float = 0.05) -> Outcome:
     """Decision on a mean difference A - B, positive if A is better.
 
     A difference inside the region of practical equivalence is ``equivalent`` even if it is not 0; that is looked at

@@ -16,13 +16,9 @@ PROFILED = 4
 
 @dataclass(frozen=True)
 class RankInterval:
-    """Ranks that a method may have, and its tie groups.
+    """Ranks that a method may have, from best to worst, and the names of its tie groups, such as ``ab``.
 
-    Attributes:
-        low: Best rank, 1 or more.
-        high: Worst rank.
-        ties: Names of its tie groups, such as ``ab``. Two methods share a letter if and only if neither is
-            significantly better than the other.
+    Two methods share a letter if and only if neither is significantly better than the other.
     """
 
     low: int

@@ -1,9 +1,54 @@
-"""Documents of a report as their files have them."""
+"""What records say, from a tidy table and its roles, and documents as their files have them."""
 
 from __future__ import annotations
 
-from bench.report.comparison import comparison_document
+from bench.report import ambiguity, breakdowns, decisions, fidelity, over_datasets, pairing, terminal, verdicts
+from bench.report import comparison as compared
+from bench.report.judged import Judged
+from bench.report.page.facts import Anchors, dataset_facts
 from bench.report.render import files_of
+from bench.report.seeds import divided, seed_groups
+from bench.store.folder import Store
+
+
+def groups(frame, roles):
+    """Values over seeds of every contender."""
+    return seed_groups(frame.merge(roles, on="unit"))
+
+
+def by_dataset(frame, roles):
+    """Values over seeds of every contender, by data set."""
+    return {name: own for (name,), own in divided(groups(frame, roles), ["dataset"]).items()}
+
+
+def _of_groups(function):
+    return lambda frame, roles, *others, **named: function(groups(frame, roles), *others, **named)
+
+
+comparison = _of_groups(compared.comparison)
+decisions_of = _of_groups(decisions.decisions)
+fidelity_table = _of_groups(fidelity.fidelity_table)
+over_datasets_of = _of_groups(over_datasets.over_datasets)
+paired_methods = _of_groups(pairing.paired_methods)
+paired_with_base = _of_groups(pairing.paired_with_base)
+regrets = _of_groups(ambiguity.regrets)
+corruptions = _of_groups(breakdowns.corruptions)
+verdicts_of = _of_groups(verdicts.verdicts)
+
+
+def print_confidences(frame, roles, console):
+    """Print the AUROC of the confidences."""
+    terminal.print_confidences(by_dataset(frame, roles), console)
+
+
+def print_scorers(frame, roles, console):
+    """Print MAP@R by scorer."""
+    terminal.print_scorers(by_dataset(frame, roles), console)
+
+
+def facts_of(results):
+    """What a page says about results."""
+    return dataset_facts(Judged(Store("."), results), Anchors())
 
 
 def markdown(document):
@@ -18,14 +63,14 @@ def latex(document):
 
 def to_markdown(rows, untested=None):
     """The comparison of methods in Markdown."""
-    return markdown(comparison_document(rows, untested))
+    return markdown(compared.comparison_document(rows, untested))
 
 
 def to_latex(rows, untested=None):
     """The comparison of methods in LaTeX."""
-    return latex(comparison_document(rows, untested))
+    return latex(compared.comparison_document(rows, untested))
 
 
 def comparison_frame(rows):
     """Numbers of the comparison of methods."""
-    return comparison_document(rows).numbers
+    return compared.comparison_document(rows).numbers

@@ -11,6 +11,7 @@ from bench.engine.meter import EMBEDDING, Meter
 from bench.report import write
 from bench.report.cost import cost_document, costs
 from bench.report.frame import collect
+from bench.report.judged import Judged
 from bench.report.render import files_of
 from bench.report.write import write_report
 from bench.store.folder import Store
@@ -123,6 +124,6 @@ def test_a_method_whose_trainings_all_failed_is_named_below_the_comparison(tmp_p
     for folder in tmp_path.glob("*/*/arcface"):
         (folder / "train-0123456789abcdef").mkdir()
     monkeypatch.setattr(write, "write_automatic", lambda source, out, note: [])
-    write_report(store, collect(store), tmp_path / "report", print)
+    write_report(Judged(store, collect(store)), tmp_path / "report", print)
     for name in ("comparison.md", "comparison.tex"):
         assert "No finished test: arcface." in (tmp_path / "report" / name).read_text()

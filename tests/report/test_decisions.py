@@ -6,22 +6,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
-from bench.report.comparison import comparison
-from bench.report.decisions import decision_document, decisions
-from bench.report.over_datasets import (
-    over_datasets,
-    profile_frame,
-    rank_document,
-)
-from bench.report.pairing import paired_methods
+from bench.report.decisions import decision_document
+from bench.report.over_datasets import profile_frame, rank_document
 
-from tests.report.shown import comparison_frame, latex, markdown, to_latex, to_markdown
+from tests.report.shown import (
+    comparison,
+    comparison_frame,
+    decisions_of,
+    latex,
+    markdown,
+    over_datasets_of,
+    paired_methods,
+    to_latex,
+    to_markdown,
+)
 from tests.report.test_ranks import A, B, C, _at_two_budgets, _results, _seeds
 
 
 def _decided(values):
     frame, roles = _results(values)
-    return decisions(frame, roles, paired_methods(frame, roles))
+    return decisions_of(frame, roles, paired_methods(frame, roles))
 
 
 def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
@@ -43,7 +47,7 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
 
 def test_the_best_is_that_of_the_same_budget():
     frame, roles = _at_two_budgets()
-    found = decisions(frame, roles, paired_methods(frame, roles))
+    found = decisions_of(frame, roles, paired_methods(frame, roles))
     compared = [(each.contender.hparams, each.contender.method, each.best.hparams, each.best.method) for each in found]
     assert sorted(compared) == [
         ("default", "b", "default", "a"),
@@ -71,7 +75,7 @@ def _over(datasets, **values):
     for dataset, (frame, role) in zip(datasets, frames):
         parts.append(frame.assign(dataset=dataset, unit=dataset + frame["unit"]))
         roles.append(role.assign(unit=dataset + role["unit"]))
-    return over_datasets(pd.concat(parts, ignore_index=True), pd.concat(roles, ignore_index=True))
+    return over_datasets_of(pd.concat(parts, ignore_index=True), pd.concat(roles, ignore_index=True))
 
 
 def _many(count, scale):
@@ -125,7 +129,7 @@ def test_equal_records_give_equal_tables_in_any_order():
     frame, roles = _results(values)
     shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
     first, second = (
-        (latex(decision_document(decisions(f, r, paired_methods(f, r)))), to_latex(comparison(f, r)))
+        (latex(decision_document(decisions_of(f, r, paired_methods(f, r)))), to_latex(comparison(f, r)))
         for f, r in ((frame, roles), shuffled)
     )
     assert first == second

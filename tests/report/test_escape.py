@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import printable, shortened
-from bench.report.comparison import NOTE, comparison
+from bench.report.comparison import NOTE
 from bench.report.escape import csv_text, latex_text, markdown_text
 from bench.report.render import print_table
 from bench.report.table import cells_table, headings
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from tests.report.shown import to_latex, to_markdown
+from tests.report.shown import comparison, to_latex, to_markdown
 
 HOSTILE = [
     *("a|b", "a\\|b", "a\\", "line\nbreak", "`code`", "<img src=x onerror=alert(1)>", "<!-- x", "&lt;", "&#60;", "a&b"),

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, paired_difference
-from bench.report.fidelity import fidelity_document, fidelity_table
+from bench.report.fidelity import fidelity_document
 
-from tests.report.shown import latex, markdown
+from tests.report.shown import fidelity_table, latex, markdown
 from tests.report.test_tables import _frame
 
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}

@@ -6,15 +6,13 @@ import shutil
 import subprocess
 
 import pytest
-from bench.report.comparison import comparison
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
-from bench.report.decisions import decision_document, decisions
-from bench.report.pairing import paired_methods
+from bench.report.decisions import decision_document
 from bench.report.table import Cell, Document, cells_table, headings
-from bench.report.verdicts import verdict_document, verdicts
+from bench.report.verdicts import verdict_document
 
-from tests.report.shown import latex, to_latex
+from tests.report.shown import comparison, decisions_of, latex, paired_methods, to_latex, verdicts_of
 from tests.report.test_ranks import A, B, C, _results
 from tests.report.test_tables import _judged
 
@@ -28,9 +26,9 @@ def _files():
     contender = Contender.of(frame.assign(dataset="d_&%"))
     row = CostRow(contender, 1, 0, 0, 1, 1.0, None, 0.0, None, None, None, "1 of 1 trainings ~ lost_&")
     yield "comparison", to_latex(comparison(frame, roles))
-    yield "decisions", latex(decision_document(decisions(frame, roles, paired_methods(frame, roles))))
+    yield "decisions", latex(decision_document(decisions_of(frame, roles, paired_methods(frame, roles))))
     yield "cost", latex(cost_document([row]))
-    yield "verdicts", latex(verdict_document(verdicts(*_judged())))
+    yield "verdicts", latex(verdict_document(verdicts_of(*_judged())))
     cells = (Cell("± 1", bold=True, underlined=True),) * 40
     wide = cells_table("*w_ide", headings(*(f"[{place}]" for place in range(40))), [cells], notes=("[note] 5 %",))
     yield "wide", latex(Document("wide", tables=(wide,)))

@@ -16,20 +16,21 @@ from statistics import NormalDist
 import pytest
 from bench.cli import main
 from bench.protocols.statistics import paired_difference, seeds_needed
-from bench.report.comparison import comparison
 from bench.report.cost import CostRow
 from bench.report.escape import csv_text
 from bench.report.frame import Results, collect
+from bench.report.judged import Judged
 from bench.report.page.curves import HEIGHT, WIDTH, charts_of
-from bench.report.page.facts import RETRIEVAL, Anchors, dataset_facts
+from bench.report.page.facts import RETRIEVAL, Anchors
 from bench.report.page.page import PAGE, page_html
-from bench.report.page.tables import csv_uri, results_table
+from bench.report.page.tables import results_table
 from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, difference_of, words_of
+from bench.report.render import csv_uri
 from bench.report.seeds import SeedGroup
 from bench.store.folder import Damage, Store
 from bench.store.pinned import Pinned
 
-from tests.report.shown import comparison_frame
+from tests.report.shown import comparison, comparison_frame, facts_of
 
 from .page_records import ALONE, CHALLENGERS, CLOSE, FRACTIONS, LEADING, POINT, UNSURE, Made
 
@@ -86,7 +87,7 @@ def _results(*made):
 
 
 def _page(tmp_path, *made, damaged=(), pictures=()):
-    return page_html(Store(tmp_path), _results(*made), damaged, pictures)
+    return page_html(Judged(Store(tmp_path), _results(*made)), damaged, pictures)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def tree(page):
 
 @pytest.fixture(scope="module")
 def facts():
-    (found,) = dataset_facts(_results(*MADE), Anchors())
+    (found,) = facts_of(_results(*MADE))
     return found
 
 
@@ -201,7 +202,7 @@ def test_rows_of_two_budgets_are_in_one_table_that_says_which_is_which(two_budge
 
 
 def test_ranks_are_among_the_rows_of_one_budget():
-    tuned, default = dataset_facts(_results(*TWO_BUDGETS), Anchors())
+    tuned, default = facts_of(_results(*TWO_BUDGETS))
     assert [row.rank.text for row in tuned.rows] == ["1", "2"]
     assert len(default.rows) == 4
     assert {row.rank.interval.high for row in default.rows} == {2, 3, 4}
@@ -244,7 +245,7 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     short = "highest of all methods: leading with its own confidence, 91.0 % "
     assert short in tree.by_id("verdict")
     assert f"{short}(not decided)" not in tree.by_id("verdict")
-    (facts,) = dataset_facts(_results(best, LEADING, UNSURE, ALONE), Anchors())
+    (facts,) = facts_of(_results(best, LEADING, UNSURE, ALONE))
     found = words_of(facts).tallies["before_gallery"][0].highest
     assert (facts.labels[found.contender], found.others, found.compared) == ("leading", 0, 3)
 
@@ -260,7 +261,7 @@ def test_an_ensemble_says_how_many_trainings_and_embeddings_it_takes(tmp_path):
     tree = Tree(text)
     assert "it takes 5 trainings, and as many embeddings of each image" in tree.by_id("verdict")
     assert "at 5 times the trainings and embeddings" in tree.by_id("verdict-d")
-    (facts,) = dataset_facts(_results(LEADING, POINT, joint), Anchors())  # one budget, though the size differs
+    (facts,) = facts_of(_results(LEADING, POINT, joint))  # one budget, though the size differs
     table = results_table([facts], "t", {})
     place = [column.title for column in table.columns].index("networks")
     assert [row.cells[place].text for row in table.rows] == ["5", "1", "1"]
@@ -280,21 +281,21 @@ def test_parts_of_data_sets_are_marked_on_the_card(tmp_path):
 def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
     tally = words_of(facts).tallies["before_gallery"][0]
     advised = {facts.labels[contender]: each for contender, each in tally.by_method.items()}
-    assert {name: (each.use, each.state) for name, each in advised.items()} == {
-        "leading": ("method", "own"),
-        "close": ("norm", "free"),
+    assert {name: (each.use, each.outcome) for name, each in advised.items()} == {
+        "leading": ("method", "better"),
+        "close": ("norm", "worse"),
         "unsure": ("norm", "undecided"),
-        "point": ("norm", "none"),
-        "alone": ("norm", "none"),
+        "point": ("norm", ""),
+        "alone": ("norm", ""),
     }
     assert tally.free == [("norm", 4)]
 
 
 def test_what_is_undecided_about_an_own_confidence_is_named(facts):
     by_method = words_of(facts).tallies["before_gallery"][0].by_method
-    waiting = {contender.method: (each.state, each.waiting) for contender, each in by_method.items()}
+    waiting = {contender.method: (each.outcome, each.waiting) for contender, each in by_method.items()}
     assert waiting["unsure"] == ("undecided", "own confidence")
-    assert waiting["leading"] == ("own", "")
+    assert waiting["leading"] == ("better", "")
 
 
 def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
@@ -309,9 +310,9 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
             for row in record.rows
         ]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
-    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+    (facts,) = facts_of(Results.of(tuple(records)))
     (advised,) = words_of(facts).tallies["at_query_time"][0].by_method.values()
-    assert (advised.use, advised.state, advised.auroc) == ("method+margin", "own", "81.0")
+    assert (advised.use, advised.outcome, advised.alike, advised.auroc) == ("method+margin", "better", False, "81.0")
 
 
 @pytest.mark.parametrize(
@@ -341,10 +342,10 @@ def test_undecided_verdicts_are_listed_with_the_seeds_that_they_need(facts):
 
 
 def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
-    (behind,) = dataset_facts(_results(UNSURE, POINT), Anchors())
+    (behind,) = facts_of(_results(UNSURE, POINT))
     assert len(words_of(behind).open) == 1 + len(CHALLENGERS)
     assert words_of(behind).foremost == []
-    (ahead,) = dataset_facts(_results(UNSURE, Made("low", (0.1, 0.1, 0.1))), Anchors())
+    (ahead,) = facts_of(_results(UNSURE, Made("low", (0.1, 0.1, 0.1))))
     assert len(words_of(ahead).foremost) == 1 + len(CHALLENGERS)
 
 
@@ -353,7 +354,7 @@ def test_values_are_those_of_the_comparison(facts):
     table = results_table([facts], "t", {})
     assert [row.cells[0].text for row in table.rows] == [row.label for row in rows]
     assert [row.cells[6].text for row in table.rows] == [row.values[1].text(percent=True) for row in rows]
-    assert table.csv == csv_uri(comparison_frame({"d": rows}))
+    assert csv_uri(table.csv) == csv_uri(comparison_frame({"d": rows}))
 
 
 def _frame_and_roles(results):
@@ -372,7 +373,7 @@ def test_every_test_says_who_ran_it_and_at_which_commit(tmp_path):
     record = LEADING.record(0)
     environment = record.environment.model_copy(update={"commit": "0123abcd+"})
     records = [record.model_copy(update={"environment": environment}), LEADING.record(1)]
-    tree = Tree(page_html(Store(tmp_path), Results.of(tuple(records)), ()))
+    tree = Tree(page_html(Judged(Store(tmp_path), Results.of(tuple(records))), ()))
     assert "0123abcd+" in tree.by_id("tests")
 
 
@@ -438,7 +439,7 @@ def test_a_folder_with_failed_units_only_names_them_and_why(tmp_path):
     waiting = failed.with_name("train-1123456789abcdef")
     waiting.mkdir()
     (waiting / "checkpoint.pt").write_bytes(b"")
-    tree = Tree(page_html(store, collect(store), []))
+    tree = Tree(page_html(Judged(store, collect(store)), []))
     text = tree.by_id("failures")
     assert "train-0123456789abcdef" in text
     assert "ValueError: <b>loss</b> is not finite" in text
@@ -452,7 +453,7 @@ def test_a_unit_that_succeeded_in_the_end_is_no_failure(tmp_path):
     for record in POINT.records():
         store.write(record)
         (store.unit_dir(record.cell, "test", record.unit) / "error.txt").write_text("OSError: once")
-    assert "Nothing: every trial" in Tree(page_html(store, collect(store), [])).by_id("failures")
+    assert "Nothing: every trial" in Tree(page_html(Judged(store, collect(store)), [])).by_id("failures")
 
 
 def test_records_of_other_versions_are_named(tmp_path):
@@ -467,7 +468,7 @@ def test_records_of_other_versions_are_named(tmp_path):
     store.write(CLOSE.record(0, version="0.0.9"))
     damaged = []
     store.on_damage = damaged.append
-    tree = Tree(page_html(store, collect(store), damaged))
+    tree = Tree(page_html(Judged(store, collect(store)), damaged))
     assert "a test record of schema 1, not a test record of 3" in tree.by_id("failures")
     assert "0.0.9" in tree.by_id("provenance")
     assert "0.1.0" in tree.by_id("provenance")

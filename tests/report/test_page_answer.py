@@ -7,13 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 from bench.report.frame import Results
+from bench.report.judged import Judged
 from bench.report.page import answer as answers
 from bench.report.page.answer import answer_of
-from bench.report.page.facts import Anchors, dataset_facts
 from bench.report.page.page import page_html
 from bench.report.page.words import named, words_of
 from bench.store.folder import Store
 from bench.store.pinned import Pinned
+
+from tests.report.shown import facts_of
 
 from .page_records import ALONE, CHALLENGERS, CLOSE, FREE, LEADING, POINT, UNSURE, Made
 from .test_page import TWO_BUDGETS, Tree
@@ -24,7 +26,7 @@ FAR = replace(POINT, map_at_r=(0.1, 0.11, 0.12))
 def _answer(*made):
     results = Results.of(tuple(record for each in made for record in each.records()))
     leading = {}
-    for facts in dataset_facts(results, Anchors()):
+    for facts in facts_of(results):
         leading.setdefault(facts.name, words_of(facts))
     return answer_of(list(leading.values()))
 
@@ -35,7 +37,7 @@ def _elsewhere(*made):
 
 def test_cases_are_methods_on_data_sets_by_their_verdict():
     answer = _answer(LEADING, CLOSE, POINT, UNSURE, *_elsewhere(LEADING, POINT))
-    counts = {each.use: (each.worth, each.not_worth, each.undecided) for each in answer.cases}
+    counts = {each.use: (each.better, each.worse, each.undecided) for each in answer.cases}
     assert set(counts.values()) == {(2, 1, 1)}
     assert len(counts) == 3
     assert answer.lead == "Equally often in every use that these records test."
@@ -72,23 +74,23 @@ def _worth_it_with_margin(free=(), **auroc):
 
 
 def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
-    (facts,) = dataset_facts(Results.of(tuple(_worth_it_with_margin())), Anchors())
+    (facts,) = facts_of(Results.of(tuple(_worth_it_with_margin())))
     *_, alone, combined = answer_of([words_of(facts)]).cases
-    assert (alone.worth, alone.judged) == (0, 1)
-    assert (combined.worth, combined.judged) == (1, 1)
+    assert (alone.better, alone.judged) == (0, 1)
+    assert (combined.better, combined.judged) == (1, 1)
 
 
 @pytest.mark.parametrize(("level", "worth"), [(0.75, 1), (0.795, 1), (0.8, 0), (0.9, 0)])
 def test_a_combination_that_a_free_one_equals_is_counted_by_itself(tmp_path, level, worth):
     free = {"norm": (0.71,) * 3, "norm+margin": tuple(level + 0.01 * seed for seed in range(3))}
     results = Results.of(tuple(_worth_it_with_margin(("norm+margin",), **free)))
-    (facts,) = dataset_facts(results, Anchors())
+    (facts,) = facts_of(results)
     words = words_of(facts)
     *_, combined = answer_of([words]).cases
-    assert (combined.worth, combined.alike, combined.judged) == (worth, 1 - worth, 1)
+    assert (combined.better, combined.alike, combined.judged) == (worth, 1 - worth, 1)
     (tally,) = words.tallies["at_query_time"]
-    assert (tally.count("own"), tally.count("alike")) == (worth, 1 - worth)
-    page = Tree(page_html(Store(tmp_path), results, ()))
+    assert (len(tally.members("better", False)), len(tally.members("better", True))) == (worth, 1 - worth)
+    page = Tree(page_html(Judged(Store(tmp_path), results), ()))
     assert ("but norm + margin (ranks), which is free, may be as good" in page.by_id("verdict-d")) != bool(worth)
 
 
@@ -101,13 +103,13 @@ def test_the_best_of_several_forms_is_advised_even_if_a_free_one_may_be_as_good(
         rows = [{**row, "value": row["value"] + higher.get(row.get("confidence"), 0)} for row in record.rows]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
     results = Results.of(tuple(records))
-    (facts,) = dataset_facts(results, Anchors())
+    (facts,) = facts_of(results)
     (tally,) = words_of(facts).tallies["at_query_time"]
     (each,) = tally.by_method.values()
     caveat = "norm + margin (ranks), which is free, may be as good"
-    assert (each.use, each.state, each.caveat) == ("method+margin", "own", caveat)
+    assert (each.use, each.outcome, each.alike, each.caveat) == ("method+margin", "better", False, caveat)
     text = f"AUROC 93.0 % (worth it, but {caveat})"
-    assert text in Tree(page_html(Store(tmp_path), results, ())).by_id("verdict")
+    assert text in Tree(page_html(Judged(Store(tmp_path), results), ())).by_id("verdict")
 
 
 def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
@@ -119,7 +121,7 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
             {**row, "value": row["value"] + higher.get((row["split"], row.get("confidence")), 0)} for row in record.rows
         ]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
-    (facts,) = dataset_facts(Results.of(tuple(records)), Anchors())
+    (facts,) = facts_of(Results.of(tuple(records)))
     (tally,) = words_of(facts).tallies["at_query_time"]
     assert [each.use for each in tally.by_method.values()] == ["method+margin_fitted"]
 
@@ -178,7 +180,7 @@ def test_what_the_records_lack_is_said(made, missing):
 
 def test_the_answer_is_the_first_text_of_the_page_and_of_the_leading_budgets(tmp_path):
     results = Results.of(tuple(record for each in TWO_BUDGETS for record in each.records()))
-    text = page_html(Store(tmp_path), results, ())
+    text = page_html(Judged(Store(tmp_path), results), ())
     tree = Tree(text)
     assert "in 1 of 1 cases on clean images" in tree.by_id("answer")
     assert text.index('id="answer"') < text.index("<nav") < text.index('id="verdict"')
@@ -187,7 +189,7 @@ def test_the_answer_is_the_first_text_of_the_page_and_of_the_leading_budgets(tmp
 
 def test_each_own_confidence_has_one_name_on_the_page(tmp_path):
     results = Results.of(tuple(record for each in (LEADING, CLOSE, UNSURE, POINT) for record in each.records()))
-    tree = Tree(page_html(Store(tmp_path), results, ()))
+    tree = Tree(page_html(Judged(Store(tmp_path), results), ()))
     for name in map(named, CHALLENGERS):
         assert name in tree.by_id("verdicts-d-table")
         assert name in tree.by_id("reading")
@@ -204,7 +206,7 @@ def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
         for each, epochs in zip(made, (8, 20))
         for record in each.records()
     ]
-    tree = Tree(page_html(Store(tmp_path), Results.of(tuple(records)), ()))
+    tree = Tree(page_html(Judged(Store(tmp_path), Results.of(tuple(records))), ()))
     heading = "d: settings of a file (small.json), nothing tuned; 8 to 20 epochs, network net; part of the data only"
     assert f"{heading} (5 of 9 images)" in tree.by_id("verdict-d")
     assert "#0a1b2c3d" not in tree.by_id("verdict")
@@ -212,7 +214,7 @@ def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
 
 def test_forms_of_public_code_have_a_table_if_there_are_any(tmp_path):
     def page(*records):
-        return page_html(Store(tmp_path), Results.of(records), ())
+        return page_html(Judged(Store(tmp_path), Results.of(records)), ())
 
     corrected = [record for each in (LEADING, POINT) for record in each.records()]
     released = [
@@ -231,7 +233,9 @@ def test_forms_of_public_code_have_a_table_if_there_are_any(tmp_path):
 def test_a_method_with_nothing_to_tune_differs_in_nothing(tmp_path, trials, named):
     made = [replace(each, hparams="tuned", trials=50) for each in (LEADING, CLOSE)]
     made.append(replace(POINT, hparams="tuned", trials=trials))
-    text = page_html(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records())), ())
+    text = page_html(
+        Judged(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records()))), ()
+    )
     assert "numbers of seeds differ" not in text
     assert ("at another budget only" in text) == named
 
@@ -247,7 +251,7 @@ def test_a_confidence_that_is_worth_it_by_little_is_counted():
     for gain, small in ((0.009, 1), (0.011, 0)):
         own = tuple(0.7 + gain for _ in POINT.map_at_r)
         cases = _answer(replace(LEADING, own=own), POINT).cases
-        assert {(each.worth, each.small) for each in cases} == {(1, small)}
+        assert {(each.better, each.small) for each in cases} == {(1, small)}
 
 
 def test_the_highest_confidence_over_all_methods_is_told():
@@ -268,11 +272,11 @@ def test_an_ensemble_without_a_rank_that_is_higher_is_told():
 def test_an_own_confidence_that_orders_images_as_a_free_one_is_no_win_of_learning(tmp_path):
     """Its combination beats the margin, but it is the norm in another scale."""
     results = Results.of(tuple(_worth_it_with_margin(norm=(0.60, 0.61, 0.62))))
-    (facts,) = dataset_facts(results, Anchors())
+    (facts,) = facts_of(results)
     words = words_of(facts)
     before, _, combined = answer_of([words]).cases
-    assert (before.worth, combined.worth, combined.alike) == (0, 0, 1)
-    page = Tree(page_html(Store(tmp_path), results, ()))
+    assert (before.better, combined.better, combined.alike) == (0, 0, 1)
+    page = Tree(page_html(Judged(Store(tmp_path), results), ()))
     assert "but its own confidence orders images as norm does, which is free" in page.by_id("verdict-d")
 
 
@@ -280,14 +284,14 @@ def test_cases_tell_what_is_equal_apart_and_leave_out_single_values():
     equal = replace(CLOSE, name="equal", own=(0.701, 0.699, 0.7))
     alone = replace(LEADING, name="joint", map_at_r=(0.9,), ensemble="seeds", models=3)
     for each in _answer(LEADING, equal, POINT, alone).cases:
-        assert (each.judged, each.worth, each.equal) == (2, 1, 1)
+        assert (each.judged, each.better, each.equivalent) == (2, 1, 1)
 
 
 def test_wins_near_chance_are_counted():
     low = dict.fromkeys(Made("x", ()).free, (0.50, 0.50, 0.50))
     for level, near in ((0.54, 1), (0.56, 0)):
         cases = _answer(replace(LEADING, own=(level,) * 3, auroc=low), POINT).cases
-        assert {(each.worth, each.near_chance) for each in cases} == {(1, near)}
+        assert {(each.better, each.near_chance) for each in cases} == {(1, near)}
         assert ("near chance" in cases[0].remark) == bool(near)
 
 

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 from bench.report.frame import Results
+from bench.report.judged import Judged
 from bench.report.page.page import write_page
 from bench.store.folder import Store
 
@@ -88,7 +89,7 @@ def path(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     made = (LEADING, CLOSE, POINT, UNSURE, ALONE)
     results = Results.of(tuple(record for each in made for record in each.records()))
-    return write_page(Store(root), results, [], root / "report")
+    return write_page(Judged(Store(root), results), [], root / "report")
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
-from bench.report.comparison import comparison
 from bench.report.escape import csv_text
-from bench.report.pairing import paired_methods, paired_with_base
 from bench.report.terminal import print_comparison, print_paired
 from bench.store.pinned import Pinned
 from rich.console import Console
 
-from tests.report.shown import comparison_frame, to_latex, to_markdown
+from tests.report.shown import comparison, comparison_frame, paired_methods, paired_with_base, to_latex, to_markdown
 from tests.report.test_tables import MAP, RHO, _frame
 
 

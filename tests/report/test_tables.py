@@ -8,16 +8,23 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from bench.report.ambiguity import regrets
 from bench.report.breakdowns import confidences
-from bench.report.comparison import Mark, comparison
-from bench.report.pairing import paired_with_base
-from bench.report.terminal import print_comparison, print_confidences, print_regrets, print_scorers
+from bench.report.comparison import Mark
+from bench.report.terminal import print_comparison, print_regrets
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
 
-from tests.report.shown import comparison_frame, to_latex, to_markdown
+from tests.report.shown import (
+    comparison,
+    comparison_frame,
+    paired_with_base,
+    print_confidences,
+    print_scorers,
+    regrets,
+    to_latex,
+    to_markdown,
+)
 
 RHO = {"metric": "spearman_crop", "split": "test_crop"}
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}

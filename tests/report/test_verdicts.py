@@ -12,13 +12,13 @@ from bench.papers.forms import answers_of
 from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.breakdowns import confidences
 from bench.report.terminal import print_verdicts
-from bench.report.verdicts import verdict_document, verdict_frame, verdicts
+from bench.report.verdicts import verdict_document, verdict_frame
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
 from scipy import stats
 
-from tests.report.shown import markdown
+from tests.report.shown import markdown, verdicts_of
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 CHALLENGERS = (OWN, "method+margin", "method+margin_fitted")
@@ -51,7 +51,7 @@ def _levels(seeds=3, own=0.7, margin=0.8, split="test", **others):
 
 
 def _table(frame, roles):
-    return verdict_frame(verdicts(frame, roles)).set_index(["split", "question", "challenger"])
+    return verdict_frame(verdicts_of(frame, roles)).set_index(["split", "question", "challenger"])
 
 
 def _joined(*results):
@@ -179,7 +179,7 @@ def test_another_scorer_than_the_own_one_has_no_say():
 
 def test_results_from_before_retrieval_confidences_have_no_verdicts():
     values = {key: value for key, value in _levels().items() if key[1] in (OWN, "norm")}
-    assert verdicts(*_results(values)) == []
+    assert verdicts_of(*_results(values)) == []
     assert verdict_frame([]).empty
 
 
@@ -198,7 +198,7 @@ def test_the_terminal_fits_eighty_columns():
     values = _levels(max_probability=0.75) | _levels(split="test_crop") | _levels(split="test_blur")
     values[("test", "method+margin_fitted")] = 0.9 + steps
     point = {key: value for key, value in values.items() if key[1] not in CHALLENGERS}
-    found = verdicts(*_joined(_results(values, method="normal", base="point"), _results(point, method="point")))
+    found = verdicts_of(*_joined(_results(values, method="normal", base="point"), _results(point, method="point")))
     lines = _printed(found)
     assert max(map(len, lines)) <= 80
     titles = [line for line in lines if "worth it?" in line]
@@ -217,7 +217,7 @@ def test_the_terminal_fits_eighty_columns():
 
 def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart():
     values = {key: value for key, value in _levels().items() if key[0] == "test"}
-    found = verdicts(*_joined(*(_results(values, pinned=Pinned(settings={"method.x": x})) for x in (1, 2))))
+    found = verdicts_of(*_joined(*(_results(values, pinned=f"method.x={x}") for x in (1, 2))))
     text = "\n".join(_printed(found, width=140))
     assert "(margin 80.0)" in text
     assert "best on test" in text
@@ -226,7 +226,7 @@ def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart(
 
 
 def test_names_of_users_are_no_markup():
-    found = verdicts(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
+    found = verdicts_of(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
     assert found[0].rivals.chosen == "[bold]|x"
     text = "\n".join(_printed(found, width=140))
     assert "[bold]|x 90.0" in text
@@ -235,7 +235,7 @@ def test_names_of_users_are_no_markup():
 
 
 def test_markdown_has_a_line_for_each_verdict():
-    found = verdicts(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
+    found = verdicts_of(*_results(_levels() | _levels(split="test_blur"), pinned="a|b"))
     text = markdown(verdict_document(found))
     assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
     assert text.count(r"| partial release: a\|b |") == len(found)
@@ -269,7 +269,7 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     values["test", OWN] = [norm[0] + apart, *norm[1:]]
     values["test", "method+margin_fitted"] = [0.95] * 3
     values["test", "norm+margin_fitted"] = [0.9] * 3
-    (found,) = [each for each in verdicts(*_results(values)) if each.challenger == "method+margin_fitted"]
+    (found,) = [each for each in verdicts_of(*_results(values)) if each.challenger == "method+margin_fitted"]
     assert (found.verdict, found.same_order_as, found.beats_all_free) == ("worth it", name, not name)
     assert found.reason == ("orders images as norm" if name else "")
     assert verdict_frame([found])["same_order_as"].tolist() == [name]
@@ -282,7 +282,7 @@ def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
         (dict(list(combined.items())[:2]), "worth it: not over norm + margin"),
     ):
         values = _levels(own=0.62) | {("test", name): [level] * 3 for name, level in kept.items()}
-        found = verdicts(*_results(values))
+        found = verdicts_of(*_results(values))
         assert answers_of(found[0].contender, found)[1] == answer
 
 

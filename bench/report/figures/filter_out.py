@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from ...protocols.metrics import METRICS, title_of
 from ...protocols.rows import RERANKED
 from ...store.records import COLUMNS
-from .contenders import Shown, labelled
+from .contenders import labelled
 from .curves import (
     CONTROLS,
     Curve,
@@ -65,22 +66,47 @@ def curve_points(
     ]
 
 
-def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
-    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds; None without curves.
+class Filtered(NamedTuple):
+    """Curve of a filter-out figure: its points, at which images are removed by the confidence ``own``."""
 
-    Images are removed by the default confidence of the method, and for comparison at random and in the best possible
-    order (oracle). Of many methods, those with the highest mean MAP@R over the shares of queries removed have a colour.
-    """
+    label: str
+    look: Look
+    rows: pd.DataFrame
+    own: str
+
+
+def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure | None:
+    """Plot the curves of each method by its default confidence; None without curves."""
     rows = curve_points(frame, dataset, split, CURVES, VARIANTS)
     if rows.empty:
         return None
-    measured = {variant: title for variant, title in VARIANTS.items() if (rows["variant"] == variant).any()}
-    contenders = list(labelled(rows))
+    every = [
+        Filtered(each.label, each.look, each.rows, str(each.rows["default_confidence"].iloc[0]))
+        for each in labelled(rows)
+    ]
+    return filtered_figure(every, f"{dataset}, {images_of(split)}")
+
+
+def filtered_figure(every: Sequence[Filtered], about: str) -> Figure:
+    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each curve.
+
+    Images are removed by the confidence of each, and for comparison at random and in the best possible order (oracle).
+    Of many, those with the highest mean MAP@R over the shares of queries removed have a colour.
+
+    Args:
+        every: What is shown, with points of these curves and variants alone.
+        about: Beginning of the title.
+    """
+    measured = {
+        variant: title
+        for variant, title in VARIANTS.items()
+        if any((each.rows["variant"] == variant).any() for each in every)
+    }
     figure, axes = panels(2 * len(measured), len(measured), (4.5, 3.1), share_x=True)
     first: list[int] | None = None
     places = ((metric, variant) for metric in CURVES for variant in measured)
     for axis, (metric, variant) in zip(axes, places):
-        curves = [_with_controls(shown, metric, variant) for shown in contenders]
+        curves = [_with_controls(each, metric, variant) for each in every]
         if first is None:
             first = chosen_few(curves, most_coloured(curves))
         plot_curves(axis, curves, first)
@@ -93,9 +119,9 @@ def filter_out_figure(frame: pd.DataFrame, dataset: str, split: str) -> Figure |
         ends = [axis.get_ylim() for axis in line]
         for axis in line:
             axis.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-    legend_below(figure, axes, len(contenders) - len(first))
-    title = f"{dataset}, {images_of(split)} (thick: own confidence, dotted: random, dashed thin: oracle; band: SD)"
-    if len(first) < len(contenders):
+    legend_below(figure, axes, len(every) - len(first))
+    title = f"{about} (thick: own confidence, dotted: random, dashed thin: oracle; band: SD)"
+    if len(first) < len(every):
         title += (
             f"\ncoloured: the {len(first)} with the highest mean {filtered_title(CURVES[0])} as queries are removed"
         )
@@ -109,11 +135,10 @@ def images_of(split: str) -> str:
     return f"{kind} test images"
 
 
-def _with_controls(shown: Shown, metric: str, variant: str) -> Curve:
-    """Curve of a contender by its default confidence, with those of the controls."""
-    rows = shown.rows[(shown.rows["metric"] == metric) & (shown.rows["variant"] == variant)]
-    own = str(shown.rows["default_confidence"].iloc[0])
-    return confidence_curve(f"{shown.label} [{own}]", shown.look, rows, own, tuple(CONTROLS))
+def _with_controls(each: Filtered, metric: str, variant: str) -> Curve:
+    """Curve by the confidence, with those of the controls."""
+    rows = each.rows[(each.rows["metric"] == metric) & (each.rows["variant"] == variant)]
+    return confidence_curve(f"{each.label} [{each.own}]", each.look, rows, each.own, tuple(CONTROLS))
 
 
 def confidence_curve(label: str, look: Look, rows: pd.DataFrame, own: str, others: Sequence[str] = ()) -> Curve:

@@ -22,12 +22,9 @@ Needs = Literal["nothing", "records", "embeddings", "images"]
 class FigureKind:
     """A kind of figure, as ``bench report`` offers it by name.
 
-    Attributes:
-        needs: Input: nothing, the records of a results folder, the embeddings kept with them, or the images of the data
-            sets as well.
-        module: Module of :mod:`bench.report.figures` that draws it.
-        automatic: Whether every report includes it; other kinds are drawn on request.
-        function: Name of the function in the module, ``(source, note) -> drawings``.
+    It needs nothing, the records of a results folder, the embeddings kept with them, or the images of the data sets as
+    well. ``automatic`` ones are in every report. ``function`` is the name of one in the module, ``(source, note) ->
+    drawings``.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Source:
 
         These are facts about each test, such as the method's own scorer (similarity) and default confidence.
         """
-        return self.results.frame.merge(self.results.roles, on="unit")
+        return self.results.merged
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
         """Yield ``(index, label, test records)`` of each contender (method at one setting) on a data set.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
+from ...protocols.statistics import Outcome
 from ..comparison import ComparisonRow
 from ..verdicts import IMAGES, Question, Verdict
 from .facts import RETRIEVAL, statistics_of
@@ -22,7 +23,16 @@ USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
 WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_query_time": "at query time"}
 """Words for the two questions."""
 
-ORDER = ("worth it", "alike", "undecided", "equal", "not worth it")
+State = tuple[Outcome, bool]
+"""Outcome of a case, and whether something free may be as good though it is better."""
+
+ORDER: tuple[State, ...] = (
+    ("better", False),
+    ("better", True),
+    ("undecided", False),
+    ("equivalent", False),
+    ("worse", False),
+)
 """States of a case, the first of which counts if its forms are in several."""
 
 CASE = "A case is one method with a confidence of its own on one data set, tested at 95 % confidence over its seeds."
@@ -42,13 +52,13 @@ class Cases:
         question: Question that the confidence answers.
         form: Words for the form in which it is used; empty if there is only one.
         images: Words for the images.
-        worth: Number of cases in which the confidence is worth it and, if it is combined with the margin, better than
-            a free image confidence combined alike.
-        alike: Number of cases in which it is worth it, but such a free combination may be as good, or it orders images
-            as a free confidence does.
-        equal: Number of cases in which it differs from the free one by too little to matter, with its whole interval.
-        not_worth: Number of cases in which it is not worth it.
+        better: Number of cases in which the confidence is better than the free one and, if it is combined with the
+            margin, better than a free image confidence combined alike.
+        alike: Number of cases in which it is better, but such a free combination may be as good, or it orders images as
+            a free confidence does.
         undecided: Number of cases that the seeds do not decide.
+        equivalent: Number of cases in which it differs by too little to matter, with its whole interval.
+        worse: Number of cases in which it is worse.
         small: Number of cases that are worth it by a mean difference too small to matter.
         near_chance: Number of cases that are worth it with an AUROC near chance.
     """
@@ -56,11 +66,11 @@ class Cases:
     question: Question
     form: str
     images: str
-    worth: int
+    better: int
     alike: int
-    equal: int
-    not_worth: int
     undecided: int
+    equivalent: int
+    worse: int
     small: int = 0
     near_chance: int = 0
 
@@ -72,7 +82,12 @@ class Cases:
     @property
     def judged(self) -> int:
         """Number of cases."""
-        return self.worth + self.alike + self.equal + self.not_worth + self.undecided
+        return self.better + self.alike + self.undecided + self.equivalent + self.worse
+
+    @property
+    def text(self) -> str:
+        """Number of cases in which it is better, of all."""
+        return f"{self.better} of {self.judged}" + (f" ({self.remark})" if self.remark else "")
 
     @property
     def remark(self) -> str:
@@ -133,37 +148,34 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
-    by_method: dict[object, dict[str, list[Verdict]]] = {}
+    by_method: dict[object, dict[State, list[Verdict]]] = {}
     for words in data_sets:
         for each in words.facts.verdicts:
             asked = (each.question, IMAGES.get(each.split)) == (question, images) and each.challenger in names
             # A single value, as of an ensemble of all seeds, cannot be tested.
-            if asked and each.verdict and each.difference is not None and each.difference.n > 1:
+            if asked and each.outcome and each.difference is not None and each.difference.n > 1:
                 by_method.setdefault(each.contender, {}).setdefault(_state(each), []).append(each)
     # Of several forms, one that is worth it suffices.
     states = [next(state for state in ORDER if state in found) for found in by_method.values()]
-    worth = [found["worth it"] for found in by_method.values() if "worth it" in found]
-    numbers = {state: states.count(state) for state in ORDER}
+    worth = [found[ORDER[0]] for found in by_method.values() if ORDER[0] in found]
+    better, alike, undecided, equivalent, worse = (states.count(state) for state in ORDER)
     return Cases(
         question,
         form,
         images,
-        worth=numbers["worth it"],
-        alike=numbers["alike"],
-        equal=numbers["equal"],
-        not_worth=numbers["not worth it"],
-        undecided=numbers["undecided"],
+        *(better, alike, undecided, equivalent, worse),
         small=sum(all(_is_small(each) for each in found) for found in worth),
         near_chance=sum(all(100 * each.challenger_mean < NEAR_CHANCE for each in found) for found in worth),
     )
 
 
-def _state(each: Verdict) -> str:
+def _state(each: Verdict) -> State:
     """State of a verdict, of which a case has one for each form of the confidence."""
-    if each.verdict == "worth it":
-        return "worth it" if each.beats_all_free else "alike"
+    assert each.outcome
+    if each.outcome == "better":
+        return "better", not each.beats_all_free
     equal = each.difference is not None and difference_of(each.difference, CONFIDENCE).is_equal
-    return "equal" if equal else each.verdict
+    return "equivalent" if equal else each.outcome, False
 
 
 def _is_small(each: Verdict) -> bool:
@@ -173,13 +185,13 @@ def _is_small(each: Verdict) -> bool:
 def _lead(cases: Sequence[Cases]) -> str:
     if not cases:
         return "These records cannot tell."
-    if not any(each.worth for each in cases):
+    if not any(each.better for each in cases):
         return "In none of the cases that these records decide."
-    shares = [each.worth / each.judged for each in cases]
+    shares = [each.better / each.judged for each in cases]
     best = [each for each, share in zip(cases, shares) if share == max(shares)]
     if len(best) == len(cases) > 1:
         return "Equally often in every use that these records test."
-    where = " and ".join(f"{each.place} ({each.worth} of {each.judged} cases)" for each in best)
+    where = " and ".join(f"{each.place} ({each.better} of {each.judged} cases)" for each in best)
     return f"Most often {where}." if max(shares) >= 0.5 else f"In a minority of cases, most often {where}."
 
 
@@ -199,8 +211,8 @@ def _about_confidences(data_sets: Sequence[Words], cases: Sequence[Cases]) -> It
 
 def _shares(cases: Sequence[Cases]) -> str:
     first, *others = cases
-    texts = [f"{first.worth} of {first.judged} cases on {first.images}"]
-    texts += [f"{each.worth} of {each.judged} on {each.images}" for each in others]
+    texts = [f"{first.better} of {first.judged} cases on {first.images}"]
+    texts += [f"{each.better} of {each.judged} on {each.images}" for each in others]
     return " and ".join(f"{text} ({each.remark})" if each.remark else text for text, each in zip(texts, cases))
 
 
@@ -339,4 +351,4 @@ def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
 
 
 def _judged(verdicts: Sequence[Verdict]) -> set[object]:
-    return {each.contender for each in verdicts if each.verdict}
+    return {each.contender for each in verdicts if each.outcome}

@@ -11,10 +11,10 @@ import pandas as pd
 
 from ...protocols.confidence_kinds import CONTROLS, OWN
 from ..contender import Contender
+from ..render import csv_uri
 from ..seeds import SeedGroup
 from ..verdicts import IMAGES
 from .facts import Anchors, DatasetFacts
-from .tables import csv_uri
 from .words import named
 
 WIDTH, HEIGHT = 420, 280

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...store.records import TestRecord
-from ..budgets import Budget, budget_texts, by_budget, is_untuned, method_names
-from ..comparison import ComparisonRow, compare_within
+from ..budgets import Budget, budget_texts, is_untuned, method_names
+from ..comparison import ComparisonRow
 from ..contender import Contender, distinct_labels
-from ..frame import Results
-from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, seed_groups
-from ..verdicts import Verdict, verdicts
+from ..judged import Judged
+from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
+from ..verdicts import Verdict
 
 RETRIEVAL = next(column for column in COMPARED if column.metric == "map_at_r")
 """Column of the comparison by which methods are ranked."""
@@ -95,56 +95,43 @@ class DatasetFacts:
         return [self.labels[row.contender] for row in self.rows if is_untuned(row.contender)]
 
 
-def dataset_facts(results: Results, anchors: Anchors) -> list[DatasetFacts]:
-    """Compute the tables of the report, divided by data set and budget.
-
-    Args:
-        results: The finished tests.
-        anchors: Ids of the page; those of the rows are added.
+def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
+    """What the records say, divided by data set and budget; the ids of the rows are added to those of the page.
 
     Returns:
         In the order of the names of the data sets; of each data set, the leading budget first
         (:func:`~bench.report.budgets.by_budget`).
     """
     answers: dict[Contender, list[Verdict]] = {}
-    for each in verdicts(results.frame, results.roles):
+    for each in judged.verdicts:
         answers.setdefault(each.contender, []).append(each)
-    models = _models(results.tests)
-    found: list[DatasetFacts] = []
-    for name, rows in results.frame.merge(results.roles, on="unit").groupby("dataset", sort=True):
-        groups = {group.contender: group for group in seed_groups(rows)}
-        found += _of_dataset(str(name), groups, answers, models, anchors)
+    models = _models(judged.results.tests)
+    found = []
+    for name, budgets in judged.budgets.items():
+        groups = {group.contender: group for group in judged.by_dataset[name]}
+        texts = budget_texts(list(budgets))
+        methods = tuple(method_names(groups))
+        for place, (budget, rows) in enumerate(budgets.items()):
+            contenders = [contender for contender in groups if contender in {row.contender for row in rows}]
+            labels = distinct_labels(contenders)
+            # The short ids are those of the leading budget.
+            which = [texts[budget]] if place else []
+            found.append(
+                DatasetFacts(
+                    name,
+                    budget,
+                    texts[budget],
+                    tuple(rows),
+                    {contender: groups[contender] for contender in contenders},
+                    tuple(each for contender in contenders for each in answers.get(contender, ())),
+                    labels,
+                    {row.contender: anchors.of("result", name, labels[row.contender], *which) for row in rows},
+                    anchors.of("verdict", name, *which),
+                    models,
+                    methods,
+                )
+            )
     return found
-
-
-def _of_dataset(
-    name: str,
-    groups: Mapping[Contender, SeedGroup],
-    answers: Mapping[Contender, list[Verdict]],
-    models: Mapping[Contender, int],
-    anchors: Anchors,
-) -> Iterator[DatasetFacts]:
-    budgets = by_budget(groups)
-    texts = budget_texts(list(budgets))
-    methods = tuple(method_names(groups))
-    for place, (budget, contenders) in enumerate(budgets.items()):
-        labels = distinct_labels(contenders)
-        rows = compare_within([groups[contender] for contender in contenders])
-        # The short ids are those of the leading budget.
-        which = [texts[budget]] if place else []
-        yield DatasetFacts(
-            name,
-            budget,
-            texts[budget],
-            tuple(rows),
-            {contender: groups[contender] for contender in contenders},
-            tuple(each for contender in contenders for each in answers.get(contender, ())),
-            labels,
-            {row.contender: anchors.of("result", name, labels[row.contender], *which) for row in rows},
-            anchors.of("verdict", name, *which),
-            models,
-            methods,
-        )
 
 
 def contender_of(test: TestRecord) -> Contender:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...engine.jobs import LOG
 from ...errors import shortened
 from ...store.folder import CHECKPOINT, RECORD, Damage, Store
-from .tables import Column, Row, Table, text_cell
+from ..table import Table, cells_table, headings
 
 
 class Failure(NamedTuple):
@@ -66,6 +66,4 @@ def failures_table(found: Iterable[Failure], anchor: str) -> Table:
         found: What failed.
         anchor: Id of the table.
     """
-    columns = (Column("where"), Column("what"), Column("why"))
-    rows = tuple(Row("", tuple(map(text_cell, each))) for each in found)
-    return Table(anchor, "What failed, and why", columns, rows)
+    return cells_table("What failed, and why", headings("where", "what", "why", labels=3), found, anchor=anchor)

@@ -7,23 +7,20 @@ import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from ...errors import printable
 from ...protocols.metrics import find_metric, title_of
 from ...store.files import write_atomic
-from ...store.folder import Damage, Store
+from ...store.folder import Damage
 from ..contender import Contender
-from ..cost import CostRow, costs
-from ..fidelity import fidelity_table
-from ..frame import Results
-from ..provenance import provenance_frame
+from ..cost import CostRow
+from ..judged import Judged
+from ..render import environment, to_html
+from ..table import Table
 from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .facts import RETRIEVAL, Anchors, DatasetFacts, dataset_facts
@@ -40,7 +37,15 @@ from .sources import (
     settings_text,
     tested,
 )
-from .tables import Table, forms_table, open_table, results_table, use_table, verdict_table
+from .tables import (
+    candidates_table,
+    cases_table,
+    forms_table,
+    open_table,
+    results_table,
+    use_table,
+    verdict_table,
+)
 from .words import CONFIDENCE, NEAR_CHANCE, Words, mean_text, named, points_text, words_of
 
 PAGE = "report.html"
@@ -108,55 +113,52 @@ class Vendored:
     text: str
 
 
-def write_page(
-    store: Store, results: Results, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()
-) -> Path:
+def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
     """Write the page of a results folder to ``out/report.html``; the same records give the same bytes.
 
     Args:
-        store: The results folder.
-        results: Its finished tests (:func:`~bench.report.frame.collect`); there may be none.
+        judged: What the records say; there may be none.
         damaged: Files that could not be read.
         out: Folder for the page.
         pictures: PNG files that it shows.
     """
     path = out / PAGE
-    write_atomic(path, page_html(store, results, damaged, pictures).encode())
+    write_atomic(path, page_html(judged, damaged, pictures).encode())
     return path
 
 
-def page_html(store: Store, results: Results, damaged: Iterable[Damage], pictures: Sequence[Path] = ()) -> str:
-    """Build the page of a results folder.
-
-    Args:
-        store: The results folder.
-        results: Its finished tests; there may be none.
-        damaged: Files that could not be read.
-        pictures: PNG files that it shows.
-    """
+def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path] = ()) -> str:
+    """Build the page of a results folder; the arguments are those of :func:`write_page`."""
+    store, results = judged.store, judged.results
     anchors = Anchors({*_SECTIONS})
     found: list[Damage] = list(damaged)
     store.on_damage = found.append
     sources = tested(store, results.tests)
-    facts = [] if results.frame.empty else dataset_facts(results, anchors)
-    facts = [replace(each, settings=settings_text(each, sources)) for each in facts]
-    forms = _forms(results)
+    facts = [replace(each, settings=settings_text(each, sources)) for each in dataset_facts(judged, anchors)]
+    forms = {} if judged.forms.empty else dict(list(judged.forms.groupby("dataset", sort=True)))
     failed = failures(store, found)
-    spent = {row.contender: row for row in costs(store, results.tests)}
-    origins = provenance_frame(store, results).set_index("unit")
+    spent = {row.contender: row for row in judged.costs}
+    origins = judged.provenance.set_index("unit")
     parts = [
         _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
         for name, own in groupby(facts, key=lambda each: each.name)
     ]
     style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
+    answer = answer_of([part.words for part in parts]) if parts else None
     return (
-        _template()
+        environment()
+        .get_template("page.tmpl")
         .render(
             policy=_policy(style, script),
             style=style,
             script=script,
             parts=parts,
-            answer=answer_of([part.words for part in parts]) if parts else None,
+            answer=answer,
+            cases=cases_table(answer.cases, len(parts), points_text(CONFIDENCE)) if answer and answer.cases else None,
+            table=to_html,
+            candidates=candidates_table,
+            named=named,
+            mean_text=mean_text,
             matters=(points_text(RETRIEVAL), points_text(CONFIDENCE)),
             protocols=about_protocols(results.tests),
             names=about_names(results.tests),
@@ -190,12 +192,6 @@ _SECTIONS = (
     "pictures",
 )
 """Ids of the sections, which no part may have."""
-
-
-def _forms(results: Results) -> dict[str, pd.DataFrame]:
-    """Differences between the forms of methods by data set."""
-    table = pd.DataFrame() if results.frame.empty else fidelity_table(results.frame, results.roles)
-    return {} if table.empty else {str(name): rows for name, rows in table.groupby("dataset", sort=True)}
 
 
 def _part(
@@ -274,17 +270,3 @@ def _vendored() -> Iterator[Vendored]:
         yield Vendored(
             each["name"], each["version"], each["source"], each["licence"], _read(f"vendor/{each['licence_file']}")
         )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader(__package__, "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
-    environment.globals.update(named=named, mean_text=mean_text)
-    return environment.get_template("page.tmpl")

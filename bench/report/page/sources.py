@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pandas as pd
 
@@ -15,8 +16,9 @@ from ...registry import Registry
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from ...store.specs import versions_text
+from ..table import GAP, Cell, Column, Table, cells_table, headings, label
 from .facts import Anchors, DatasetFacts, contender_of
-from .tables import BUDGET, Cell, Column, Row, Table, number_cell, text_cell
+from .tables import BUDGET, METHOD, Of
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,12 @@ def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
     for name, values in counts.items():
         shared = len(values) == 1 and values.total() == len(found)
         texts = [value if shared else f"{value} ({count})" for value, count in sorted(values.items())]
-        rows.append(Row("", (text_cell(name), text_cell("; ".join(texts)))))
-    columns = (Column("setting"), Column("value", "in parentheses the number of tests, if they differ"))
-    return Table(anchor, f"{dataset}: settings of training and test", columns, tuple(rows))
+        rows.append((name, "; ".join(texts)))
+    columns: tuple[Column[object], ...] = (
+        label("setting"),
+        label("value", note="in parentheses the number of tests, if they differ"),
+    )
+    return cells_table(f"{dataset}: settings of training and test", columns, rows, anchor=anchor)
 
 
 def _settings(each: Tested) -> dict[str, str]:
@@ -150,18 +155,15 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
         anchor: Id of the table.
     """
     rows = []
-    lines = [(facts, row) for facts in budgets for row in facts.rows]
-    for facts, row in lines:
-        own = [each.test for each in found if _is_of(each.test, row.contender)]
+    for each in (Of(facts, row.contender, row) for facts in budgets for row in facts.rows):
+        own = [one.test for one in found if _is_of(one.test, each.contender)]
         texts = {
             "; ".join(f"{name}={json.dumps(value)}" for name, value in sorted(test.setting.get("params", {}).items()))
             for test in own
         }
-        label = facts.labels[row.contender]
-        head = Cell(label, label, href=facts.anchors[row.contender]), text_cell(facts.budget_text)
-        rows.append(Row("", (*head, text_cell(" | ".join(sorted(texts))))))
-    columns = (Column("method"), BUDGET, Column("hyper-parameters"))
-    return Table(anchor, f"{budgets[0].name}: hyper-parameters", columns, tuple(rows))
+        rows.append((each.method, each.facts.budget_text, " | ".join(sorted(texts))))
+    columns: tuple[Column[Any], ...] = (METHOD, BUDGET, label("hyper-parameters"))
+    return cells_table(f"{budgets[0].name}: hyper-parameters", columns, rows, anchor=anchor)
 
 
 def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
@@ -183,27 +185,18 @@ def machines_table(found: Sequence[Tested], anchor: str) -> Table:
     for held in units.values():
         place = (held.device, held.machine, str(held.threads), held.bench, held.torch, held.python)
         places.setdefault(place, []).append(held)
-    rows = [
-        Row(
-            "",
-            (
-                *map(text_cell, place),
-                number_cell(len(ran), str(len(ran))),
-                number_cell(_hours(ran), f"{_hours(ran):.2f}"),
-                number_cell(_peak(ran), str(_peak(ran))),
-                text_cell("; ".join(sorted({held.memory_note for held in ran} - {""}))),
-            ),
-        )
-        for place, ran in sorted(places.items())
-    ]
-    columns = (
-        *map(Column, ("device", "processor", "threads", "bench", "torch", "Python")),
-        Column("units", "trainings and tests", True),
-        Column("hours", "wall-clock time of all of them", True),
-        Column("peak MiB", "largest resident memory of a process", True),
-        Column("remarks"),
+    rows: list[tuple[Cell | str, ...]] = []
+    for where, ran in sorted(places.items()):
+        remarks = "; ".join(sorted({held.memory_note for held in ran} - {""}))
+        rows.append((*where, str(len(ran)), Cell(f"{_hours(ran):.2f}", _hours(ran)), str(_peak(ran)), remarks))
+    columns: tuple[Column[object], ...] = (
+        *map(label, ("device", "processor", "threads", "bench", "torch", "Python")),
+        Column("units", note="trainings and tests"),
+        Column("hours", note="wall-clock time of all of them"),
+        Column("peak MiB", note="largest resident memory of a process"),
+        label("remarks"),
     )
-    return Table(anchor, "Machines and versions", columns, tuple(rows))
+    return cells_table("Machines and versions", columns, rows, anchor=anchor)
 
 
 def _hours(ran: Sequence[Environment]) -> float:
@@ -224,12 +217,9 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     counts: Counter[tuple[str, str, str]] = Counter()
     for each in found:
         counts.update((each.test.columns.dataset, part, digest) for part, digest in each.test.manifests.items())
-    rows = tuple(
-        Row("", (text_cell(dataset), text_cell(part), text_cell(digest), number_cell(count, str(count))))
-        for (dataset, part, digest), count in sorted(counts.items())
-    )
-    columns = (Column("data set"), Column("part"), Column("SHA-256 of its images"), Column("tests", "", True))
-    return Table(anchor, "Manifests of the images", columns, rows)
+    columns = headings("data set", "part", "SHA-256 of its images", "tests", labels=3)
+    rows = [(*place, str(count)) for place, count in sorted(counts.items())]
+    return cells_table("Manifests of the images", columns, rows, anchor=anchor)
 
 
 def records_table(
@@ -247,42 +237,44 @@ def records_table(
     labels = {contender: label for each in facts for contender, label in each.labels.items()}
     budgets = {contender: each.budget_text for each in facts for contender in each.labels}
     targets = {contender: anchor for each in facts for contender, anchor in each.anchors.items()}
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
+    places = []
     for each in found:
         test = each.test
         contender = next((one for one in labels if _is_of(test, one)), None)
-        label = labels[contender] if contender else test.columns.method
+        name = labels[contender] if contender else test.columns.method
         seconds = sum(train.environment.seconds for train in each.trainings)
         finished = datetime.fromtimestamp(test.finished, UTC).strftime("%Y-%m-%d %H:%M")
         cells = (
-            Cell(label, label, href=targets[contender] if contender else ""),
-            text_cell(budgets[contender] if contender else ""),
-            text_cell(test.columns.dataset),
-            number_cell(test.columns.seed, str(test.columns.seed)),
-            text_cell(test.unit),
-            text_cell(", ".join(test.spec.train)),
-            text_cell(versions_text(test.spec.versions)),
-            text_cell(", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings}))),
-            *(text_cell(str(origins.at[test.unit, name])) for name in ("commit", "by", "state")),
-            text_cell(finished),
-            number_cell(seconds if each.trainings else float("nan"), f"{seconds:.0f}"),
-            text_cell("; ".join(filter(None, (train.note for train in each.trainings)))),
+            Cell(name, href=targets[contender] if contender else ""),
+            budgets[contender] if contender else "",
+            test.columns.dataset,
+            str(test.columns.seed),
+            test.unit,
+            ", ".join(test.spec.train),
+            versions_text(test.spec.versions),
+            ", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings})),
+            *(str(origins.at[test.unit, column]) for column in ("commit", "by", "state")),
+            finished,
+            Cell(f"{seconds:.0f}", seconds) if each.trainings else GAP,
+            "; ".join(filter(None, (train.note for train in each.trainings))),
         )
-        rows.append(Row(anchors.of("test", test.unit), cells))
-    columns = (
-        Column("method"),
+        rows.append(cells)
+        places.append(anchors.of("test", test.unit))
+    columns: tuple[Column[Any], ...] = (
+        METHOD,
         BUDGET,
-        Column("data set"),
-        Column("seed", "", True),
-        Column("test", "id: the hash of everything that the result depends on"),
-        Column("trainings", "ids of the trained models"),
-        Column("code of the test", "versions that are not 1"),
-        Column("code of the trainings"),
-        Column("commit", "of git, with + if files had changed; empty in records of earlier versions"),
-        Column("by", "who ran it; empty for results of this folder"),
-        Column("state", "own; of packed results claimed, or verified by a second run of somebody else"),
-        Column("finished", "UTC"),
-        Column("training, s", "wall-clock seconds of the trainings", True),
-        Column("remarks"),
+        label("data set"),
+        Column("seed"),
+        label("test", note="id: the hash of everything that the result depends on"),
+        label("trainings", note="ids of the trained models"),
+        label("code of the test", note="versions that are not 1"),
+        label("code of the trainings"),
+        label("commit", note="of git, with + if files had changed; empty in records of earlier versions"),
+        label("by", note="who ran it; empty for results of this folder"),
+        label("state", note="own; of packed results claimed, or verified by a second run of somebody else"),
+        label("finished", note="UTC"),
+        Column("training, s", note="wall-clock seconds of the trainings"),
+        label("remarks"),
     )
-    return Table(anchor, "Tests that count", columns, tuple(rows))
+    return cells_table("Tests that count", columns, rows, anchors=places, anchor=anchor)

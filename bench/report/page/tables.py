@@ -2,115 +2,65 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
 from ...store.pinned import split_pinned
-from ..comparison import ComparisonRow, Mark, comparison_frame
+from .. import comparison, fidelity
+from ..comparison import ComparisonRow, comparison_frame
 from ..contender import Contender
 from ..cost import CostRow
-from ..escape import csv_text
-from ..fidelity import COLUMNS as FORM_COLUMNS
-from ..fidelity import rows_of
-from ..seeds import COMPARED, ComparedColumn, SeedStatistics
-from ..verdicts import IMAGES, QUESTIONS, Verdict, verdict_frame
+from ..seeds import ComparedColumn, SeedStatistics
+from ..table import GAP, Cell, Column, Table, frame_of, label, table_of
+from ..verdicts import IMAGES, JUDGED, QUESTIONS, Question, Verdict, images_of, verdict_frame
+from .answer import Cases
 from .facts import DatasetFacts
-from .words import Advice, Open, Words, named
+from .words import Advice, Candidate, Open, Words, mean_text, named
 
-GAP = "\N{EN DASH}"
-"""Text of a cell without a value."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Cell of a table.
-
-    Attributes:
-        text: Its text.
-        sort: Number or text to sort by; empty cells are sorted last.
-        mark: Classes for its style, such as ``best``.
-        note: Explanation that is shown on request; empty for most.
-        href: Id on the page that the text leads to; empty for no link.
-    """
-
-    text: str
-    sort: str = ""
-    mark: str = ""
-    note: str = ""
-    href: str = ""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Column:
-    """Heading of a column: its text, an explanation, and whether its cells are numbers."""
+class Of(Generic[R]):
+    """Something about a contender of a data set at one budget."""
 
-    title: str
-    note: str = ""
-    number: bool = False
+    facts: DatasetFacts
+    contender: Contender
+    about: R
 
+    @property
+    def method(self) -> Cell:
+        """Name of the contender, with a link to its row in the table of results."""
+        return Cell(self.facts.labels[self.contender], href=self.facts.anchors[self.contender])
 
-@dataclass(frozen=True)
-class Row:
-    """Row of a table; the first cell is its heading. Its id is empty if nothing leads to it."""
-
-    anchor: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Table of a page.
-
-    Attributes:
-        anchor: Its id.
-        caption: What it shows.
-        columns: Its columns.
-        rows: Its rows.
-        notes: Paragraphs below it, such as the gaps and their reasons.
-        csv: Its numbers as CSV, as a data URI; empty for none.
-    """
-
-    anchor: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    csv: str = ""
+    @property
+    def kind(self) -> str:
+        """Whether the embedding is a distribution or a point."""
+        return "probabilistic" if self.facts.groups[self.contender].probabilistic else "deterministic"
 
 
-def csv_uri(frame: pd.DataFrame) -> str:
-    """A table as CSV in a data URI, in which no text is a formula.
-
-    Example:
-        >>> csv_uri(pd.DataFrame({"a": ["=1"]}))
-        'data:text/csv;charset=utf-8;base64,YQonPTEK'
-    """
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv_text(frame).encode()).decode()
-
-
-def text_cell(text: str, note: str = "") -> Cell:
-    """Cell with a text, by which it is sorted; a dash and no place in the order if it is empty."""
-    return Cell(text, text, note=note) if text else Cell(GAP, mark="gap", note=note)
-
-
-def number_cell(value: float, text: str, note: str = "", mark: str = "") -> Cell:
-    """Cell with a number, by which it is sorted; a dash if it is nan."""
-    return Cell(text, f"{value:.10g}", mark, note) if value == value else Cell(GAP, mark="gap", note=note)
-
-
-_SHOWN = ("recall_at_1", "map_at_r", "spearman_crop")
-"""Metrics of the comparison that the table of results shows; its CSV has all."""
-_AUGRC = (
-    ("AUGRC, clean", ComparedColumn("augrc", variant="recall_at_1")),
-    ("AUGRC, crops", ComparedColumn("augrc", split="test_crop", variant="recall_at_1")),
+METHOD: Column[Of[Any]] = label(
+    "method",
+    lambda each: each.method,
+    "name of the method; in parentheses the base that its head is trained on",
+    fields=lambda each: {"method": each.method.text},
 )
-
-
-BUDGET = Column("budget", "source of the hyper-parameters with its tuning trials, and what else tells budgets apart")
+BUDGET: Column[Of[Any]] = label(
+    "budget",
+    lambda each: each.facts.budget_text,
+    "source of the hyper-parameters with its tuning trials, and what else tells budgets apart",
+    fields=lambda each: {"budget": each.facts.budget_text},
+)
 """Column of the budgets. Ranks, ties and marks are among the rows of one budget."""
+KIND: Column[Of[Any]] = label("kind", lambda each: each.kind, "whether the embedding is a distribution or a point")
+
+
+def about(column: Column[R]) -> Column[Of[R]]:
+    """A column of what is said about contenders as one of a table of several budgets."""
+    return column.on(lambda each: each.about)
 
 
 def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
@@ -121,94 +71,75 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         anchor: Id of the table.
         costs: What the results of each method took.
     """
-    shown = [column for column in COMPARED if column.metric in _SHOWN]
+
+    def speed(each: Of[ComparisonRow]) -> Cell:
+        found = costs[each.contender].ms_per_image if each.contender in costs else None
+        return Cell(f"{found:.3g}", found) if found is not None else Cell(GAP, note="not recorded")
+
+    own = [column for column in comparison.COLUMNS if column.label and column not in comparison.PLACED]
     columns = (
-        Column("method", "name of the method; in parentheses the base that its head is trained on"),
+        METHOD,
         BUDGET,
-        Column("rank", "ranks by MAP@R that the paired seeds leave possible, all methods of a budget at once", True),
-        Column("ties", "methods that share a letter are not told apart"),
-        Column("kind", "whether the embedding is a distribution or a point"),
-        *(Column(column.title, "mean ± SD over seeds", True) for column in shown),
-        *(
-            Column(f"own confidence − best free one, {images}", "AUROC before there is a gallery, in points", True)
-            for images in IMAGES.values()
+        *map(about, comparison.PLACED),
+        KIND,
+        *map(about, comparison.METRICS),
+        *(_gain(split, images) for split, images in IMAGES.items()),
+        *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
+        Column(
+            "networks",
+            lambda each: str(each.facts.models[each.contender]),
+            note="trained networks behind one result; an ensemble embeds images with each of them",
         ),
-        *(
-            Column(title, "risk of wrong answers by the default confidence, lower is better", True)
-            for title, _ in _AUGRC
-        ),
-        Column("tuning trainings", "trainings spent on tuning, those of the base included", True),
-        Column("networks", "trained networks behind one result; an ensemble embeds images with each of them", True),
-        Column("ms per image", "time to read and embed a test image, mean over seeds", True),
-        Column("seeds", "number of seeds", True),
-        Column("network", "backbone and size of the embedding"),
+        Column("ms per image", speed, note="time to read and embed a test image, mean over seeds"),
+        *map(about, own),
     )
-    lines = [(facts, row) for facts in budgets for row in facts.rows]
-    rows = tuple(
-        Row(facts.anchors[row.contender], tuple(_result_cells(facts, row, shown, costs))) for facts, row in lines
-    )
-    name = budgets[0].name
-    return Table(
-        anchor,
-        f"{name}: results per method",
+    rows = [Of(facts, row.contender, row) for facts in budgets for row in facts.rows]
+    table = table_of(
         columns,
         rows,
-        tuple([*_gaps(columns, rows), *_fixed(budgets)]),
-        csv_uri(comparison_frame(row for _, row in lines)),
+        f"{budgets[0].name}: results per method",
+        place="page",
+        anchors=[each.facts.anchors[each.contender] for each in rows],
+        anchor=anchor,
+        csv=comparison_frame(each.about for each in rows),
     )
+    return table.with_notes([*_gaps(table), *_fixed(budgets)])
 
 
-def _result_cells(
-    facts: DatasetFacts, row: ComparisonRow, shown: Sequence[ComparedColumn], costs: Mapping[Contender, CostRow]
-) -> Iterator[Cell]:
-    group, interval = facts.groups[row.contender], row.rank.interval
-    label = facts.labels[row.contender]
-    yield Cell(label, label, href=facts.anchors[row.contender])
-    yield text_cell(facts.budget_text)
-    place = interval.low + interval.high / 1000 if interval else float("nan")
-    yield number_cell(place, row.rank.text, row.rank.reason or row.rank.seeds)
-    yield text_cell(interval.ties if interval else "", row.rank.reason)
-    yield text_cell("probabilistic" if facts.is_probabilistic(row) else "deterministic")
-    for column, value, mark in zip(COMPARED, row.values, row.marks):
-        if column in shown:
-            yield _mean_cell(value, column.percent, mark)
-    for split in IMAGES:
-        yield _gain_cell(facts, row.contender, split)
-    for _, column in _AUGRC:
-        yield _mean_cell(SeedStatistics.of(group.column(column)), column.percent)
-    yield number_cell(row.trainings, str(row.trainings))
-    models = facts.models[row.contender]
-    yield number_cell(models, str(models))
-    speed = costs[row.contender].ms_per_image if row.contender in costs else None
-    yield number_cell(float("nan") if speed is None else speed, f"{speed or 0:.3g}", "" if speed else "not recorded")
-    yield number_cell(row.seeds, str(row.seeds))
-    yield text_cell(row.contender.network)
+def _gain(split: str, images: str) -> Column[Of[ComparisonRow]]:
+    def cell(each: Of[ComparisonRow]) -> Cell:
+        for found in each.facts.verdicts:
+            if (found.contender, found.split, found.question) == (each.contender, split, "before_gallery"):
+                mean = found.difference.mean if found.difference else None
+                return Cell(found.texts.difference, mean, mark=found.outcome, note=found.texts.verdict)
+        return Cell(GAP, note="no verdict")
+
+    title = f"own confidence − best free one, {images}"
+    return Column(title, cell, note="AUROC before there is a gallery, in points")
 
 
-def _mean_cell(value: SeedStatistics, percent: bool, mark: Mark | None = None) -> Cell:
-    style = " ".join(["best"] * mark.best + ["beats"] * mark.beats_deterministic) if mark else ""
-    note = "" if value.complete else f"{value.defined} of {value.seeds} seeds have a value"
-    return number_cell(value.mean, value.text(percent), note, style)
+def _augrc(split: str, images: str) -> Column[Of[ComparisonRow]]:
+    column = ComparedColumn("augrc", split=split, variant="recall_at_1")
+
+    def cell(each: Of[ComparisonRow]) -> Cell:
+        value = SeedStatistics.of(each.facts.groups[each.contender].column(column))
+        return value.cell(column.percent)
+
+    note = "risk of wrong answers by the default confidence, lower is better"
+    return Column(f"AUGRC, {images}", cell, note=note)
 
 
-def _gain_cell(facts: DatasetFacts, contender: Contender, split: str) -> Cell:
-    for each in facts.verdicts:
-        if (each.contender, each.split, each.question) == (contender, split, "before_gallery"):
-            mean = each.difference.mean if each.difference else float("nan")
-            mark = each.verdict.replace(" ", "-")
-            return number_cell(mean, each.texts.difference, each.texts.verdict, mark)
-    return Cell(GAP, mark="gap", note="no verdict")
-
-
-def _gaps(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+def _gaps(table: Table) -> Iterator[str]:
     """Paragraph for the columns that have no value in some row, with the reasons; methods once, at any budget."""
+    several = len({row.cells[1].text for row in table.rows}) > 1
+    names = [f"{row.cells[0].text} at {row.cells[1].text}" if several else row.cells[0].text for row in table.rows]
     found: dict[str, list[str]] = {}
-    for index, column in enumerate(columns):
+    for place, column in enumerate(table.columns):
         reasons: dict[str, list[str]] = {}
-        for row in rows:
-            if row.cells[index].mark == "gap":
-                reasons.setdefault(row.cells[index].note or "no value", []).append(_named_row(row, rows))
-        texts = [f"{'all' if len(names) == len(rows) else ', '.join(names)} ({why})" for why, names in reasons.items()]
+        for name, row in zip(names, table.rows):
+            if row.cells[place].is_gap:
+                reasons.setdefault(row.cells[place].note or "no value", []).append(name)
+        texts = [f"{'all' if len(own) == len(names) else ', '.join(own)} ({why})" for why, own in reasons.items()]
         if texts:
             found.setdefault("; ".join(texts), []).append(column.title)
     for text, titles in found.items():
@@ -222,12 +153,6 @@ def _fixed(budgets: Sequence[DatasetFacts]) -> Iterator[str]:
         yield f"Fixed settings of all rows: {shared}."
 
 
-def _named_row(row: Row, rows: Sequence[Row]) -> str:
-    """Name of a row in a note: its method, with its budget if there are several."""
-    name, budget = (cell.text for cell in row.cells[:2])
-    return name if len({each.cells[1].text for each in rows}) == 1 else f"{name} at {budget}"
-
-
 def use_table(budgets: Sequence[Words], anchor: str) -> Table:
     """Table of the confidence to use with each method of a data set.
 
@@ -236,39 +161,44 @@ def use_table(budgets: Sequence[Words], anchor: str) -> Table:
         anchor: Id of the table.
     """
     # In the order of the questions, and in each of them of the images, whichever budget has them.
-    places = [
-        (question, images)
+    columns = [METHOD, BUDGET]
+    columns += [
+        _use(question, images)
         for question in QUESTIONS
         for images in IMAGES.values()
         if any(tally.images == images for words in budgets for tally in words.tallies[question])
     ]
-    columns = [Column("method", "name of the method"), BUDGET]
-    columns += [Column(f"{QUESTIONS[question]}, {images}", "use this") for question, images in places]
-    lines, rows = [], []
-    for words in budgets:
-        facts = words.facts
-        for row in facts.rows:
-            advised = [words.advice(row.contender, question, images) for question, images in places]
-            label = facts.labels[row.contender]
-            head = Cell(label, label, href=facts.anchors[row.contender]), text_cell(facts.budget_text)
-            rows.append(Row("", (*head, *map(_advice_cell, advised))))
-            line = {"method": label, "budget": facts.budget_text}
-            lines.append(line | {c.title: each.use for c, each in zip(columns[2:], advised)})
-    name, frame = budgets[0].facts.name, pd.DataFrame(lines)
-    return Table(anchor, f"{name}: confidence to use", tuple(columns), tuple(rows), (), csv_uri(frame))
+    rows = [Of(words.facts, row.contender, words) for words in budgets for row in words.facts.rows]
+    title = f"{budgets[0].facts.name}: confidence to use"
+    return table_of(columns, rows, title, place="page", anchor=anchor, csv=frame_of(columns, rows))
+
+
+def _use(question: Question, images: str) -> Column[Of[Words]]:
+    title = f"{QUESTIONS[question]}, {images}"
+
+    def advised(each: Of[Words]) -> Advice:
+        return each.about.advice(each.contender, question, images)
+
+    return Column(
+        title,
+        lambda each: _advice_cell(advised(each)),
+        lambda each: {title: advised(each).use},
+        number=False,
+        note="use this",
+    )
 
 
 def _advice_cell(each: Advice) -> Cell:
-    if each.state == "open":
-        return Cell(GAP, mark="gap", note=each.reason)
+    if not each.use:
+        return Cell(GAP, note=each.reason)
     caveat = f"; {each.caveat}" if each.caveat else ""
     ends = {
-        **dict.fromkeys(("own", "alike"), f" ({each.own} over {each.over}{caveat})"),
-        "free": f" ({each.best} {each.own}, not worth it)",
+        "better": f" ({each.own} over {each.over}{caveat})",
+        "worse": f" ({each.best} {each.own}, not worth it)",
         "undecided": f" ({each.best} {each.own}, undecided)",
-        "none": "",
     }
-    return Cell(f"{named(each.use)} {each.auroc}{ends[each.state]}", f"{each.state} {each.use}", each.state)
+    text = f"{named(each.use)} {each.auroc}{ends.get(each.outcome, '')}"
+    return Cell(text, f"{each.outcome} {each.use}", mark=each.outcome if not each.alike else "")
 
 
 def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[str]) -> Table:
@@ -280,38 +210,27 @@ def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[
         names: Ids of the rows.
     """
     columns = (
-        Column("method"),
+        METHOD,
         BUDGET,
-        Column("question"),
-        Column("images"),
-        Column(
-            "confidence", "(ranks): mean of the ranks of the two; (fitted): logistic regression on validation classes"
+        label("question", lambda each: QUESTIONS[each.about.question]),
+        label("images", lambda each: images_of(each.about.split)),
+        label(
+            "confidence",
+            lambda each: named(each.about.challenger),
+            "(ranks): mean of the ranks of the two; (fitted): logistic regression on validation classes",
         ),
-        Column("its AUROC", "in percent, mean over seeds", True),
-        Column("best free one", "chosen on validation classes; in brackets: best on test, if validation cannot choose"),
-        Column("difference", "mean over paired seeds [95 % t-interval], points", True),
-        Column("seeds", "paired seeds", True),
-        Column("verdict", "worth it if the interval lies above 0, not worth it if below"),
+        *map(about, JUDGED),
     )
-    lines = [(facts, each) for facts in budgets for each in facts.verdicts]
-    rows = tuple(Row(name, tuple(_verdict_cells(facts, each))) for name, (facts, each) in zip(names, lines))
-    frame = verdict_frame([each for _, each in lines])
-    return Table(anchor, f"{budgets[0].name}: verdicts on confidences", columns, rows, (), csv_uri(frame))
-
-
-def _verdict_cells(facts: DatasetFacts, each: Verdict) -> Iterator[Cell]:
-    texts, label = each.texts, facts.labels[each.contender]
-    yield Cell(label, label, href=facts.anchors[each.contender])
-    yield text_cell(facts.budget_text)
-    yield text_cell(QUESTIONS[each.question])
-    yield text_cell(IMAGES.get(each.split, each.split.removeprefix("test_")))
-    yield text_cell(named(each.challenger))
-    yield number_cell(each.challenger_mean, texts.own)
-    yield text_cell(texts.free)
-    nan = float("nan")
-    yield number_cell(each.difference.mean if each.difference else nan, texts.difference)
-    yield number_cell(each.difference.n if each.difference else nan, str(each.difference.n) if each.difference else "")
-    yield Cell(texts.verdict, texts.verdict, each.verdict.replace(" ", "-"))
+    rows: list[Of[Verdict]] = [Of(facts, each.contender, each) for facts in budgets for each in facts.verdicts]
+    return table_of(
+        columns,
+        rows,
+        f"{budgets[0].name}: verdicts on confidences",
+        place="page",
+        anchors=names,
+        anchor=anchor,
+        csv=verdict_frame([each.about for each in rows]),
+    )
 
 
 def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
@@ -322,16 +241,31 @@ def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
         rows: Its rows of :func:`~bench.report.fidelity.fidelity_table`.
         anchor: Id of the table.
     """
-    columns = tuple(Column(column.title, column.note, column.number) for column in FORM_COLUMNS)
-    shown = []
-    for form in rows_of(rows)[1]:
-        cells = [column.of(form) for column in FORM_COLUMNS]
-        shown.append(Row("", tuple(Cell(GAP, mark="gap") if c.is_gap else Cell(c.text, c.sort) for c in cells)))
-    caption = (
+    title = (
         f"{dataset}: methods as their papers say (corrected) and as public code computes them; the verdict is on the"
         " corrected form, with p-values adjusted over these methods (the intervals are not)"
     )
-    return Table(anchor, caption, columns, tuple(shown), (), csv_uri(rows))
+    return table_of(fidelity.COLUMNS, fidelity.rows_of(rows)[1], title, place="page", anchor=anchor, csv=rows)
+
+
+OPEN: tuple[Column[Of[Open]], ...] = (
+    METHOD,
+    BUDGET,
+    label("what", lambda each: each.about.what, fields=lambda each: {"what": each.about.what}),
+    Column(
+        "difference",
+        lambda each: Cell(each.about.difference.text, each.about.difference.mean),
+        lambda each: {"difference": each.about.difference.mean, "seeds_needed": each.about.difference.needed},
+        note="points, mean over paired seeds [95 % t-interval]",
+    ),
+    Column(
+        "decision",
+        lambda each: Cell(each.about.difference.decision, each.about.difference.needed),
+        lambda each: {"decision": each.about.difference.decision},
+        note="of this pair alone; paired seeds that it needs in all",
+    ),
+)
+"""Columns of what is not decided."""
 
 
 def open_table(budgets: Sequence[Words], anchor: str) -> Table:
@@ -341,29 +275,45 @@ def open_table(budgets: Sequence[Words], anchor: str) -> Table:
         budgets: The verdicts on the data set, one for each budget.
         anchor: Id of the table.
     """
-    columns = (
-        Column("method"),
-        BUDGET,
-        Column("what"),
-        Column("difference", "points, mean over paired seeds [95 % t-interval]", True),
-        Column("decision", "of this pair alone; paired seeds that it needs in all", True),
+    rows = [Of(words.facts, each.contender, each) for words in budgets for each in words.open]
+    title = f"{budgets[0].facts.name}: not decided"
+    return table_of(OPEN, rows, title, place="page", anchor=anchor, csv=frame_of(OPEN, rows))
+
+
+CANDIDATES: tuple[Column[Of[Candidate]], ...] = (
+    METHOD,
+    KIND,
+    Column("MAP@R, %", lambda each: mean_text(each.about.row)),
+    Column("behind by, points [95 %]", lambda each: each.about.ahead.text if each.about.ahead else GAP),
+    label("compared as a pair", lambda each: each.about.ahead.decision if each.about.ahead else "no common seed"),
+)
+"""Columns of the methods that may also be the best."""
+
+
+def candidates_table(facts: DatasetFacts, leader: Contender, candidates: Sequence[Candidate]) -> Table:
+    """Table of the methods that may also be the best."""
+    title = f"{facts.name}: methods that may also be the best, and how far they are behind {facts.labels[leader]}"
+    rows = [Of(facts, each.row.contender, each) for each in candidates]
+    return table_of(CANDIDATES, rows, title, place="page", small="small")
+
+
+def cases_table(cases: Sequence[Cases], data_sets: int, matters: str) -> Table:
+    """Table of how often a learned confidence is worth it.
+
+    Args:
+        cases: The cases, by use and images.
+        data_sets: Number of data sets.
+        matters: Smallest difference of AUROC that matters, as text.
+    """
+    columns: tuple[Column[Cases], ...] = (
+        label("use of the learned confidence", lambda each: each.use),
+        label("images", lambda each: each.images),
+        Column("worth it", lambda each: each.text),
+        Column("something free may be as good", lambda each: str(each.alike)),
+        Column(f"equal within {matters}", lambda each: str(each.equivalent)),
+        Column("not worth it", lambda each: str(each.worse)),
+        Column("not decided", lambda each: str(each.undecided)),
     )
-    lines = [(words.facts, each) for words in budgets for each in words.open]
-    rows = tuple(Row("", tuple(_open_cells(facts, each))) for facts, each in lines)
-    numbers = [
-        {"method": facts.labels[each.contender], "budget": facts.budget_text, "what": each.what}
-        | {"difference": each.difference.mean, "seeds_needed": each.difference.needed}
-        | {"decision": each.difference.decision}
-        for facts, each in lines
-    ]
-    name = budgets[0].facts.name
-    return Table(anchor, f"{name}: not decided", columns, rows, (), csv_uri(pd.DataFrame(numbers)))
-
-
-def _open_cells(facts: DatasetFacts, each: Open) -> Iterator[Cell]:
-    label = facts.labels[each.contender]
-    yield Cell(label, label, href=facts.anchors[each.contender])
-    yield text_cell(facts.budget_text)
-    yield text_cell(each.what)
-    yield number_cell(each.difference.mean, each.difference.text)
-    yield Cell(each.difference.decision, f"{each.difference.needed}".replace("nan", ""))
+    counted = f"methods and {data_sets} data set{'s' * (data_sets != 1)}"
+    title = f"How often a learned confidence is worth it, counted over {counted}"
+    return table_of(columns, cases, title, place="page", anchor="cases", small="small fit")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
-from ...protocols.statistics import Summary, paired_difference, rank_intervals
+from ...protocols.statistics import Outcome, Summary, paired_difference, rank_intervals
 from ..budgets import is_untuned, unequal_text
 from ..comparison import ComparisonRow
 from ..contender import Contender
 from ..pairing import pairs_needed
 from ..seeds import ComparedColumn, defined_values
-from ..verdicts import IMAGES, METRIC, Question, Verdict
+from ..table import interval, percent
+from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, images_of, outcome_of
 from .facts import RETRIEVAL, DatasetFacts, statistics_of
 
 CONFIDENCE = ComparedColumn(METRIC)
@@ -27,16 +29,11 @@ With normal confidences of equal spread, leaving out the less confident half of 
 the share of errors, so that there is little to gain, whatever the interval says.
 """
 
-TOLD_APART = "different as a pair"
-"""Decision about a difference whose interval does not contain 0."""
-
 Place = tuple[str, Question]
 """Split of the test images, and the question."""
 
 ENDINGS = {FITTED: " + margin (fitted)", COMBINED: " + margin (ranks)"}
 """Words for the ways in which a confidence is combined with the margin."""
-
-QUESTIONS: tuple[Question, ...] = ("before_gallery", "at_query_time")
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,15 @@ class Difference:
 
     Attributes:
         text: Mean with its 95 % t-interval, in points.
-        decision: Words for what it decides, if nothing else is compared: ``different as a pair``, ``equal
-            within 0.5 points``, or ``not decided`` with the seeds that it needs.
+        outcome: What it decides, if nothing else is compared.
+        decision: Words for that: ``different as a pair``, ``equal within 0.5 points``, or ``not decided`` with the
+            seeds that it needs.
         needed: Paired seeds that it needs in all; nan if none are.
         mean: The mean, for sorting.
     """
 
     text: str
+    outcome: Outcome
     decision: str
     needed: float
     mean: float
@@ -59,12 +58,12 @@ class Difference:
     @property
     def is_equal(self) -> bool:
         """True if the whole interval is too small to matter."""
-        return self.decision.startswith("equal")
+        return self.outcome == "equivalent"
 
     @property
     def is_told_apart(self) -> bool:
         """True if the interval does not contain 0, and is not of a size that does not matter."""
-        return self.decision == TOLD_APART
+        return self.outcome in ("better", "worse")
 
 
 def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
@@ -74,18 +73,17 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
         summary: The difference.
         column: What it is a difference of; its metric has the region of practical equivalence.
     """
-    region = column.declared.equivalence
-    text = f"{100 * summary.mean:+.1f}"
+    region, needed = column.declared.equivalence, float("nan")
+    text = interval(*(percent(value, 1, "+") for value in (summary.mean, summary.ci_low, summary.ci_high)))
     if summary.n < 2:
-        return Difference(text, "not decided: one seed", float("nan"), summary.mean)
-    text += f" [{100 * summary.ci_low:+.1f}, {100 * summary.ci_high:+.1f}]"
-    if -region <= summary.ci_low and summary.ci_high <= region:
-        return Difference(text, f"equal within {points_text(column)}", float("nan"), summary.mean)
-    if summary.ci_low > 0 or summary.ci_high < 0:
-        return Difference(text, TOLD_APART, float("nan"), summary.mean)
-    # An estimate: if it comes out at those that have decided nothing, one more is the least.
-    needed = max(pairs_needed(summary, region), summary.n + 1)
-    return Difference(text, f"not decided: needs about {needed:,.0f} seeds in all", needed, summary.mean)
+        return Difference(text, "undecided", "not decided: one seed", needed, summary.mean)
+    outcome = outcome_of(summary, region)
+    words = f"equal within {points_text(column)}" if outcome == "equivalent" else "different as a pair"
+    if outcome == "undecided":
+        # An estimate: if it comes out at those that have decided nothing, one more is the least.
+        needed = max(pairs_needed(summary, region), summary.n + 1)
+        words = f"not decided: needs about {needed:,.0f} seeds in all"
+    return Difference(text, outcome, words, needed, summary.mean)
 
 
 def points_text(column: ComparedColumn) -> str:
@@ -138,9 +136,9 @@ class Advice:
 
     Attributes:
         use: Name of the confidence; empty if there is no answer.
-        state: ``own`` (worth it), ``alike`` (worth it only in combinations that something free may do as well
-            in), ``free`` (the own one is not worth it), ``undecided``, ``none`` (no own confidence) or ``open`` (no
-            answer).
+        outcome: Whether the own confidence is better than the free one; empty if the method has none, or there is no
+            answer.
+        alike: Whether it is better only in combinations that something free may do as well in.
         auroc: Its mean AUROC in percent.
         own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
             ``waiting`` names, or of the best one; empty if the method has none.
@@ -152,7 +150,7 @@ class Advice:
     """
 
     use: str
-    state: str
+    outcome: Outcome | Literal[""] = ""
     auroc: str = ""
     own: str = ""
     reason: str = ""
@@ -160,11 +158,12 @@ class Advice:
     waiting: str = ""
     best: str = ""
     caveat: str = ""
+    alike: bool = False
 
     @property
     def is_own(self) -> bool:
         """True if the confidence to use is the method's own, alone or combined."""
-        return self.state in ("own", "alike")
+        return self.outcome == "better"
 
     @property
     def near_chance(self) -> bool:
@@ -185,25 +184,26 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     free = answers[0].texts.free.removeprefix(rivals.chosen).strip() if rivals.chosen else ""
     judged = [each for each in answers if each.difference is not None]
     if not rivals.chosen:
-        return Advice("", "open", reason=rivals.reason)
+        return Advice("", reason=rivals.reason)
     if not judged:
-        return Advice(rivals.chosen, "none", free, reason=answers[0].reason)
+        return Advice(rivals.chosen, "", free, reason=answers[0].reason)
     best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
-    worth = [each for each in judged if each.verdict == "worth it"]
+    worth = [each for each in judged if each.outcome == "better"]
     if worth:
         chosen = max(worth, key=lambda each: _first_if_nan(each.validation_mean))
         return Advice(
             chosen.challenger,
-            "own" if any(each.beats_all_free for each in worth) else "alike",
+            "better",
             chosen.texts.own,
             chosen.texts.difference,
             over=rivals.chosen,
             best=named(chosen.challenger),
             caveat=_caveat(chosen),
+            alike=not any(each.beats_all_free for each in worth),
         )
-    undecided = [each for each in judged if each.verdict == "undecided"]
+    undecided = [each for each in judged if each.outcome == "undecided"]
     if not undecided:
-        return Advice(rivals.chosen, "free", free, best.texts.difference, best=named(best.challenger))
+        return Advice(rivals.chosen, "worse", free, best.texts.difference, best=named(best.challenger))
     waiting = max(undecided, key=lambda each: _first_if_nan(each.validation_mean))
     name = named(waiting.challenger)
     return Advice(rivals.chosen, "undecided", free, waiting.texts.difference, waiting=name, best=name)
@@ -270,23 +270,23 @@ class Tally:
     by_method: dict[Contender, Advice]
     highest: Highest | None = None
 
-    def count(self, *states: str) -> int:
-        """Number of methods whose advice is in one of these states."""
-        return sum(each.state in states for each in self.by_method.values())
-
-    def members(self, *states: str) -> list[Contender]:
-        """Methods whose advice is in one of these states."""
-        return [contender for contender, each in self.by_method.items() if each.state in states]
+    def members(self, outcome: Outcome, alike: bool | None = None) -> list[Contender]:
+        """Methods whose own confidence has an outcome, and of which something free may or may not be as good."""
+        return [
+            contender
+            for contender, each in self.by_method.items()
+            if each.outcome == outcome and alike in (None, each.alike)
+        ]
 
     @property
     def judged(self) -> int:
         """Number of methods whose own confidence was judged."""
-        return self.count("own", "alike", "free", "undecided")
+        return sum(bool(each.outcome) for each in self.by_method.values())
 
     @property
     def free(self) -> list[tuple[str, int]]:
         """Free confidences that are advised, with the number of methods, most frequent first."""
-        names = [each.use for each in self.by_method.values() if each.state in ("free", "undecided", "none")]
+        names = [each.use for each in self.by_method.values() if each.use and not each.is_own]
         return sorted(((name, names.count(name)) for name in set(names)), key=lambda each: (-each[1], each[0]))
 
 
@@ -335,7 +335,7 @@ class Words:
     def advice(self, contender: Contender, question: Question, images: str) -> Advice:
         """Advice on one method; without an answer if the records have no verdict on it."""
         found = (tally.by_method.get(contender) for tally in self.tallies[question] if tally.images == images)
-        return next(filter(None, found), Advice("", "open", reason="no verdict"))
+        return next(filter(None, found), Advice("", reason="no verdict"))
 
     @property
     def unequal(self) -> str:
@@ -367,7 +367,7 @@ class Words:
             for question, tallies in self.tallies.items()
             for tally in tallies
             for row in self.leaders
-            if row.contender not in tally.members("own", "alike")
+            if row.contender not in tally.members("better")
         }
         return [
             each
@@ -488,13 +488,11 @@ def _open_retrieval(answers: Sequence[Retrieval]) -> Iterator[Open]:
 
 
 def _open_verdicts(facts: DatasetFacts) -> Iterator[Open]:
-    from ..verdicts import QUESTIONS as HEADINGS
-
     for each in facts.verdicts:
-        if each.verdict == "undecided" and each.difference is not None:
-            images = IMAGES.get(each.split, each.split.removeprefix("test_"))
+        if each.outcome == "undecided" and each.difference is not None:
+            images = images_of(each.split)
             versus = f"{named(each.challenger)} minus {each.rivals.chosen}"
-            what = f"AUROC {HEADINGS[each.question]}, {images}: {versus}"
+            what = f"AUROC {QUESTIONS[each.question]}, {images}: {versus}"
             yield Open(each.contender, what, difference_of(each.difference, CONFIDENCE), each.question, images)
 
 
