@@ -53,7 +53,7 @@ def write_report(store: Store, results: Results, out: Path, note: Note) -> list[
         "paired": pairs,
         "paired_with_base": paired_with_base(frame, roles),
         "profiles": profile_frame(sets),
-        "provenance": provenance_frame(store, results),
+        "provenance": provenance_frame(results),
         "scorers": scorers(frame),
     }
     documents += [Document(name, numbers=table) for name, table in numbers.items()]

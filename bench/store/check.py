@@ -7,7 +7,6 @@ from pathlib import Path
 from .files import DamagedFile
 from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
 from .marker import MARKER, read_marker
-from .pack import FLOAT16
 from .records import TestRecord, TrainRecord
 from .specs import TUNING, Cell, Kind
 
@@ -26,7 +25,7 @@ def damages(root: Path) -> list[Damage]:
     store = Store(root)
     store.on_damage = found.append
     try:
-        if read_marker(root / MARKER) is None:
+        if not store.is_archive and read_marker(root / MARKER) is None:
             found.append(Damage(root / MARKER, "it is missing"))
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
@@ -58,11 +57,7 @@ def _check_files(store: Store, record: TrainRecord | TestRecord | None) -> None:
     if record is None:
         return
     pruned = isinstance(record, TrainRecord) and record.spec.replicate == TUNING
-    origin = store.provenance(record.cell, record.kind, record.unit)
-    if origin is not None:  # a packed record stands for arrays that are elsewhere
-        path = store.root.joinpath(*record.cell, f"test-{record.unit}{FLOAT16}")
-        if isinstance(record, TestRecord) and origin.float16 and store.float16(record) is None and not path.exists():
-            store.on_damage(Damage(path, "it is missing though a pack names it"))
+    if store.archive_of(record.cell, record.kind, record.unit):  # its arrays are elsewhere
         return
     whole = store.whole_files(record)
     folder = store.unit_dir(record.cell, record.kind, record.unit)

@@ -3,7 +3,7 @@
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
-    <root>/<protocol>/<dataset>/<method>/<label>.records.xz     records of many units (:mod:`bench.store.pack`)
+    <root>/<name>.tar.xz                                        records of many units (:mod:`bench.store.archive`)
     <root>/experiments/<hash>.toml                              what was asked for
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
     <root>/.features/<id>/                                      features of backbones at their starting weights
@@ -15,6 +15,7 @@ Everything else (tables, figures) is a function of the records and can be delete
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +26,9 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
 from ..names import part_of_path
+from .archive import ARCHIVE, FLOAT16, PLACE, read_archive
 from .files import DamagedFile, file_sha256, read_sealed, sha256, write_atomic
 from .marker import MARKER, Marker, read_marker
-from .pack import FLOAT16, PACK, Packed, Provenance, read_pack
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
@@ -88,7 +89,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.on_damage: Callable[[Damage], None] = lambda damage: None
-        self._packs: dict[Path, tuple[tuple[object, ...], dict[str, Packed]]] = {}
+        self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
         """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
@@ -101,10 +102,10 @@ class Store:
         Raises:
             UserError: If it holds another schema or protocol version, or something else altogether.
         """
-        if self.root.exists() and not self.root.is_dir():
+        if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
         try:
-            held = read_marker(self.root / MARKER)
+            held = self.marker_of_records() if self.is_archive else read_marker(self.root / MARKER)
         except DamagedFile as error:
             held = self.marker_of_records()
             if held is None and not self._is_begun():
@@ -239,52 +240,55 @@ class Store:
         return record
 
     def text(self, path: Path) -> bytes:
-        """The content of the file of a record, or of its line in a pack."""
+        """The content of the file of a record, which may be archived."""
         try:
             return path.read_bytes()
-        except FileNotFoundError:
-            line = self._packed(path.parents[1]).get("/".join(path.parts[-2:]))
-            if line is None:
-                raise
-            return line.text
+        except (FileNotFoundError, NotADirectoryError):
+            archived = self._archived().get(path.relative_to(self.root).as_posix())
+            if archived is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+            return archived[1]
 
-    def packs(self, cells: str = "*/*/*") -> list[Path]:
-        """Files with the packed records of some cells, sorted.
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is no folder, but the archive of one, which is read only."""
+        return self.root.name.endswith(ARCHIVE) and self.root.is_file()
 
-        Args:
-            cells: Pattern of protocol, data set and method, as a path.
-        """
-        return sorted(self.root.glob(f"{cells}/*{PACK}"))
-
-    def _packed(self, folder: Path) -> Mapping[str, Packed]:
-        """Packed records of the folder of a cell by their place in it; of two, that of the first label."""
-        paths = sorted(folder.glob(f"*{PACK}"))
-        if not paths:
-            return {}
-        states = [(path.name, path.stat()) for path in paths]
-        signature = tuple((name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states)
-        known = self._packs.get(folder)
-        if known is None or known[0] != signature:
-            lines: dict[str, Packed] = {}
+    def _archived(self) -> Mapping[str, tuple[Path, bytes]]:
+        """Archive and content of each archived file by its place; of two, that of the first archive."""
+        paths = [self.root] if self.is_archive else sorted(self.root.glob(f"*{ARCHIVE}"))
+        states = [(path, path.stat()) for path in paths]
+        signature = tuple((path, state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states)
+        if self._archives[0] != signature:
+            found: dict[str, tuple[Path, bytes]] = {}
             for path in reversed(paths):
                 try:
-                    lines |= read_pack(path)
+                    found |= {place: (path, text) for place, text in read_archive(path).items()}
                 except DamagedFile as error:
                     self.on_damage(Damage(path, str(error).removeprefix(f"{path} ")))
-            known = self._packs[folder] = signature, lines
-        return known[1]
+            self._archives = signature, found
+        return self._archives[1]
+
+    def archive_of(self, cell: Cell, kind: Kind, unit: str) -> Path | None:
+        """The archive that has the record of a training, test or rescoring; None if it has a file of its own."""
+        path = self.unit_dir(cell, kind, unit) / RECORD
+        archived = self._archived().get(path.relative_to(self.root).as_posix())
+        return None if archived is None or path.exists() else archived[0]
+
+    def texts(self) -> dict[str, bytes]:
+        """Contents of all records, of the experiments that made them and of the marker, by place in the folder."""
+        marker = self.marker_of_records()
+        if marker is None:
+            raise UserError(f"{self.root} has no finished training or test yet; `bench run` makes some")
+        paths = [*self._paths("*/*/*", "*-*/*.json"), *self.root.glob(f"{EXPERIMENTS}/*.toml")]
+        found = {path.relative_to(self.root).as_posix(): self.text(path) for path in paths}
+        return {place: text for place, text in found.items() if PLACE.fullmatch(place)} | {MARKER: marker.to_json()}
 
     def _paths(self, cells: str, name: str) -> list[Path]:
-        """Paths of the records of some cells, sorted; that of a packed record is where its own file would be.
-
-        Args:
-            cells: Pattern of protocol, data set and method, as a path.
-            name: Pattern of the folder of a unit and the name of its file.
-        """
-        found = set(self.root.glob(f"{cells}/{name}"))
-        for folder in {path.parent for path in self.packs(cells)}:
-            found |= {folder / place for place in self._packed(folder) if fnmatchcase(place, name)}
-        return sorted(found)
+        """Paths of the records of some cells, sorted; that of an archived one is where its own file would be."""
+        pattern = f"{cells}/{name}"
+        archived = {self.root / place for place in self._archived() if fnmatchcase(place, pattern)}
+        return sorted(archived | set(self.root.glob(pattern)))
 
     def units(self, kind: Kind, cells: str = "*/*/*") -> list[Path]:
         """Folders of all units of a kind, finished or not; that of a packed one need not exist.
@@ -296,26 +300,11 @@ class Store:
         there = {path for path in self.root.glob(f"{cells}/{kind}-*") if path.is_dir()}
         return sorted(there | {path.parent for path in self._paths(cells, f"{kind}-*/*.json")})
 
-    def provenance(self, cell: Cell, kind: Kind, unit: str) -> Provenance | None:
-        """Origin of a packed training or test; None if its record is not packed, but has a file of its own.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test`` or ``rescore``.
-            unit: Id of the unit.
-        """
-        folder = self.unit_dir(cell, kind, unit)
-        line = self._packed(folder.parent).get(f"{folder.name}/{RECORD}")
-        return None if line is None or (folder / RECORD).exists() else line.provenance
-
     def float16(self, record: TestRecord) -> Path | None:
-        """File with the clean test embeddings of a packed test in float16, if it is there with its SHA-256."""
-        origin = self.provenance(record.cell, "test", record.unit)
+        """File with the clean test embeddings of an archived test in float16, if there is one."""
         folder = self.unit_dir(record.cell, "test", record.unit)
         path = folder.with_name(f"{folder.name}{FLOAT16}")
-        if origin is None or not origin.float16 or not self._is_whole(path, origin.float16):
-            return None
-        return path
+        return path if path.is_file() and self.archive_of(record.cell, "test", record.unit) else None
 
     def set_aside(self, damage: Damage) -> Path | None:
         """Move a damaged file to the subfolder ``.damaged``, which nothing reads.

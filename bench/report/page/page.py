@@ -23,7 +23,6 @@ from ..contender import Contender
 from ..cost import CostRow, costs
 from ..fidelity import fidelity_table
 from ..frame import Results
-from ..provenance import provenance_frame
 from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .facts import RETRIEVAL, Anchors, DatasetFacts, dataset_facts
@@ -143,7 +142,6 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
     forms = _forms(results)
     failed = failures(store, found)
     spent = {row.contender: row for row in costs(store, results.tests)}
-    origins = provenance_frame(store, results).set_index("unit")
     parts = [
         _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
         for name, own in groupby(facts, key=lambda each: each.name)
@@ -162,7 +160,7 @@ def page_html(store: Store, results: Results, damaged: Iterable[Damage], picture
             names=about_names(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
-            records=records_table(facts, sources, origins, anchors.of("tests"), anchors),
+            records=records_table(facts, sources, anchors.of("tests"), anchors),
             failed=failed,
             kinds=_kinds(failed),
             failures=failures_table(failed, anchors.of("failures-table")),

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-import pandas as pd
-
 from ...protocols import PROTOCOLS, get_protocol
 from ...registry import Registry
 from ...store.folder import Store
@@ -232,15 +230,12 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     return Table(anchor, "Manifests of the images", columns, rows)
 
 
-def records_table(
-    facts: Sequence[DatasetFacts], found: Sequence[Tested], origins: pd.DataFrame, anchor: str, anchors: Anchors
-) -> Table:
+def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
     """Table of the tests that count, one row each.
 
     Args:
         facts: The data sets at each of their budgets.
         found: The tests.
-        origins: Who ran each test and where, by id (:func:`~bench.report.provenance.provenance_frame`).
         anchor: Id of the table.
         anchors: Ids of the page; those of the rows are added.
     """
@@ -263,7 +258,7 @@ def records_table(
             text_cell(", ".join(test.spec.train)),
             text_cell(versions_text(test.spec.versions)),
             text_cell(", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings}))),
-            *(text_cell(str(origins.at[test.unit, name])) for name in ("commit", "by", "state")),
+            text_cell(test.environment.commit),
             text_cell(finished),
             number_cell(seconds if each.trainings else float("nan"), f"{seconds:.0f}"),
             text_cell("; ".join(filter(None, (train.note for train in each.trainings)))),
@@ -279,8 +274,6 @@ def records_table(
         Column("code of the test", "versions that are not 1"),
         Column("code of the trainings"),
         Column("commit", "of git, with + if files had changed; empty in records of earlier versions"),
-        Column("by", "who ran it; empty for results of this folder"),
-        Column("state", "own; of packed results claimed, or verified by a second run of somebody else"),
         Column("finished", "UTC"),
         Column("training, s", "wall-clock seconds of the trainings", True),
         Column("remarks"),
