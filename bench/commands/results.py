@@ -175,7 +175,7 @@ def archive_results(results: Path, out: Path) -> None:
     """Write all records of a results folder to an archive.
 
     Raises:
-        UserError: If there is none, a file is damaged, or ``out`` has not the name of an archive.
+        UserError: If there is none, one is damaged, or ``out`` has not the name of an archive.
     """
     from ..store.archive import ARCHIVE, write_archive
     from ..store.check import damages
@@ -184,9 +184,9 @@ def archive_results(results: Path, out: Path) -> None:
         raise UserError(f"--archive {out}: name a file that ends with {ARCHIVE}")
     store = open_results(results)
     texts = store.texts()
-    if damages(results):
+    if any(damage.path.relative_to(results).as_posix() in texts for damage in damages(results)):
         raise UserError(
-            f"{results} has damaged files; `bench status --check --results {quote(str(results))}` names them"
+            f"{results} has damaged records; `bench status --check --results {quote(str(results))}` names them"
         )
     write_archive(out, texts)
     typer.echo(f"{out}: {len(texts)} files, {out.stat().st_size / 1e6:.1f} MB; check it with `bench status --check`")

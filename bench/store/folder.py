@@ -412,7 +412,7 @@ class Store:
     def _is_whole(self, path: Path, digest: str) -> bool:
         try:
             found = file_sha256(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EISDIR):
@@ -448,7 +448,7 @@ class Store:
         folder = self.unit_dir(cell, "train", unit)
         try:
             read_sealed(folder / CHECKPOINT, unit)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except (DamagedFile, IsADirectoryError):
             self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))

@@ -95,7 +95,7 @@ def _test_record(spec, trained, digest, seed, finished):
         setting={key: content[key] for key in ("params", "optim", "batches", "augmentation")},
         manifests={"test": "t", "train": "a", "val": "b"},
         corruptions={"crop": Corrupted(severity=(0.0, 0.5), seed=1, sha256="0" * 64)},
-        rows=(), curves={"crop": Curve(severity=(), rank={})}, environment=_environment(), finished=finished,
+        rows=(), curves={"crop": Curve(severity=(), rank={"norm": ()})}, environment=_environment(), finished=finished,
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_former_options_say_what_to_type_now(made, old, capsys):
 def test_a_folder_with_damage_is_not_archived(plan, tmp_path, capsys):
     site = _run(tmp_path / "runs", plan)
     next((tmp_path / "runs").rglob("record.json")).write_text("{")
-    with pytest.raises(UserError, match="has damaged files"):
+    with pytest.raises(UserError, match="has damaged records"):
         archive_results(Path(site.results), tmp_path / "x.tar.xz")
     assert not (tmp_path / "x.tar.xz").exists()
 
