@@ -17,9 +17,6 @@ def damages(root: Path) -> list[Damage]:
     Nothing is changed. Records are checked for checksum, schema, and an id that agrees with their folder and
     specification. Array files, cached features and checkpoints are checked for their digest. The marker ``store.json``,
     which has the versions of the results, has to be readable. Weights of tuning trials may be missing.
-
-    Args:
-        root: The results folder.
     """
     found: list[Damage] = []
     store = Store(root)

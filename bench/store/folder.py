@@ -92,16 +92,7 @@ class Store:
         self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
-        """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
-
-        Args:
-            protocol: Name of a protocol.
-            version: Its version.
-            create: Whether results are going to be written: the folder may then be empty, or lack its marker file.
-
-        Raises:
-            UserError: If it holds another schema or protocol version, or something else altogether.
-        """
+        """Check that the folder holds results of this benchmark, with this protocol version and the present schema."""
         if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
         try:
@@ -161,10 +152,6 @@ class Store:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
         A marker that is missing or damaged is made again from the records.
-
-        Args:
-            protocol: Name of the protocol.
-            version: Its version.
         """
         path = self.root / MARKER
         try:
@@ -202,11 +189,7 @@ class Store:
             return True
 
     def marker_of_records(self) -> Marker | None:
-        """Marker (schema and protocol versions) that follows from the records in the folder; None without records.
-
-        Raises:
-            UserError: If the records are of several versions of a protocol.
-        """
+        """Marker (schema and protocol versions) that follows from the records in the folder; None without records."""
         versions: dict[str, int] = {}
         for path in self._paths("*/*/*", f"t*-*/{RECORD}"):
             train = path.parent.name.startswith("train-")
@@ -291,12 +274,7 @@ class Store:
         return sorted(archived | set(self.root.glob(pattern)))
 
     def units(self, kind: Kind, cells: str = "*/*/*") -> list[Path]:
-        """Folders of all units of a kind, finished or not; that of a packed one need not exist.
-
-        Args:
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            cells: Pattern of protocol, data set and method, as a path.
-        """
+        """Folders of all units of a kind, finished or not; that of a packed one need not exist."""
         there = {path for path in self.root.glob(f"{cells}/{kind}-*") if path.is_dir()}
         return sorted(there | {path.parent for path in self._paths(cells, f"{kind}-*/*.json")})
 
@@ -307,11 +285,7 @@ class Store:
         return path if path.is_file() and self.archive_of(record.cell, "test", record.unit) else None
 
     def set_aside(self, damage: Damage) -> Path | None:
-        """Move a damaged file to the subfolder ``.damaged``, which nothing reads.
-
-        Returns:
-            Its new path, or None if it is gone already.
-        """
+        """Move a damaged file to the subfolder ``.damaged``, which nothing reads."""
         place = self.root / SET_ASIDE / damage.path.relative_to(self.root)
         place.parent.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -324,25 +298,11 @@ class Store:
         return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
-        """Folder of a training, test, study or rescoring.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            unit: Id of the training, test or study.
-
-        Raises:
-            UserError: If a name or the id cannot be part of a path.
-        """
+        """Folder of a training, test, study or rescoring."""
         return self.root.joinpath(*map(part_of_path, (*cell, f"{kind}-{unit}")))
 
     def weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a training; they are not kept for tuning trials that lost.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Path of the weights of a training; they are not kept for tuning trials that lost."""
         return self.unit_dir(cell, "train", unit) / WEIGHTS
 
     def write(self, record: TrainRecord | TestRecord | RescoreRecord) -> None:
@@ -356,31 +316,16 @@ class Store:
             write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
-        """Write the record of a finished tuning trial into the folder of its study.
-
-        Args:
-            cell: Protocol, data set and method.
-            record: Record of the trial.
-        """
+        """Write the record of a finished tuning trial into the folder of its study."""
         folder = self.unit_dir(cell, "study", record.study)
         write_atomic(folder / f"trial-{record.number:04d}.json", record.to_json())
 
     def trained(self, cell: Cell, unit: str) -> TrainRecord | None:
-        """Record of a finished training; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Record of a finished training; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
 
     def tested(self, cell: Cell, unit: str) -> TestRecord | None:
-        """Record of a finished test; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the test.
-        """
+        """Record of a finished test; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
 
     def study(self, cell: Cell, unit: str) -> StudyRecord | None:
@@ -388,13 +333,7 @@ class Store:
         return self._read(self.unit_dir(cell, "study", unit) / STUDY, StudyRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
-        """Record of a finished tuning trial; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            study: Id of the tuning study.
-            number: Number of the trial, from 0.
-        """
+        """Record of a finished tuning trial; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
 
     def trials(self, cell: Cell) -> Iterator[TrialRecord]:
@@ -423,28 +362,14 @@ class Store:
         return found == digest
 
     def whole_weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a finished training, after a check that they have the recorded SHA-256.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-
-        Raises:
-            DamagedFile: If the file or its record is missing or damaged. Running the command that made it again repairs
-                it.
-        """
+        """Path of the weights of a finished training, after a check that they have the recorded SHA-256."""
         record = self.trained(cell, unit)
         if record is None or WEIGHTS not in self.whole_files(record):
             raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
         return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, unit: str) -> None:
-        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``."""
         folder = self.unit_dir(cell, "train", unit)
         try:
             read_sealed(folder / CHECKPOINT, unit)
@@ -457,11 +382,7 @@ class Store:
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def features(self, content: str) -> Path:
-        """Folder of the cached features of a backbone at its starting weights.
-
-        Args:
-            content: Id of what they depend on.
-        """
+        """Folder of the cached features of a backbone at its starting weights."""
         return self.root / FROZEN_FEATURES / part_of_path(content)
 
     def check_features(self) -> None:
@@ -471,11 +392,7 @@ class Store:
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
-        """Yield the records of all finished tests, in the order of their paths.
-
-        Args:
-            cell: Protocol, data set and method; None for all.
-        """
+        """Yield the records of all finished tests, in the order of their paths."""
         for path in self._test_records(cell):
             record = self._read(path, TestRecord)
             if record is not None:
@@ -485,12 +402,7 @@ class Store:
         return self._paths("/".join(cell or "***"), f"test-*/{RECORD}")
 
     def rescored(self, cell: Cell, unit: str) -> RescoreRecord | None:
-        """Record of a rescoring; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the rescoring.
-        """
+        """Record of a rescoring; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "rescore", unit) / RECORD, RescoreRecord)
 
     def rescorings(self) -> Iterator[RescoreRecord]:
@@ -501,11 +413,7 @@ class Store:
                 yield record
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
-        """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial.
-
-        Args:
-            dataset: Name of a data set; ``*`` for all.
-        """
+        """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial."""
         for path in self._paths(f"*/{dataset}/*", f"study-*/{STUDY}"):
             study = self._read(path, StudyRecord)
             if study is not None:
@@ -515,13 +423,7 @@ class Store:
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            unit: Id of the training, test or study.
-        """
+        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings."""
         if kind == "test":
             for path in self.units("rescore", "/".join(cell)):
                 record = self.rescored(cell, path.name.removeprefix("rescore-"))
