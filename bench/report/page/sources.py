@@ -152,7 +152,11 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
     for facts, row in lines:
         own = [each.test for each in found if _is_of(each.test, row.contender)]
         texts = {
-            "; ".join(f"{name}={json.dumps(value)}" for name, value in sorted(test.setting.get("params", {}).items()))
+            "; ".join(
+                f"{name}={json.dumps(value)}"
+                for name, value in sorted(test.setting.get("params", {}).items())
+                if name != "form"
+            )
             for test in own
         }
         label = facts.labels[row.contender]
