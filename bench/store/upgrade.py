@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..registry import Registry
 from ..versions import built_in_names
 from .archive import ARCHIVE, FLOAT16, PLACE, unpacked, write_archive
 from .files import DamagedFile, write_atomic
@@ -42,6 +43,7 @@ Held = dict[str, Any]
 
 _Unit = TrainRecord | TestRecord | StudyRecord | RescoreRecord
 _UNITS: dict[str, type[_Unit]] = {unit.kind: unit for unit in (TrainRecord, TestRecord, StudyRecord, RescoreRecord)}
+_METHODS = Registry("methods")
 _SETTINGS = ("method", "optim", "data", "augment", "model")
 
 
@@ -203,7 +205,10 @@ class _Conversion:
             "dataset": _version("datasets", spec["dataset"], code),
             "scorer": _version("scorers", spec["selection"]["scorer"], code),
         }
-        spec["base"] = base and base | {"unit": self._id(base["unit"])}
+        spec["params"] = _params(spec["params"], spec["method"], spec.pop("fidelity"))
+        if base:
+            params = _params(base["params"], base["method"], base["fidelity"])
+            spec["base"] = {"method": base["method"], "params": params, "unit": self._id(base["unit"])}
         spec["crop_confidence"] = crop and crop["severity"]
         spec["frozen"] = bool(spec.get("frozen"))
         return spec
@@ -219,12 +224,17 @@ class _Conversion:
             **_own("scorer", "scorers", _scorers_of(held), code),
             **_own("corruption", "corruptions", tests["corruptions"], code),
         }
+        columns, setting = dict(held["columns"]), dict(held["setting"])
+        if "params" in setting:
+            trained = self.held[spec["train"][0]]["spec"] if spec["train"][0] in self.held else columns
+            setting |= {"params": _params(setting["params"], trained["method"], trained["fidelity"])}
         spec["train"] = [self._id(unit) for unit in spec["train"]]
         role = dict(held["role"])
         for name in ("train", "base_train"):
             role[name] = " ".join(self._id(word) for word in role[name].split(" "))
         spec["pinned"] = pinned_of(spec["pinned"])
-        return {"spec": spec, "role": role, "columns": held["columns"] | {"pinned": spec["pinned"]}}
+        columns |= {"pinned": spec["pinned"]}
+        return {"spec": spec, "role": role, "columns": columns, "setting": setting}
 
     def _new(self, source: _Source) -> _Unit | TrialRecord:
         held = source.held
@@ -274,6 +284,14 @@ def _version(kind: str, name: str, code: str) -> int | str:
     return 1 if f"{kind}.{name}" in built_in_names() else f"file.{code}"
 
 
+def _params(params: Held, method: str, fidelity: str) -> Held:
+    """Parameters of a method with its form; what was called ``form`` was a loss."""
+    if f"methods.{method}" not in built_in_names():
+        return params if fidelity == "corrected" else params | {"form": fidelity}
+    renamed = {"loss" if name == "form" else name: value for name, value in params.items()}
+    return renamed | ({"form": fidelity} if len(_METHODS.method(method).forms()) > 1 else {})
+
+
 def _own(key: str, kind: str, names: Iterable[str], code: str) -> dict[str, int | str]:
     return {f"{key}.{name}": _version(kind, name, code) for name in names}
 
@@ -297,7 +315,8 @@ def pinned_of(text: str) -> Held:
         if part == "data.calibrate=False" and following not in _SETTINGS:
             found["uncalibrated"] = True  # of a released form, which says so after all settings
         elif key.partition(".")[0] in _SETTINGS and "." in key:
-            # Parameters of methods are kept as they were typed.
+            # Parameters of methods are kept as they were typed; this one was a loss.
+            key = "method.loss" if key == "method.form" else key
             found["settings"][key] = value if key.startswith("method.") else _value(value)
         elif part == "frozen backbone":
             found["frozen_backbone"] = True
