@@ -299,7 +299,7 @@ def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
 
 
 def _template(setting: Setting, site: Site) -> TrainSpec:
-    preset, method, values = setting.preset, setting.method, setting.values
+    preset, values = setting.preset, setting.values
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
     crops = setting.protocol.presets[setting.experiment.preset].tests.corruptions.get(CROP, Tests().corruptions[CROP])
     spec = TrainSpec(
