@@ -160,12 +160,13 @@ def _wrong_values(store: Store) -> list[Damage]:
     from ..store.folder import RECORD, Damage
 
     found = []
-    for record in store.tests():
-        if store.float16(record) is not None:
+    site = Site(results=str(store.root))  # one, since each reads the archives anew
+    for record in site.store.tests():
+        if site.store.float16(record) is not None:
             from ..engine.rescoring import check_values
 
             try:
-                check_values(record, Site(results=str(store.root)))
+                check_values(record, site)
             except UnitFailed as error:
                 found.append(Damage(store.unit_dir(record.cell, "test", record.unit) / RECORD, str(error)))
     return found
