@@ -74,10 +74,10 @@ class Site(BaseModel):
 
         return groups_of_modules(load_plugins(map(Path, self.plugins)))
 
-    def method(self, name: str, params: Mapping[str, Any], fidelity: str = "corrected") -> Method:
-        """Method with its parameters, in a given form; a method that lacks that form is corrected."""
+    def method(self, name: str, params: Mapping[str, Any]) -> Method:
+        """Method with its parameters."""
         cls = self.methods.method(name)
-        return cls(cls.Params(**params), fidelity if fidelity in cls.fidelities else "corrected")
+        return cls(cls.Params(**params))
 
     def recipe(self, dataset: str) -> Recipe:
         """Recipe of a data set: the training settings that all methods share on it, if it is for its kind of images."""

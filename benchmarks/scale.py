@@ -167,7 +167,7 @@ class Workshop:
 def _columns(spec: TestSpec, trained: TrainSpec) -> Columns:
     return Columns(
         protocol=trained.protocol, preset=spec.preset, dataset=trained.dataset, method=trained.method,
-        base=trained.base.method if trained.base else "", fidelity=trained.fidelity, hparams=spec.hparams,
+        base=trained.base.method if trained.base else "", fidelity=trained.form, hparams=spec.hparams,
         trials=spec.trials, pinned=spec.pinned, backbone=trained.backbone, dim=trained.dim, ensemble=spec.ensemble,
         seed=int(trained.replicate),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
@@ -73,11 +73,7 @@ class Method:
     :meth:`objective`.
 
     Args:
-        params: Hyper-parameters; None for the defaults of the form that is computed.
-        fidelity: Form of the method that is computed, one of ``fidelities``.
-
-    Raises:
-        ValueError: If ``fidelity`` is not one of ``fidelities``.
+        params: Hyper-parameters; None for the defaults.
 
     Attributes:
         name: Name on the command line and in results.
@@ -92,12 +88,10 @@ class Method:
         default_confidence: Name of the confidence that is reported for this method if only one is. A class that
             overrides :meth:`distribution` and :meth:`confidence` but not this attribute gets ``method``, the name of
             the confidence from :meth:`confidence`.
-        fidelities: ``corrected``, which computes what the paper says, and ``released`` if a public code behaves
-            differently; if the codes of two repositories differ from each other, ``released_per`` and ``released_el``.
         repository: Public code that ``released`` reproduces: ``per`` (Probabilistic Embeddings Revisited) or ``el``
             (EL-nivMF, Kirchhof et al. 2022, and NIR, Roth et al. 2022); empty for any other.
         released_behaviour: Differences of ``released`` from ``corrected``, one entry each.
-        fidelity_defaults: Parameters that have another default in a released form, ``{fidelity: {name: default}}``.
+        form_defaults: Parameters that have another default in a released form, ``{form: {name: default}}``.
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
         fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
@@ -114,10 +108,9 @@ class Method:
     on_base: ClassVar[bool] = False
     trains: ClassVar[tuple[str, ...]] = PARTS
     default_confidence: ClassVar[str] = "max_cosine"
-    fidelities: ClassVar[tuple[str, ...]] = ("corrected",)
     repository: ClassVar[str] = ""
     released_behaviour: ClassVar[tuple[str, ...]] = ()
-    fidelity_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    form_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     warm_start: ClassVar[bool] = False
     fitted: ClassVar[bool] = False
     ensemble: ClassVar[bool] = False
@@ -140,16 +133,19 @@ class Method:
                 cls.default_confidence = "method"
                 return
 
-    def __init__(self, params: MethodParams | None = None, fidelity: str = "corrected") -> None:
-        if fidelity not in self.fidelities:
-            raise ValueError(f"method {self.name!r} offers {', '.join(self.fidelities)}, not {fidelity!r}")
-        self.params = self.Params(**self.defaults(fidelity)) if params is None else params
-        self.fidelity = fidelity
+    def __init__(self, params: MethodParams | None = None) -> None:
+        self.params = self.Params() if params is None else params
 
     @classmethod
-    def defaults(cls, fidelity: str) -> dict[str, Any]:
+    def forms(cls) -> tuple[str, ...]:
+        """Forms of the method, ``corrected`` among them: the values of its parameter ``form``, if it has one."""
+        field = cls.Params.model_fields.get("form")
+        return get_args(field.annotation) if field else ("corrected",)
+
+    @classmethod
+    def defaults(cls, form: str) -> dict[str, Any]:
         """Defaults of hyper-parameters in one form that differ from those of ``corrected``: ``{name: default}``."""
-        return dict(cls.fidelity_defaults.get(fidelity, {}))
+        return {} if form == "corrected" else {"form": form, **cls.form_defaults.get(form, {})}
 
     @classmethod
     def fitted_at_start(cls) -> bool:
@@ -157,9 +153,15 @@ class Method:
         return cls.fitted and not cls.on_base
 
     @property
+    def form(self) -> str:
+        """Form of the method that is computed: ``corrected``, or one that a public code computes."""
+        form: str = getattr(self.params, "form", "corrected")
+        return form
+
+    @property
     def released(self) -> bool:
         """True if the method computes what a public code does rather than what the paper's equations say."""
-        return self.fidelity != "corrected"
+        return self.form != "corrected"
 
     @property
     def warm_start_batches(self) -> int | None:
@@ -247,7 +249,8 @@ def register(cls: M) -> M:
 
     Raises:
         TypeError: If the class is not a :class:`Method`, has no name or summary of its own, trains an unknown part, is
-            fitted although it trains the backbone, or is an ensemble although it trains something.
+            fitted although it trains the backbone, is an ensemble although it trains something, or has a parameter
+            ``form`` without ``corrected``.
     """
     if not issubclass(cls, Method):
         raise TypeError(f"{cls.__name__} must subclass Method")
@@ -260,6 +263,8 @@ def register(cls: M) -> M:
         raise TypeError(f"{cls.__name__}.trains names unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
     if cls.ensemble and (cls.trains or not cls.on_base):
         raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
+    if "corrected" not in cls.forms():
+        raise TypeError(f"{cls.__name__}.Params.form is for the forms of a method, one of them 'corrected'; rename it")
     if cls.fitted and "backbone" in cls.trains:
         raise TypeError(f"{cls.__name__}: a fitted method trains without the backbone; set trains")
     if "published" not in cls.__dict__:

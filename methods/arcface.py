@@ -7,6 +7,8 @@ With unit embeddings z and unit class weights w_c, theta_c the angle between the
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
@@ -18,7 +20,7 @@ from .published import PER
 class ArcFace(Method):
     """ArcFace: deterministic embeddings trained by a softmax with an additive angular margin.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Deng et al. 2019),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Deng et al. 2019),
     ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
@@ -35,7 +37,6 @@ class ArcFace(Method):
         "beyond theta + m = pi the target logit continues linearly (the authors' code; the paper is silent)",
     )
     published = (PER("arcface"),)
-    fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (f"{ArcFaceLoss.RELEASED} (the authors' code: its linear continuation)",)
 
@@ -44,6 +45,7 @@ class ArcFace(Method):
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=1.57)
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: ArcFace cross-entropy over the training classes."""

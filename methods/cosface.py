@@ -16,11 +16,7 @@ from .published import PER
 
 @register
 class CosFace(Method):
-    """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine.
-
-    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
-    computes; here it has one value, ``corrected``: the equations of the paper (Wang et al. 2018).
-    """
+    """CosFace: deterministic embeddings trained by a softmax with a margin on the target cosine."""
 
     name = "cosface"
     summary = "deterministic; softmax with an additive cosine margin"

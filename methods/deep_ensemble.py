@@ -28,9 +28,7 @@ def mutual_information(log_probabilities: Tensor) -> Tensor:
 class DeepEnsemble(EnsembleMethod):
     """Deep ensemble of the seeds of a base model: unit vectors side by side, agreement about the training classes.
 
-    It trains nothing: with ``--seeds 5`` it is one ensemble of the five models of the base, tested once. The
-    constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code computes;
-    here it has one value, ``corrected``.
+    It trains nothing: with ``--seeds 5`` it is one ensemble of the five models of the base, tested once.
     """
 
     name = "deep_ensemble"

@@ -79,9 +79,9 @@ class ClassDistributions(CosineClassifier):
 class Dsml(Method):
     """DSML: deterministic embeddings classified by class distributions, each with its own learned spread.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The constructor argument ``fidelity``
-    chooses how spreads start and are parametrised: ``released`` as in that code; with ``corrected`` they start at the
-    concentration D or the variance 2/D, with D the embedding size.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The parameter ``form`` chooses how
+    spreads start and are parametrised: ``released`` as in that code; with ``corrected`` they start at the concentration
+    D or the variance 2/D, with D the embedding size.
     """
 
     name = "dsml"
@@ -93,7 +93,6 @@ class Dsml(Method):
     )
     deviations = ("classes start at k = D or a variance of 2/D (PER's code: near 1)",)
     published = (PER("dsml"),)
-    fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (
         "spreads start near s2 = 1 or k = 1, in one Xavier matrix with the modes, with s2 and 1/k at least exp(-10)",
@@ -106,6 +105,7 @@ class Dsml(Method):
         """
 
         distribution: Literal["normal", "vmf"] = "vmf"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class distributions and the cross-entropy over their likelihoods."""

@@ -82,8 +82,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulCls(SpreadMethod):
     """DUL-cls: isotropic normal (or vMF) embedding trained end to end by a margin softmax of one draw.
 
-    DUL is data uncertainty learning. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the
-    paper (Chang et al. 2020), ``released`` the public code of Probabilistic Embeddings Revisited.
+    DUL is data uncertainty learning. The parameter ``form`` chooses: ``corrected`` follows the paper (Chang et al.
+    2020), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_cls"
@@ -101,7 +101,6 @@ class DulCls(SpreadMethod):
         SpreadHead.DEVIATION,
     )
     published = (PER("dul-cls", _from_per),)
-    fidelities = ("corrected", "released")
     released_behaviour = (
         RELEASED_HEAD,
         f"classifier=arcface: {ArcFaceLoss.RELEASED}",
@@ -116,6 +115,7 @@ class DulCls(SpreadMethod):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior."""

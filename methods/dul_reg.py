@@ -28,8 +28,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class DulReg(SpreadMethod):
     """DUL-reg: normal (or vMF) embedding regressed to the fixed class weights of a trained base model.
 
-    DUL is data uncertainty learning. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the
-    paper (Chang et al. 2020), ``released`` the public code of Probabilistic Embeddings Revisited.
+    DUL is data uncertainty learning. The parameter ``form`` chooses: ``corrected`` follows the paper (Chang et al.
+    2020), ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "dul_reg"
@@ -47,7 +47,6 @@ class DulReg(SpreadMethod):
     )
     on_base = True
     published = (PER("dul-reg", _from_per, {"dul-reg-vmf": {"distribution": "vmf"}}),)
-    fidelities = ("corrected", "released")
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
@@ -57,6 +56,7 @@ class DulReg(SpreadMethod):
         """
 
         train: Literal["heads", "variance", "all"] = "heads"
+        form: Literal["corrected", "released"] = "corrected"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

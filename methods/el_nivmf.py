@@ -7,6 +7,8 @@ Image: vMF(z/|z|, |z|) of its raw embedding z. Proxy: nivMF(mu_c, K_c), K_c diag
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from ._base import Paper, register
@@ -19,7 +21,7 @@ from .published import NivmfScripts
 class ElNivmf(DistributionProxyMethod):
     """EL-nivMF: vMF embeddings compared with non-isotropic vMF proxies by expected likelihood (Kirchhof et al. 2022).
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows that paper, ``released`` its public
+    The parameter ``form`` chooses: ``corrected`` follows that paper, ``released`` its public
     code.
     """
 
@@ -33,7 +35,6 @@ class ElNivmf(DistributionProxyMethod):
     )
     published = (NivmfScripts(from_scripts, {"EL-nivMF": {}}, released_only=True),)
     deviations = PROXY_DEVIATIONS
-    fidelities = ("corrected", "released")
     released_behaviour = EL_NIVMF_RELEASED
 
     class Params(ElNivmfParams):
@@ -41,6 +42,8 @@ class ElNivmf(DistributionProxyMethod):
 
         They are the initial values and learning rates of the proxies, the draws per image and the proxies' normaliser.
         """
+
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: non-isotropic vMF proxies and the cross-entropy of expected likelihoods."""

@@ -137,8 +137,8 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class HIB(Method):
     """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
 
-    It has no classifier. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Oh et
-    al. 2019), ``released`` the public code of Probabilistic Embeddings Revisited.
+    It has no classifier. The parameter ``form`` chooses: ``corrected`` follows the paper (Oh et al. 2019), ``released``
+    the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "hib"
@@ -160,7 +160,6 @@ class HIB(Method):
     default_confidence = "method"
     warm_start = True
     published = (PER("hib", _from_per),)
-    fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (
         "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
@@ -176,6 +175,7 @@ class HIB(Method):
         kl_weight: float = tuned(1e-4, 1e-8, 1e-2, log=True, ge=0)
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
+        form: Literal["corrected", "released"] = "corrected"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""

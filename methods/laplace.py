@@ -139,8 +139,7 @@ class Laplace(Method):
     """LAM (Laplacian metric learner), post-hoc: a normal posterior of the mean head's weights at a trained base model.
 
     The means are those of the base. Nothing is trained by steps: the posterior is fitted in one pass over the training
-    images. The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public
-    code computes; here it has one value, ``corrected``: the equations of the paper (Warburg et al. 2023).
+    images.
     """
 
     name = "laplace"

@@ -34,10 +34,10 @@ class SpreadMethod(Method):
     """Base of methods whose embedding is N(mu, s2 I) or vMF(mu, k), with mu on the unit sphere.
 
     The spread head, a part of the network, has one output per image, which is mapped to the variance s2 or the
-    concentration k. The constructor argument ``fidelity`` chooses the form of both. With ``corrected``, s2 = 2/D and k
-    = D at the start, so that a draw still points in the direction of its mean (cosine 0.58 and 0.62). With
-    ``released``, which follows the public code of Probabilistic Embeddings Revisited, s2 = 1 and k = 1, and the head is
-    linear, without activations.
+    concentration k. The parameter ``form`` chooses the form of both. With ``corrected``, s2 = 2/D and k = D at the
+    start, so that a draw still points in the direction of its mean (cosine 0.58 and 0.62). With ``released``, which
+    follows the public code of Probabilistic Embeddings Revisited, s2 = 1 and k = 1, and the head is linear, without
+    activations.
     """
 
     default_confidence = "method"

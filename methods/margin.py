@@ -5,6 +5,8 @@ L = sum over sampled triplets ([m + D_ap - beta_y]_+ + [m - D_an + beta_y]_+) / 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -81,7 +83,7 @@ class MarginLoss(nn.Module):
 class Margin(Method):
     """Margin loss as a method: deterministic embeddings trained on distance-weighted triplets.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Wu et al. 2017),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Wu et al. 2017),
     ``released`` the public code of the EL-nivMF paper (Kirchhof et al. 2022).
     """
 
@@ -97,7 +99,6 @@ class Margin(Method):
         "every genuine pair of a batch counts; the EL-nivMF code draws one positive per anchor, which is the same with"
         " two images per class",
     )
-    fidelities = ("corrected", "released")
     repository = "el"
     released_behaviour = ("divides by triplets with any active term, not by active terms (EL-nivMF code)",)
     default_confidence = "norm"
@@ -107,6 +108,7 @@ class Margin(Method):
 
         margin: float = tuned(0.2, 0.05, 0.5, ge=0, le=2)
         beta: float = tuned(1.2, 0.6, 1.4, gt=0, le=2)
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the learned class boundaries and the margin loss."""

@@ -51,11 +51,7 @@ def moments_over_masks(head: MeanHead, features: Tensor, masks: Tensor) -> tuple
 
 @register
 class MCDropout(Method):
-    """MC dropout: normalised softmax with dropout before the mean head, which stays on at test time.
-
-    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
-    computes; here it has one value, ``corrected``: the equations of the paper (Gal and Ghahramani 2016).
-    """
+    """MC dropout: normalised softmax with dropout before the mean head, which stays on at test time."""
 
     name = "mc_dropout"
     summary = "normal embedding; mean direction and variance over passes with dropout at test time"

@@ -8,7 +8,7 @@ For anchor i with kept positives P (s < max negative + eps) and kept negatives N
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class MultiSimilarity(Method):
     """Multi-Similarity as a method: deterministic embeddings trained on weighted pairs, without proxies.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Wang et al. 2019),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Wang et al. 2019),
     ``released_el`` the public code of the EL-nivMF paper (Kirchhof et al. 2022).
     """
 
@@ -93,7 +93,6 @@ class MultiSimilarity(Method):
     )
     default_confidence = "norm"
     published = (PER("multi-similarity", _from_per),)
-    fidelities = ("corrected", "released_el")
     released_behaviour = (
         "released_el (EL-nivMF code): the mean is over anchors that keep positives and negatives, not over all",
     )
@@ -105,9 +104,10 @@ class MultiSimilarity(Method):
         beta: float = tuned(40.0, 1.0, 64.0, log=True, gt=0)
         threshold: float = tuned(0.5, 0.0, 1.0, ge=-1, le=1)
         epsilon: float = tuned(0.1, 0.0, 1.0, ge=0, le=2)
+        form: Literal["corrected", "released_el"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: Multi-Similarity loss over the pairs of a batch."""
         p = self.params
-        over_kept = self.fidelity == "released_el"
+        over_kept = self.form == "released_el"
         return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)

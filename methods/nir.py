@@ -199,8 +199,8 @@ def _from_scripts(
 class NIR(Method):
     """NIR: deterministic embeddings whose residuals around their proxies are regularised by a normalising flow.
 
-    NIR is non-isotropy regularisation. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows
-    the paper (Roth et al., CVPR 2022), ``released`` its public code.
+    NIR is non-isotropy regularisation. The parameter ``form`` chooses: ``corrected`` follows the paper (Roth et al.,
+    CVPR 2022), ``released`` its public code.
     """
 
     name = "nir"
@@ -226,7 +226,6 @@ class NIR(Method):
         NivmfScripts(partial(_from_scripts, base_loss=base), {"ProxyAnchor+NIR": {"base_loss": base}}, True)
         for base in _BASES
     )
-    fidelities = ("corrected", "released")
     repository = "el"
     released_behaviour = (
         "the negative log likelihood is a sum over dimensions inside the exponential",
@@ -234,7 +233,7 @@ class NIR(Method):
         "proxies start at normal draws of variance 1/64 (start=normal)",
         "noise is uniform in [0, 1) times its size, and the sum is normalised again",
     )
-    fidelity_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
+    form_defaults = {"released": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
         """Hyper-parameters of NIR: the proxy loss, its weight, the flow and the ablations of the paper.
@@ -278,6 +277,7 @@ class NIR(Method):
         width: int = 64
         conditioned: Literal["all", "start", "mid", "end"] = "all"
         flow_rate: float = Field(0.1, gt=0)
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: class proxies, the flow conditioned on them, and the loss."""

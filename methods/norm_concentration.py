@@ -157,7 +157,7 @@ class DistributionProxyMethod(NormConcentrationMethod):
     """Base of methods that compare images vMF(z/|z|, alpha |z|) with class proxies, :class:`DistributionProxies`."""
 
     repository = "el"
-    fidelity_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
+    form_defaults = {"released": {"start": "scaled"}}  # noqa: RUF012
 
     @torch.no_grad()
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:

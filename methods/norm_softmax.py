@@ -10,11 +10,7 @@ from .losses import CosineClassifier
 
 @register
 class NormSoftmax(Method):
-    """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines.
-
-    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
-    computes; here it has one value, ``corrected``: the equations of the paper (Zhai and Wu 2019).
-    """
+    """Normalised softmax as a method: deterministic embeddings trained by a softmax of scaled cosines."""
 
     name = "norm_softmax"
     summary = "deterministic; softmax of scaled cosines, no margin"

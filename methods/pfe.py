@@ -8,6 +8,8 @@ trained, to maximise the mutual likelihood score of genuine pairs:
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -63,7 +65,7 @@ class MutualLikelihood(nn.Module):
 class PFE(SpreadMethod):
     """PFE (probabilistic face embeddings): a variance head trained on a frozen deterministic base model.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Shi and Jain 2019),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Shi and Jain 2019),
     ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
@@ -85,7 +87,6 @@ class PFE(SpreadMethod):
     on_base = True
     trains = ("spread",)
     published = (PER("pfe", kinds={"pfe-vmf": {"distribution": "vmf"}}),)
-    fidelities = ("corrected", "released")
     released_behaviour = (
         "pairs of an image with itself count, which pulls variances to their floor",
         RELEASED_HEAD,
@@ -96,6 +97,8 @@ class PFE(SpreadMethod):
 
         A search tunes only the optimiser of the variance head.
         """
+
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: negative mutual likelihood score of the genuine pairs, those of one class."""

@@ -32,7 +32,7 @@ def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[d
 class ProxyAnchor(Method):
     """Proxy-Anchor as a method: deterministic embeddings; each proxy pulls and pushes all samples of a batch.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Kim et al. 2020),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Kim et al. 2020),
     ``released_per`` the public code of Probabilistic Embeddings Revisited, and ``released_el`` that of EL-nivMF
     (Kirchhof et al. 2022) and NIR (Roth et al. 2022).
     """
@@ -46,13 +46,12 @@ class ProxyAnchor(Method):
         equations="Eq. 4",
     )
     published = (PER("proxy-anchor", _from_per), NivmfScripts(_from_scripts, {"ProxyAnchor": {}}))
-    fidelities = ("corrected", "released_per", "released_el")
     released_behaviour = (
         "released_per (PER's code): as corrected, the positive term is averaged over the classes of the batch",
         "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes; proxies"
         " start at normal draws of variance 1/64 (start=normal)",
     )
-    fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
+    form_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
         """Hyper-parameters of Proxy-Anchor: scale and margin of the cosines, and initialisation of the proxies."""
@@ -60,8 +59,9 @@ class ProxyAnchor(Method):
         scale: float = tuned(32.0, 4.0, 64.0, log=True, gt=0)
         margin: float = tuned(0.1, 0.0, 0.5, ge=0, le=2.0)
         start: Literal["xavier", "normal"] = "xavier"
+        form: Literal["corrected", "released_per", "released_el"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class proxies and the Proxy-Anchor loss."""
-        p, over_samples = self.params, self.fidelity == "released_el"
+        p, over_samples = self.params, self.form == "released_el"
         return ProxyAnchorLoss(num_classes, dim, p.scale, p.margin, over_samples, p.start)

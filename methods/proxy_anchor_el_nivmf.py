@@ -5,6 +5,8 @@ L = L_EL-nivMF + omega L_ProxyAnchor(mu_c, mu_z)
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 class ProxyAnchorElNivmf(DistributionProxyMethod):
     """EL-nivMF (expected likelihood under non-isotropic vMF proxies) guided by Proxy-Anchor, as a method.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Kirchhof et al. 2022),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Kirchhof et al. 2022),
     ``released`` its public code.
     """
 
@@ -48,7 +50,6 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
     )
     published = (NivmfScripts(from_scripts, {"PANC+EL-nivMF": {}}, released_only=True),)
     deviations = PROXY_DEVIATIONS
-    fidelities = ("corrected", "released")
     released_behaviour = (*EL_NIVMF_RELEASED, "Proxy-Anchor's positive term is averaged over samples")
 
     class Params(ElNivmfParams):
@@ -57,6 +58,7 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
         omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)
         alpha: float = 32.0
         delta: float = 0.1
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the shared proxies, and the sum of the EL-nivMF and Proxy-Anchor losses."""

@@ -57,7 +57,7 @@ class DistanceLoss(DistributionProxies):
 class ProxyDistance(DistributionProxyMethod):
     """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows that paper (Kirchhof et al. 2022),
+    The parameter ``form`` chooses: ``corrected`` follows that paper (Kirchhof et al. 2022),
     ``released`` its public code.
     """
 
@@ -84,7 +84,6 @@ class ProxyDistance(DistributionProxyMethod):
         ),
     )
     deviations = PROXY_DEVIATIONS
-    fidelities = ("corrected", "released")
     released_behaviour = (
         "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",
         "kl_vmf: the sign is turned, so that the loss pushes images away from their class, and A(k) is left out",
@@ -97,6 +96,7 @@ class ProxyDistance(DistributionProxyMethod):
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the proxies and the cross-entropy of negative distances."""

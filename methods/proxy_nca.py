@@ -21,14 +21,14 @@ from .published import PER
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
     """Parameters of PER, which has the original form on squared distances as they are: that is scale 2."""
-    return {"form": "original", "scale": 2.0, "start": "xavier"}
+    return {"loss": "original", "scale": 2.0, "start": "xavier"}
 
 
 @register
 class ProxyNCA(Method):
     """ProxyNCA as a method: deterministic embeddings, one proxy per class, each sample compared with all proxies.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper of the chosen loss, such as
+    The parameter ``form`` chooses: ``corrected`` follows the paper of the chosen loss, such as
     Teh et al. 2020 for ProxyNCA++; ``released_per`` follows the public code of Probabilistic Embeddings Revisited,
     ``released_el`` that of EL-nivMF (Kirchhof et al. 2022) and NIR (Roth et al. 2022).
     """
@@ -45,23 +45,23 @@ class ProxyNCA(Method):
         "scale is the inverse temperature of the cosine, tuned; ProxyNCA++'s 1/9 on squared distances is scale 18",
     )
     published = (PER("proxy-nca", _from_per),)
-    fidelities = ("corrected", "released_per", "released_el")
     released_behaviour = (
-        "released_per (PER's code): form=original at scale 2, as corrected",
-        "released_el (NIR's code): form=softplus counts the own proxy once per sample of its class in the batch",
+        "released_per (PER's code): loss=original at scale 2, as corrected",
+        "released_el (NIR's code): loss=softplus counts the own proxy once per sample of its class in the batch",
         "released_el: proxies start at normal draws of variance 1/64 (start=normal)",
     )
-    fidelity_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
+    form_defaults = {"released_el": {"start": "normal"}}  # noqa: RUF012
 
     class Params(MethodParams):
-        """Hyper-parameters of ProxyNCA: form of the loss, scale, margin and initialisation of the proxies."""
+        """Hyper-parameters of ProxyNCA: loss, scale, margin and initialisation of the proxies."""
 
-        form: Literal["plusplus", "original", "softplus"] = "plusplus"
+        loss: Literal["plusplus", "original", "softplus"] = "plusplus"
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         margin: float = 0.1
         start: Literal["xavier", "normal"] = "xavier"
+        form: Literal["corrected", "released_per", "released_el"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class proxies and the ProxyNCA loss in the chosen form."""
         p = self.params
-        return ProxyNCALoss(num_classes, dim, p.scale, p.form, p.margin, self.fidelity == "released_el", p.start)
+        return ProxyNCALoss(num_classes, dim, p.scale, p.loss, p.margin, self.form == "released_el", p.start)

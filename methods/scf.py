@@ -27,7 +27,7 @@ from .published import PER
 class SCF(SpreadMethod):
     """SCF (spherical confidence learning): a concentration head trained on a frozen base model and its class weights.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Li et al. 2021),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Li et al. 2021),
     ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
@@ -48,13 +48,13 @@ class SCF(SpreadMethod):
     on_base = True
     published = (PER("scl", kinds={"scl-gmm": {"distribution": "normal"}}),)
     trains = ("spread",)
-    fidelities = ("corrected", "released")
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
         """Hyper-parameter of SCF: the distribution of an embedding, ``vmf`` or ``normal``."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: negative log likelihood of the class weights of a trained base model."""

@@ -15,11 +15,7 @@ from .proxies import SoftTripleLoss
 
 @register
 class SoftTriple(Method):
-    """SoftTriple as a method: deterministic embeddings, several centres per class.
-
-    The constructor argument ``fidelity`` elsewhere chooses between the paper's equations and what its public code
-    computes; here it has one value, ``corrected``: the equations of the paper (Qian et al. 2019).
-    """
+    """SoftTriple as a method: deterministic embeddings, several centres per class."""
 
     name = "soft_triple"
     summary = "deterministic; softmax over several centres per class"

@@ -15,7 +15,7 @@ The second form draws where the two densities meet, so that few draws suffice ev
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -189,8 +189,8 @@ class ReleasedPrototypeLoss(PrototypeLoss):
 class SPE(Method):
     """SPE (stochastic prototype embeddings): isotropic normal embedding classified by class prototypes of the batch.
 
-    It has no classifier. The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Scott
-    et al. 2019), ``released`` the public code of Probabilistic Embeddings Revisited.
+    It has no classifier. The parameter ``form`` chooses: ``corrected`` follows the paper (Scott et al. 2019),
+    ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
     name = "spe"
@@ -211,7 +211,6 @@ class SPE(Method):
     default_confidence = "method"
     warm_start = True
     published = (PER("spe"),)
-    fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (
         "the sum over classes has the density of class c at a draw of its own, not of all classes at one draw",
@@ -228,6 +227,7 @@ class SPE(Method):
         spread: float = tuned(1.0, 0.2, 5.0, log=True, gt=0)
         samples: int = Field(16, ge=0)
         noise: bool = True
+        form: Literal["corrected", "released"] = "corrected"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""

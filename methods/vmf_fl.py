@@ -50,9 +50,9 @@ class LikelihoodClassifier(CosineClassifier):
 class VmfFl(SpreadMethod):
     """vMF-FL: the concentration is the inverse temperature of a softmax over classes; trained end to end.
 
-    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The constructor argument ``fidelity``
-    chooses the spread head, which predicts the concentration: with ``released`` the head and its start are those of
-    that code; with ``corrected`` the concentration starts at D (the embedding size), the variance of normals at 2/D.
+    It is a method of the public code of Probabilistic Embeddings Revisited (PER). The parameter ``form`` chooses the
+    spread head, which predicts the concentration: with ``released`` the head and its start are those of that code; with
+    ``corrected`` the concentration starts at D (the embedding size), the variance of normals at 2/D.
     """
 
     name = "vmf_fl"
@@ -64,7 +64,6 @@ class VmfFl(SpreadMethod):
     )
     deviations = ("the concentration starts at D, the variance at 2/D (PER's code: 1)", SpreadHead.DEVIATION)
     published = (PER("vmfmm"),)
-    fidelities = ("corrected", "released")
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
@@ -74,6 +73,7 @@ class VmfFl(SpreadMethod):
         """
 
         distribution: Literal["normal", "vmf"] = "vmf"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: cross-entropy over the likelihoods of the class weights."""

@@ -192,7 +192,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 class VmfLossMethod(NormConcentrationMethod):
     """vMF-loss as a method: vMF images and vMF classes, with the concentration of an image from its norm.
 
-    The constructor argument ``fidelity`` chooses the form: ``corrected`` follows the paper (Scott et al. 2021),
+    The parameter ``form`` chooses: ``corrected`` follows the paper (Scott et al. 2021),
     ``released`` the public code of Probabilistic Embeddings Revisited.
     """
 
@@ -210,7 +210,6 @@ class VmfLossMethod(NormConcentrationMethod):
         "the exact normaliser in place of the authors' closed form",
     )
     published = (PER("vmf-loss", _from_per),)
-    fidelities = ("corrected", "released")
     repository = "per"
     released_behaviour = (
         "draws come from the faulty sampler, the closed form replaces the normaliser",
@@ -228,6 +227,7 @@ class VmfLossMethod(NormConcentrationMethod):
         class_length: float = tuned(0.4, 0.05, 0.9, gt=0, lt=1)
         samples: int = Field(10, ge=0)
         classes: Literal["vmf", "point"] = "vmf"
+        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class distributions and the vMF-loss."""

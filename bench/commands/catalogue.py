@@ -227,9 +227,9 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         "on_base": cls.on_base,
         "trains": list(cls.trains),
         "default_confidence": cls.default_confidence,
-        "fidelities": list(cls.fidelities),
+        "fidelities": list(cls.forms()),
         "released_behaviour": list(cls.released_behaviour),
-        "fidelity_defaults": {fidelity: dict(values) for fidelity, values in cls.fidelity_defaults.items()},
+        "fidelity_defaults": {form: dict(values) for form, values in cls.form_defaults.items()},
         "published": published,
     }
     lines = [f"{cls.name}: {cls.summary}", "", document, "", *_paper_lines(cls)]
@@ -237,7 +237,7 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         f"scorer      {cls.scorer}",
         f"confidence  {cls.default_confidence}",
         f"trains      {_trained(cls)}",
-        f"fidelity    {', '.join(cls.fidelities)}",
+        f"fidelity    {', '.join(cls.forms())}",
         "parameters" + ("" if parameters else "  none"),
         *(_parameter_line(cls, key, default, search) for key, (default, search) in parameters.items()),
     ]
@@ -271,7 +271,7 @@ def _parameter_line(cls: type[Method], key: str, default: object, search: object
     tuned = ""
     if isinstance(search, dict):
         tuned = f", tuned in [{search['low']:g}, {search['high']:g}]{' log' if search['log'] else ''}"
-    others = (f", {name}: {values[key]}" for name, values in cls.fidelity_defaults.items() if key in values)
+    others = (f", {name}: {values[key]}" for name, values in cls.form_defaults.items() if key in values)
     return f"  method.{key} = {default}{''.join(others)}{tuned}"
 
 

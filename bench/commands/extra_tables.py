@@ -36,7 +36,8 @@ def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path,
     paths = [path for document in _documents(chosen, site, results) for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
-        for stem, frame in {"metrics": results.frame, **tables}.items():
+        metrics = results.frame.assign(pinned=results.frame["pinned"].map(str))
+        for stem, frame in {"metrics": metrics, **tables}.items():
             path = out / f"{stem}.parquet"
             write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
             paths.append(path)

@@ -89,6 +89,8 @@ def rescore_results(
         if name not in known_groups():
             raise UnknownName("group of tests", name, known_groups())
     store = open_results(site.store.root)
+    if store.is_archive:
+        raise UserError(f"{store.root} is an archive, which is never changed; put it into a folder with a store.json")
     other = None if arrays is None else open_results(arrays)
     records = collect(store).tests
     if not records:

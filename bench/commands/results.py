@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UserError, printable
+from ..errors import UnitFailed, UserError, printable
 from ..registry import load_plugins
 from ..site import Site
 from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, site_of
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from ..report.frame import Results as Collected
     from ..store.folder import Damage, Store
-    from ..store.marks import Mark
     from ..store.records import RescoreRecord, TestRecord
     from ..store.specs import Kind
 
@@ -35,7 +35,6 @@ class StatusRow(TypedDict):
         trained: Number of finished trainings that belong to no trial.
         unfinished: Number of trainings that have a checkpoint and no result yet.
         codes: Number of finished tests and rescorings by the versions of their code.
-        states: Number of packed results by state: ``claimed``, or ``verified`` by a second run.
     """
 
     protocol: str
@@ -48,7 +47,6 @@ class StatusRow(TypedDict):
     unfinished: int
     running: list[RunningUnit]
     codes: dict[str, int]
-    states: dict[str, int]
 
 
 class RunningUnit(TypedDict):
@@ -85,22 +83,14 @@ def status(
             help="Convert results of an earlier bench (schema 2); the old folder is kept in RESULTS/.schema-2.",
         ),
     ] = False,
-    pack: Annotated[
+    archive: Annotated[
         Path | None,
-        typer.Option(
-            "--pack", help="Write the finished results to this folder in the form of a contribution.", metavar="DIR"
-        ),
+        typer.Option("--archive", help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE"),
     ] = None,
-    verify: Annotated[
-        Path | None,
-        typer.Option("--verify", help="Mark claimed results of this folder that were run again here.", metavar="DIR"),
-    ] = None,
-    by: Annotated[
-        str, typer.Option("--by", help="With --pack and --verify: who ran the results of RESULTS.", metavar="NAME")
-    ] = "",
-    commit: Annotated[
-        str, typer.Option("--commit", help="Git commit of the code, for records that do not tell.", metavar="ID")
-    ] = "",
+    pack: Annotated[str | None, typer.Option("--pack", hidden=True)] = None,
+    verify: Annotated[str | None, typer.Option("--verify", hidden=True)] = None,
+    by: Annotated[str, typer.Option("--by", hidden=True)] = "",
+    commit: Annotated[str, typer.Option("--commit", hidden=True)] = "",
     as_json: Json = False,
 ) -> None:
     """Count the trials, trained and tested seeds in a results folder, and name the processes at work in it.
@@ -111,24 +101,20 @@ def status(
     \b
     bench status --results results/runs
     bench status --results results/runs --check
-    bench status --results results/runs --pack results/reference --by "Jane Doe"
+    bench status --results results/runs --archive ndigit_jane_doe.tar.xz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    if check and (pack is not None or verify is not None):
-        raise UserError("--check goes without --pack and --verify; it is a command of its own")
+    if pack is not None or verify is not None or by or commit:
+        raise UserError(
+            f"--pack, --verify, --by and --commit are gone: `bench status --results {quote(str(results))} --archive"
+            " FILE.tar.xz` writes a contribution; `bench compare` shows two runs side by side"
+        )
     if upgrade:
         upgrade_results(results)
     if repair:
         repair_results(results)
-    if pack is not None or verify is not None:
-        from .contribute import pack_results, verify_results
-
-        if pack is not None:
-            pack_results(results, pack, by, commit, as_json)
-        if verify is not None:
-            raise typer.Exit(verify_results(results, verify, by, commit, as_json))
+    if archive is not None:
+        archive_results(results, archive)
         return
-    if by or commit:
-        raise UserError(f"{'--by' if by else '--commit'} is for --pack and --verify")
     if check:
         raise typer.Exit(_check(results, as_json))
     rows = status_rows(open_results(results))
@@ -148,19 +134,17 @@ def status(
             typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}{node}"))
         if len(row["codes"]) > 1:
             typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
-        if row["states"]:
-            typer.echo(f"    {', '.join(f'{count} {state}' for state, count in row['states'].items())}")
 
 
 def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
     from ..store.check import damages
     from ..store.consistency import inconsistencies
-    from .contribute import wrong_values
 
     store = open_results(results, damaged_marker=True)
-    found = damages(store.root) + inconsistencies(store) + wrong_values(store)
-    rows = [DamageRow(path=str(damage.path.relative_to(results)), reason=damage.reason) for damage in found]
+    found = damages(store.root) + inconsistencies(store) + _wrong_values(store)
+    base = results.parent if store.is_archive else results
+    rows = [DamageRow(path=str(damage.path.relative_to(base)), reason=damage.reason) for damage in found]
     if as_json:
         print_json(rows)
     else:
@@ -171,6 +155,44 @@ def _check(results: Path, as_json: bool) -> int:
     return 1 if rows else 0
 
 
+def _wrong_values(store: Store) -> list[Damage]:
+    """Archived tests whose values do not follow from the float16 embeddings that they come with."""
+    from ..store.folder import RECORD, Damage
+
+    found = []
+    site = Site(results=str(store.root))  # one, since each reads the archives anew
+    for record in site.store.tests():
+        if site.store.float16(record) is not None:
+            from ..engine.rescoring import check_values
+
+            try:
+                check_values(record, site)
+            except UnitFailed as error:
+                found.append(Damage(store.unit_dir(record.cell, "test", record.unit) / RECORD, str(error)))
+    return found
+
+
+def archive_results(results: Path, out: Path) -> None:
+    """Write all records of a results folder to an archive.
+
+    Raises:
+        UserError: If there is none, one is damaged, or ``out`` has not the name of an archive.
+    """
+    from ..store.archive import ARCHIVE, write_archive
+    from ..store.check import damages
+
+    if not out.name.endswith(ARCHIVE) or out.is_dir():
+        raise UserError(f"--archive {out}: name a file that ends with {ARCHIVE}")
+    store = open_results(results)
+    texts = store.texts()
+    if any(damage.path.relative_to(results).as_posix() in texts for damage in damages(results)):
+        raise UserError(
+            f"{results} has damaged records; `bench status --check --results {quote(str(results))}` names them"
+        )
+    write_archive(out, texts)
+    typer.echo(f"{out}: {len(texts)} files, {out.stat().st_size / 1e6:.1f} MB; check it with `bench status --check`")
+
+
 def repair_results(results: Path) -> None:
     """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
     from ..store.check import damages
@@ -178,6 +200,8 @@ def repair_results(results: Path) -> None:
     from ..store.folder import Store
 
     store = Store(results)
+    if store.is_archive:
+        raise UserError(f"{results} is an archive, which is never changed")
     if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
         open_results(results)
     claims = Claims(results)
@@ -272,6 +296,8 @@ def report(
     bench report --figures spectra,norms
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    if out is None and results.is_file():
+        raise UserError(f"{results} is a file; name a folder with --out")
     if figures is not None:
         site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
         drawn = draw_figures(names(figures), site, out, reference)
@@ -388,15 +414,13 @@ def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
-    from ..store.marks import read_marks
     from ..store.roster import nodes_of_units
     from ..store.specs import TUNING, Cell
 
     nodes = nodes_of_units(store.root)
-    marks = read_marks(store.root)
     rescorings = list(store.rescorings())
     rows: list[StatusRow] = []
-    for folder in sorted(path for path in store.root.glob("*/*/*") if path.is_dir()):
+    for folder in sorted({path.parent for kind in (*KINDS, "study") for path in store.units(kind)}):
         cell = Cell(*folder.relative_to(store.root).parts)
         trials = list(store.trials(cell))
         train, test = ([path.name for path in store.units(kind, "/".join(cell))] for kind in KINDS)
@@ -426,7 +450,6 @@ def status_rows(store: Store) -> list[StatusRow]:
                     if who is not None
                 ],
                 "codes": _codes(tested, [record for record in rescorings if record.cell == cell]),
-                "states": _states(store, tested, marks),
             }
         )
     return rows
@@ -439,14 +462,6 @@ def _codes(tested: list[TestRecord], rescored: list[RescoreRecord]) -> dict[str,
     codes = [f"tested by code {versions_text(record.spec.versions)}" for record in tested]
     codes += [f"rescored by code {versions_text(record.spec.versions)}" for record in rescored]
     return dict(Counter(codes))
-
-
-def _states(store: Store, tested: list[TestRecord], marks: dict[str, Mark]) -> dict[str, int]:
-    """Number of packed results by state."""
-    from ..store.marks import state_of
-
-    states = Counter(str(state_of(store, record, marks)) for record in tested)
-    return {state: count for state, count in sorted(states.items()) if state != "own"}
 
 
 def _say_what_was_rescored(collected: Collected) -> None:

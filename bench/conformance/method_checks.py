@@ -27,7 +27,7 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
+def build(cls: type, form: str = "corrected", **params: Any) -> Any:
     """Build a small :class:`.EmbeddingModel` of a method in one of its forms, on which its conformance checks run.
 
     The model is in training mode, and has been initialised or fitted on a batch of synthetic images if the method does
@@ -38,7 +38,7 @@ def build(cls: type, fidelity: str = "corrected", **params: Any) -> Any:
     from ..methods.backbones.registry import build_backbone
     from ..methods.cosface import CosFace
 
-    method: Any = cls(cls.Params(**cls.defaults(fidelity) | params), fidelity)  # type: ignore[attr-defined]
+    method: Any = cls(cls.Params(**cls.defaults(form) | params))  # type: ignore[attr-defined]
     if method.ensemble:
         return _ensemble(method)
     torch.manual_seed(0)
@@ -94,8 +94,8 @@ def metadata(cls: Any) -> None:
     require(bool(cls.name and cls.summary), "name and summary must not be empty")
     require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     get_scorer(cls.scorer)
-    require("corrected" in cls.fidelities, "every method has a corrected form")
-    released = len(cls.fidelities) > 1
+    require("corrected" in cls.forms(), "every method has a corrected form")
+    released = len(cls.forms()) > 1
     require(released == bool(cls.released_behaviour), "released_behaviour must say what fidelity=released does")
     defaults = cls.Params().model_dump()
     for name, field in cls.Params.model_fields.items():
@@ -144,18 +144,18 @@ def finite(cls: Any) -> None:
     The forms are the corrected one (the paper's equations) and those of public codes. The corrected form must keep them
     finite also at extreme outputs of the heads and for a batch of one class; there, a ``ValueError`` is accepted too.
     """
-    for fidelity in cls.fidelities:
-        model = build(cls, fidelity)
+    for form in cls.forms():
+        model = build(cls, form)
         images, labels = _batch()
         loss = _loss(model, images, labels)
         if not model.method.fitted:
             loss.backward()
-        require(bool(torch.isfinite(loss)), f"{fidelity}: the loss is {loss.item()}")
+        require(bool(torch.isfinite(loss)), f"{form}: the loss is {loss.item()}")
         for name, p in model.named_parameters():
             if p.requires_grad and not model.method.fitted:
-                require(p.grad is not None, f"{fidelity}: {name} is trained but has no gradient")
-                require(bool(torch.isfinite(p.grad).all()), f"{fidelity}: gradient of {name} is not finite")
-        if fidelity == "corrected":
+                require(p.grad is not None, f"{form}: {name} is trained but has no gradient")
+                require(bool(torch.isfinite(p.grad).all()), f"{form}: gradient of {name} is not finite")
+        if form == "corrected":
             _extremes(model, labels)
             _extreme_spreads(model, labels)
 

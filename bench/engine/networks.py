@@ -32,7 +32,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     Each part has a seed of its own. Parts that two methods share (backbone, mean head) start equal for equal data set
     and replicate (seed number).
     """
-    method = site.method(spec.method, spec.params, spec.fidelity)
+    method = site.method(spec.method, spec.params)
 
     def seeded(part: str) -> None:
         torch.manual_seed(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
@@ -42,7 +42,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     backbone = build_backbone(spec.backbone, channels, weights, spec.batches.freeze_norm, spec.batches.pooling)
     base_objective = None
     if spec.base is not None:
-        base = site.method(spec.base.method, spec.base.params, spec.base.fidelity)
+        base = site.method(spec.base.method, spec.base.params)
         base_objective = base.objective(num_classes, spec.dim)
     model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen))
     model.to(site.device)
@@ -85,7 +85,7 @@ def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, Train
 def load_ensemble(method: str, members: Cell, units: Sequence[str], site: Site) -> tuple[EnsembleModel, TrainRecord]:
     """Network of an ensemble in evaluation mode, and the record of its first member's training."""
     loaded = [load_model(members, unit, site) for unit in units]
-    own = site.method(method, {}, "corrected")
+    own = site.method(method, {})
     assert isinstance(own, EnsembleMethod)
     return EnsembleModel(own, [model for model, _ in loaded]).eval(), loaded[0][1]
 

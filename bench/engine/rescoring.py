@@ -31,9 +31,9 @@ from ..protocols.rows import SplitRow
 from ..protocols.scorers import Scorer
 from ..seeds import seed_for
 from ..site import Site
+from ..store.archive import unpacked
 from ..store.files import DamagedFile, file_sha256
 from ..store.folder import Store
-from ..store.pack import unpacked
 from ..store.records import ROW_KEYS, RescoreRecord, TestRecord
 from ..store.specs import Cell, RescoreSpec
 from .embedded_model import ConcatenatedModels
@@ -82,7 +82,7 @@ class StoredModel:
 
 
 class Arrays(NamedTuple):
-    """Array files of a test with their SHA-256; ``float16`` is whether they are the copy of a packed test."""
+    """Array files of a test with their SHA-256; ``float16`` is whether they are the copy of an archived test."""
 
     files: dict[str, tuple[Path, str]]
     float16: bool
@@ -138,7 +138,7 @@ def rescore(
 
 
 def check_values(record: TestRecord, site: Site) -> None:
-    """Check that the retrieval values of a packed test follow from the float16 embeddings that it comes with."""
+    """Check that the retrieval values of an archived test follow from the float16 embeddings that it comes with."""
     found = find_arrays(record, site.store)
     options = _trained_options(record, found, site, None)
     models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
@@ -177,7 +177,7 @@ def find_arrays(record: TestRecord, store: Store, other: Store | None = None) ->
     missing = min(owner.files, default="embeddings.safetensors")
     raise UnitFailed(
         f"{missing} of test {owner.unit} is missing; name the results folder that has it with --arrays"
-        if store.provenance(owner.cell, "test", owner.unit)
+        if store.archive_of(owner.cell, "test", owner.unit)
         else f"{missing} of test {owner.unit} is missing; the command that made it makes it again"
     )
 

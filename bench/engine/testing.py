@@ -267,7 +267,7 @@ def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Co
         dataset=train.dataset,
         method=cell.method,
         base=train.method if joint else train.base.method if train.base else "",
-        fidelity=members[0].method.fidelity,
+        fidelity=members[0].method.form,
         hparams=spec.hparams,
         trials=spec.trials,
         pinned=spec.pinned,

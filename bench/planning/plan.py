@@ -299,7 +299,7 @@ def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
 
 
 def _template(setting: Setting, site: Site) -> TrainSpec:
-    preset, method, values = setting.preset, setting.method, setting.values
+    preset, values = setting.preset, setting.values
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
     crops = setting.protocol.presets[setting.experiment.preset].tests.corruptions.get(CROP, Tests().corruptions[CROP])
     spec = TrainSpec(
@@ -310,7 +310,6 @@ def _template(setting: Setting, site: Site) -> TrainSpec:
         fold=preset.validate[0],
         replicate=TUNING,
         method=setting.cell.method,
-        fidelity=method.fidelity,
         params=part(values, "method"),
         backbone=values["model.backbone"],
         weights=setting.weights,
@@ -346,7 +345,7 @@ def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
     """What distinguishes this run from others of the same method, data set and budget."""
     experiment = setting.experiment
     # A method with one form has it under every fidelity; its network may differ.
-    uncalibrated = template.fidelity == "corrected" != experiment.fidelity and not template.batches.calibrate
+    uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
     return Pinned(
         folds=setting.folds,
         settings=dict(setting.fixed),

@@ -201,8 +201,8 @@ def _setting(asked: _Asked, dataset: str, name: str, head: str = "", base: str =
     named = name in asked.methods
     # What is fixed for a method is not fixed for a base that only serves it, unless it concerns the data.
     texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
-    form = resolve_fidelity(method, experiment.fidelity, experiment.protocol)
     fixed = from_user(texts, method, recipe)
+    form = fixed.get("method.form", resolve_fidelity(method, experiment.fidelity, experiment.protocol))
     before, stage = _usual(asked, recipe, method, form, fixed)
     published = None
     if experiment.hparams == "published":
@@ -212,7 +212,7 @@ def _setting(asked: _Asked, dataset: str, name: str, head: str = "", base: str =
         unfixed |= from_file(asked.file.of(name), asked.file.path, method, unfixed)
     values = {**unfixed, **fixed}
     values |= layer(method=checked_params(method, part(values, "method")))
-    built = method(method.Params(**part(values, "method")), form)
+    built = method(method.Params(**part(values, "method")))
     space = {}
     if experiment.hparams == "tuned":
         below = site.methods.method(base)() if base else None
@@ -253,7 +253,7 @@ def _usual(asked: _Asked, recipe: Recipe, method: type[Method], form: str, fixed
     params = layer(method=usual_params(recipe, preset, method, form))
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
     checked = checked_params(method, part({**params, **fixed}, "method"))
-    frozen = experiment.frozen or "backbone" not in method(method.Params(**checked), form).trained_parts
+    frozen = experiment.frozen or "backbone" not in method(method.Params(**checked)).trained_parts
     stage = recipe.frozen if frozen else recipe.end_to_end
     network = {"backbone": experiment.backbone, "dim": experiment.dim}
     values = {
@@ -274,13 +274,13 @@ def _published(asked: _Asked, dataset: str, name: str, values: Values, head: str
     """
     experiment, methods = asked.experiment, asked.site.methods
     method = methods.method(head or name)
+    form = resolve_fidelity(method, experiment.fidelity, experiment.protocol)
     found = find_published(
         method,
         dataset,
         base or (name if head else asked.site.recipe(dataset).base),
         network=f"{values['model.backbone']}/{values['model.dim']}",
-        form=resolve_fidelity(method, experiment.fidelity, experiment.protocol),
-        params=checked_params(method, {} if head else part(values, "method")),
+        params=checked_params(method, method.defaults(form) if head else part(values, "method")),
         pooling=experiment.set.get("data.pooling", "avg"),
     )
     return stage_one(found, methods.method(name)) if head else found
@@ -290,8 +290,8 @@ def _differences(published: Published, setting: Setting, unfixed: Values) -> tup
     """Differences of a replay from what its source ran."""
     run, method, experiment = published.run, setting.method, setting.experiment
     said = run.differences(experiment.protocol, experiment.preset, setting.cell.dataset)
-    if method.fidelity not in run.fidelities and len(method.fidelities) > 1:
-        said.append(f"fidelity {method.fidelity} instead of {run.fidelities[0]}")
+    if method.form not in run.forms and len(method.forms()) > 1:
+        said.append(f"fidelity {method.form} instead of {run.forms[0]}")
     if setting.folds is not None:
         said.append(f"{setting.folds} folds")
     before = {**unfixed, **layer(method=checked_params(type(method), part(unfixed, "method")))}

@@ -31,14 +31,14 @@ class PublishedRun:
     Attributes:
         protocol: Protocol of this benchmark that tests as the publication did.
         preset: Preset (variant) of that protocol.
-        fidelities: Names of the forms of a method that compute what the code of the publication does.
+        forms: Names of the forms of a method that compute what the code of the publication does.
         datasets: Data sets of this benchmark that differ from the one of the publication, each with the name of the one
             that agrees with it, such as ``inshop_merged`` for ``inshop``.
     """
 
     protocol: str
     preset: str
-    fidelities: tuple[str, ...]
+    forms: tuple[str, ...]
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
@@ -256,7 +256,6 @@ def find_published(
     base: str,
     *,
     network: str,
-    form: str = "corrected",
     params: Values,
     pooling: str = "avg",
 ) -> Published:
@@ -267,8 +266,7 @@ def find_published(
         dataset: Name of the data set.
         base: Name of the method of the first stage; it matters for two-stage methods only.
         network: Backbone and embedding size, such as ``bn_inception/128``.
-        form: Form of the method: ``corrected``, or a released one (what the public code of its paper computes).
-        params: All parameters of the method; they may choose among several published settings.
+        params: All parameters of the method, its form among them; they may choose among several published settings.
         pooling: Pooling of the setting that is taken if two differ in it alone.
 
     Raises:
@@ -294,7 +292,7 @@ def find_published(
             f"published settings of {method.name} on {dataset} are for {' and '.join(found)}, not {network}; set"
             " --backbone and --dim, or use --hparams tuned or default"
         )
-    if found[network].released_only and form == "corrected":
+    if found[network].released_only and params.get("form", "corrected") == "corrected":
         raise NothingPublished(
             f"the published setting of {method.name} is for what its public code computes; add --fidelity released, or"
             " use --hparams tuned or default"

@@ -147,10 +147,10 @@ def from_fidelity(fidelity: str, recipe: Recipe) -> Values:
     return {"data.calibrate": False} if recipe.view and fidelity != "corrected" else {}
 
 
-def usual_params(recipe: Recipe, preset: Preset, method: type[Method], fidelity: str) -> Values:
+def usual_params(recipe: Recipe, preset: Preset, method: type[Method], form: str) -> Values:
     """Parameters that replace a method's own defaults: of its form, the data set and the preset; the last wins."""
     name = method.name
-    return {**method.defaults(fidelity), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
+    return {**method.defaults(form), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
 
 
 def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe) -> Values:
@@ -264,11 +264,11 @@ def resolve_fidelity(method: type[Method], asked: str, protocol: str) -> str:
     Revisited", or EL-nivMF and NIR), whether or not the other has a form too. A method without the form that is asked
     for is used in its corrected form.
     """
-    if asked == "released" and asked not in method.fidelities:
+    if asked == "released" and asked not in method.forms():
         asked = _RELEASED_BY.get(protocol, asked)
-    if asked == f"released_{method.repository}" and asked not in method.fidelities:
+    if asked == f"released_{method.repository}" and asked not in method.forms():
         asked = "released"
-    return asked if asked in method.fidelities else "corrected"
+    return asked if asked in method.forms() else "corrected"
 
 
 def search_ranges(

@@ -87,4 +87,4 @@ class Judged:
     @cached_property
     def provenance(self) -> pd.DataFrame:
         """Who made each result, where, when and with what."""
-        return provenance_frame(self.store, self.results)
+        return provenance_frame(self.results)

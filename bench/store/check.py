@@ -7,7 +7,6 @@ from pathlib import Path
 from .files import DamagedFile
 from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
 from .marker import MARKER, read_marker
-from .pack import FLOAT16
 from .records import TestRecord, TrainRecord
 from .specs import TUNING, Cell, Kind
 
@@ -18,15 +17,12 @@ def damages(root: Path) -> list[Damage]:
     Nothing is changed. Records are checked for checksum, schema, and an id that agrees with their folder and
     specification. Array files, cached features and checkpoints are checked for their digest. The marker ``store.json``,
     which has the versions of the results, has to be readable. Weights of tuning trials may be missing.
-
-    Args:
-        root: The results folder.
     """
     found: list[Damage] = []
     store = Store(root)
     store.on_damage = found.append
     try:
-        if read_marker(root / MARKER) is None:
+        if not store.is_archive and read_marker(root / MARKER) is None:
             found.append(Damage(root / MARKER, "it is missing"))
     except DamagedFile:
         found.append(Damage(root / MARKER, "it is damaged"))
@@ -58,11 +54,7 @@ def _check_files(store: Store, record: TrainRecord | TestRecord | None) -> None:
     if record is None:
         return
     pruned = isinstance(record, TrainRecord) and record.spec.replicate == TUNING
-    origin = store.provenance(record.cell, record.kind, record.unit)
-    if origin is not None:  # a packed record stands for arrays that are elsewhere
-        path = store.root.joinpath(*record.cell, f"test-{record.unit}{FLOAT16}")
-        if isinstance(record, TestRecord) and origin.float16 and store.float16(record) is None and not path.exists():
-            store.on_damage(Damage(path, "it is missing though a pack names it"))
+    if store.archive_of(record.cell, record.kind, record.unit):  # its arrays are elsewhere
         return
     whole = store.whole_files(record)
     folder = store.unit_dir(record.cell, record.kind, record.unit)

@@ -102,9 +102,6 @@ class Claims:
         """Announce this process to the other drivers of the results folder, or as the only one, which keeps others out.
 
         ``lost`` is called, by another thread, if this process has to be the only driver but no longer is.
-
-        Raises:
-            UserError: If another driver has the folder for itself, or if ``alone`` and there is another driver.
         """
         drivers = self.root / DRIVERS
         own = drivers / self.name

@@ -1,4 +1,4 @@
-"""Checks of packed records against each other: what a record claims must follow from what it comes with.
+"""Checks of archived records against each other: what a record claims must follow from what it comes with.
 
 A record from elsewhere may be wrong in ways that its checksum does not tell: a checksum is computed by whoever writes.
 """
@@ -9,13 +9,12 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..errors import UserError, shortened
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols.metrics import find_metric
-from .files import DamagedFile
 from .folder import RECORD, Damage, Store
-from .marks import VERIFIED, digest_of, read_marks
 from .pinned import Pinned
 from .records import KEYS, ROW_KEYS, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from .specs import Cell, TrainSpec
@@ -29,52 +28,33 @@ _FROM_SPEC = ("protocol", "preset", "hparams", "trials", "pinned", "ensemble")
 
 
 def inconsistencies(store: Store) -> list[Damage]:
-    """First fault of every packed test whose claims do not follow from the records that it comes with.
+    """First fault of every archived test whose claims do not follow from the records that it comes with.
 
-    It is about the protocol, the identifying columns, trainings, setting, manifests, budget, values and marks. Two
-    contributors must not claim the same setting and seed.
-
-    Args:
-        store: The results folder.
+    Two archives must not have the same setting and seed.
     """
     found: list[Damage] = []
-    claimed: dict[tuple[object, ...], str] = {}
+    archives: dict[tuple[object, ...], Path] = {}
     images: dict[tuple[str, Pinned], str] = {}
     studies: dict[Cell, Studies] = {}
-    if store.packs():
+    places = [(record, store.archive_of(record.cell, "test", record.unit)) for record in store.tests()]
+    archived = [(record, archive) for record, archive in places if archive is not None]
+    if archived:
         for study, trials in store.studies():
             studies.setdefault(study.cell, []).append((study, trials))
-    for record in store.tests():
-        origin = store.provenance(record.cell, "test", record.unit)
-        if origin is None:
-            continue
+    for record, archive in archived:
         try:
             reason = next(_faults(record, store, studies.get(record.trained_cell, [])), "")
         except UserError as error:  # a name that leads elsewhere
             reason = str(error)
-        key = tuple(getattr(record.columns, name) for name in KEYS)
-        if claimed.setdefault(key, origin.by) != origin.by:
-            reason = reason or f"{claimed[key]} has a result of this setting and seed already"
+        first = archives.setdefault(tuple(getattr(record.columns, name) for name in KEYS), archive)
+        if first != archive:
+            reason = reason or f"{first.name} has a result of this setting and seed already"
         own = record.manifests.get("test", "")
         if images.setdefault((record.columns.dataset, record.columns.pinned), own) != own:
             reason = reason or "its test images are not those of the other results of this data set"
         if reason:
             found.append(Damage(store.unit_dir(record.cell, "test", record.unit) / RECORD, shortened(reason, 200)))
-    return found + _faulty_marks(store)
-
-
-def _faulty_marks(store: Store) -> list[Damage]:
-    path = store.root / VERIFIED
-    try:
-        marks = read_marks(store.root)
-    except DamagedFile as error:
-        return [Damage(path, str(error).removeprefix(f"{path} "))]
-    known = {record.unit: record for record in store.tests() if record.unit in marks}
-    return [
-        Damage(path, f"the mark of {unit} is not for the record that is here")
-        for unit, mark in sorted(marks.items())
-        if unit not in known or digest_of(store, known[unit]) != mark.record
-    ]
+    return found
 
 
 Studies = list[tuple[StudyRecord, list[TrialRecord]]]

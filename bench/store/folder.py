@@ -3,7 +3,7 @@
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
-    <root>/<protocol>/<dataset>/<method>/<label>.records.xz     records of many units (:mod:`bench.store.pack`)
+    <root>/<name>.tar.xz                                        records of many units (:mod:`bench.store.archive`)
     <root>/experiments/<hash>.toml                              what was asked for
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
     <root>/.features/<id>/                                      features of backbones at their starting weights
@@ -15,6 +15,7 @@ Everything else (tables, figures) is a function of the records and can be delete
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +26,9 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
 from ..names import part_of_path
+from .archive import ARCHIVE, FLOAT16, PLACE, read_archive
 from .files import DamagedFile, file_sha256, read_sealed, sha256, write_atomic
 from .marker import MARKER, Marker, read_marker
-from .pack import FLOAT16, PACK, Packed, Provenance, read_pack
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
@@ -88,23 +89,14 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.on_damage: Callable[[Damage], None] = lambda damage: None
-        self._packs: dict[Path, tuple[tuple[object, ...], dict[str, Packed]]] = {}
+        self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
-        """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
-
-        Args:
-            protocol: Name of a protocol.
-            version: Its version.
-            create: Whether results are going to be written: the folder may then be empty, or lack its marker file.
-
-        Raises:
-            UserError: If it holds another schema or protocol version, or something else altogether.
-        """
-        if self.root.exists() and not self.root.is_dir():
+        """Check that the folder holds results of this benchmark, with this protocol version and the present schema."""
+        if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
         try:
-            held = read_marker(self.root / MARKER)
+            held = self.marker_of_records() if self.is_archive else read_marker(self.root / MARKER)
         except DamagedFile as error:
             held = self.marker_of_records()
             if held is None and not self._is_begun():
@@ -160,10 +152,6 @@ class Store:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
         A marker that is missing or damaged is made again from the records.
-
-        Args:
-            protocol: Name of the protocol.
-            version: Its version.
         """
         path = self.root / MARKER
         try:
@@ -201,11 +189,7 @@ class Store:
             return True
 
     def marker_of_records(self) -> Marker | None:
-        """Marker (schema and protocol versions) that follows from the records in the folder; None without records.
-
-        Raises:
-            UserError: If the records are of several versions of a protocol.
-        """
+        """Marker (schema and protocol versions) that follows from the records in the folder; None without records."""
         versions: dict[str, int] = {}
         for path in self._paths("*/*/*", f"t*-*/{RECORD}"):
             train = path.parent.name.startswith("train-")
@@ -239,90 +223,69 @@ class Store:
         return record
 
     def text(self, path: Path) -> bytes:
-        """The content of the file of a record, or of its line in a pack."""
+        """The content of the file of a record, which may be archived."""
         try:
             return path.read_bytes()
-        except FileNotFoundError:
-            line = self._packed(path.parents[1]).get("/".join(path.parts[-2:]))
-            if line is None:
-                raise
-            return line.text
+        except (FileNotFoundError, NotADirectoryError):
+            archived = self._archived().get(path.relative_to(self.root).as_posix())
+            if archived is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+            return archived[1]
 
-    def packs(self, cells: str = "*/*/*") -> list[Path]:
-        """Files with the packed records of some cells, sorted.
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is no folder, but the archive of one, which is read only."""
+        return self.root.name.endswith(ARCHIVE) and self.root.is_file()
 
-        Args:
-            cells: Pattern of protocol, data set and method, as a path.
-        """
-        return sorted(self.root.glob(f"{cells}/*{PACK}"))
-
-    def _packed(self, folder: Path) -> Mapping[str, Packed]:
-        """Packed records of the folder of a cell by their place in it; of two, that of the first label."""
-        paths = sorted(folder.glob(f"*{PACK}"))
-        if not paths:
-            return {}
-        states = [(path.name, path.stat()) for path in paths]
-        signature = tuple((name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states)
-        known = self._packs.get(folder)
-        if known is None or known[0] != signature:
-            lines: dict[str, Packed] = {}
+    def _archived(self) -> Mapping[str, tuple[Path, bytes]]:
+        """Archive and content of each archived file by its place; of two, that of the first archive."""
+        paths = [self.root] if self.is_archive else sorted(self.root.glob(f"*{ARCHIVE}"))
+        states = [(path, path.stat()) for path in paths]
+        signature = tuple((path, state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states)
+        if self._archives[0] != signature:
+            found: dict[str, tuple[Path, bytes]] = {}
             for path in reversed(paths):
                 try:
-                    lines |= read_pack(path)
+                    found |= {place: (path, text) for place, text in read_archive(path).items()}
                 except DamagedFile as error:
                     self.on_damage(Damage(path, str(error).removeprefix(f"{path} ")))
-            known = self._packs[folder] = signature, lines
-        return known[1]
+            self._archives = signature, found
+        return self._archives[1]
+
+    def archive_of(self, cell: Cell, kind: Kind, unit: str) -> Path | None:
+        """The archive that has the record of a training, test or rescoring; None if it has a file of its own."""
+        path = self.unit_dir(cell, kind, unit) / RECORD
+        archived = self._archived().get(path.relative_to(self.root).as_posix())
+        return None if archived is None or path.exists() else archived[0]
+
+    def texts(self) -> dict[str, bytes]:
+        """Contents of all records, of the experiments that made them and of the marker, by place in the folder."""
+        marker = self.marker_of_records()
+        if marker is None:
+            raise UserError(f"{self.root} has no finished training or test yet; `bench run` makes some")
+        paths = [*self._paths("*/*/*", "*-*/*.json"), *self.root.glob(f"{EXPERIMENTS}/*.toml")]
+        found = {path.relative_to(self.root).as_posix(): self.text(path) for path in paths}
+        return {place: text for place, text in found.items() if PLACE.fullmatch(place)} | {MARKER: marker.to_json()}
 
     def _paths(self, cells: str, name: str) -> list[Path]:
-        """Paths of the records of some cells, sorted; that of a packed record is where its own file would be.
-
-        Args:
-            cells: Pattern of protocol, data set and method, as a path.
-            name: Pattern of the folder of a unit and the name of its file.
-        """
-        found = set(self.root.glob(f"{cells}/{name}"))
-        for folder in {path.parent for path in self.packs(cells)}:
-            found |= {folder / place for place in self._packed(folder) if fnmatchcase(place, name)}
-        return sorted(found)
+        """Paths of the records of some cells, sorted; that of an archived one is where its own file would be."""
+        pattern = f"{cells}/{name}"
+        archived = {self.root / place for place in self._archived() if fnmatchcase(place, pattern)}
+        return sorted(archived | set(self.root.glob(pattern)))
 
     def units(self, kind: Kind, cells: str = "*/*/*") -> list[Path]:
-        """Folders of all units of a kind, finished or not; that of a packed one need not exist.
-
-        Args:
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            cells: Pattern of protocol, data set and method, as a path.
-        """
+        """Folders of all units of a kind, finished or not; that of a packed one need not exist."""
         there = {path for path in self.root.glob(f"{cells}/{kind}-*") if path.is_dir()}
         return sorted(there | {path.parent for path in self._paths(cells, f"{kind}-*/*.json")})
 
-    def provenance(self, cell: Cell, kind: Kind, unit: str) -> Provenance | None:
-        """Origin of a packed training or test; None if its record is not packed, but has a file of its own.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test`` or ``rescore``.
-            unit: Id of the unit.
-        """
-        folder = self.unit_dir(cell, kind, unit)
-        line = self._packed(folder.parent).get(f"{folder.name}/{RECORD}")
-        return None if line is None or (folder / RECORD).exists() else line.provenance
-
     def float16(self, record: TestRecord) -> Path | None:
-        """File with the clean test embeddings of a packed test in float16, if it is there with its SHA-256."""
-        origin = self.provenance(record.cell, "test", record.unit)
+        """File with the clean test embeddings of an archived test in float16, if there is one."""
         folder = self.unit_dir(record.cell, "test", record.unit)
         path = folder.with_name(f"{folder.name}{FLOAT16}")
-        if origin is None or not origin.float16 or not self._is_whole(path, origin.float16):
-            return None
-        return path
+        return path if path.is_file() and self.archive_of(record.cell, "test", record.unit) else None
 
     def set_aside(self, damage: Damage) -> Path | None:
-        """Move a damaged file to the subfolder ``.damaged``, which nothing reads.
-
-        Returns:
-            Its new path, or None if it is gone already.
-        """
+        """Move a damaged file to the subfolder ``.damaged``, which nothing reads."""
         place = self.root / SET_ASIDE / damage.path.relative_to(self.root)
         place.parent.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -335,25 +298,11 @@ class Store:
         return target
 
     def unit_dir(self, cell: Cell, kind: Kind, unit: str) -> Path:
-        """Folder of a training, test, study or rescoring.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            unit: Id of the training, test or study.
-
-        Raises:
-            UserError: If a name or the id cannot be part of a path.
-        """
+        """Folder of a training, test, study or rescoring."""
         return self.root.joinpath(*map(part_of_path, (*cell, f"{kind}-{unit}")))
 
     def weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a training; they are not kept for tuning trials that lost.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Path of the weights of a training; they are not kept for tuning trials that lost."""
         return self.unit_dir(cell, "train", unit) / WEIGHTS
 
     def write(self, record: TrainRecord | TestRecord | RescoreRecord) -> None:
@@ -367,31 +316,16 @@ class Store:
             write_atomic(self.unit_dir(record.cell, "study", record.unit) / STUDY, record.to_json())
 
     def write_trial(self, cell: Cell, record: TrialRecord) -> None:
-        """Write the record of a finished tuning trial into the folder of its study.
-
-        Args:
-            cell: Protocol, data set and method.
-            record: Record of the trial.
-        """
+        """Write the record of a finished tuning trial into the folder of its study."""
         folder = self.unit_dir(cell, "study", record.study)
         write_atomic(folder / f"trial-{record.number:04d}.json", record.to_json())
 
     def trained(self, cell: Cell, unit: str) -> TrainRecord | None:
-        """Record of a finished training; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Record of a finished training; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "train", unit) / RECORD, TrainRecord)
 
     def tested(self, cell: Cell, unit: str) -> TestRecord | None:
-        """Record of a finished test; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the test.
-        """
+        """Record of a finished test; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "test", unit) / RECORD, TestRecord)
 
     def study(self, cell: Cell, unit: str) -> StudyRecord | None:
@@ -399,13 +333,7 @@ class Store:
         return self._read(self.unit_dir(cell, "study", unit) / STUDY, StudyRecord)
 
     def trial(self, cell: Cell, study: str, number: int) -> TrialRecord | None:
-        """Record of a finished tuning trial; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            study: Id of the tuning study.
-            number: Number of the trial, from 0.
-        """
+        """Record of a finished tuning trial; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "study", study) / f"trial-{number:04d}.json", TrialRecord)
 
     def trials(self, cell: Cell) -> Iterator[TrialRecord]:
@@ -423,7 +351,7 @@ class Store:
     def _is_whole(self, path: Path, digest: str) -> bool:
         try:
             found = file_sha256(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EISDIR):
@@ -434,32 +362,18 @@ class Store:
         return found == digest
 
     def whole_weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a finished training, after a check that they have the recorded SHA-256.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-
-        Raises:
-            DamagedFile: If the file or its record is missing or damaged. Running the command that made it again repairs
-                it.
-        """
+        """Path of the weights of a finished training, after a check that they have the recorded SHA-256."""
         record = self.trained(cell, unit)
         if record is None or WEIGHTS not in self.whole_files(record):
             raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
         return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, unit: str) -> None:
-        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the training.
-        """
+        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``."""
         folder = self.unit_dir(cell, "train", unit)
         try:
             read_sealed(folder / CHECKPOINT, unit)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except (DamagedFile, IsADirectoryError):
             self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
@@ -468,11 +382,7 @@ class Store:
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def features(self, content: str) -> Path:
-        """Folder of the cached features of a backbone at its starting weights.
-
-        Args:
-            content: Id of what they depend on.
-        """
+        """Folder of the cached features of a backbone at its starting weights."""
         return self.root / FROZEN_FEATURES / part_of_path(content)
 
     def check_features(self) -> None:
@@ -482,11 +392,7 @@ class Store:
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
-        """Yield the records of all finished tests, in the order of their paths.
-
-        Args:
-            cell: Protocol, data set and method; None for all.
-        """
+        """Yield the records of all finished tests, in the order of their paths."""
         for path in self._test_records(cell):
             record = self._read(path, TestRecord)
             if record is not None:
@@ -496,12 +402,7 @@ class Store:
         return self._paths("/".join(cell or "***"), f"test-*/{RECORD}")
 
     def rescored(self, cell: Cell, unit: str) -> RescoreRecord | None:
-        """Record of a rescoring; None if it is missing or damaged.
-
-        Args:
-            cell: Protocol, data set and method.
-            unit: Id of the rescoring.
-        """
+        """Record of a rescoring; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "rescore", unit) / RECORD, RescoreRecord)
 
     def rescorings(self) -> Iterator[RescoreRecord]:
@@ -512,11 +413,7 @@ class Store:
                 yield record
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
-        """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial.
-
-        Args:
-            dataset: Name of a data set; ``*`` for all.
-        """
+        """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial."""
         for path in self._paths(f"*/{dataset}/*", f"study-*/{STUDY}"):
             study = self._read(path, StudyRecord)
             if study is not None:
@@ -526,13 +423,7 @@ class Store:
                 yield study, [trial for trial in read if trial is not None]
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
-        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings.
-
-        Args:
-            cell: Protocol, data set and method.
-            kind: ``train``, ``test``, ``study`` or ``rescore``.
-            unit: Id of the training, test or study.
-        """
+        """Delete the folder of a training, test or study with everything in it, and with a test its rescorings."""
         if kind == "test":
             for path in self.units("rescore", "/".join(cell)):
                 record = self.rescored(cell, path.name.removeprefix("rescore-"))

@@ -52,11 +52,7 @@ class _Record(_Value):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Inverse of :meth:`to_json`.
-
-        Raises:
-            DamagedRecord: If the text is not such a record, with the reason.
-        """
+        """Inverse of :meth:`to_json`."""
         held = checked_content(text, cls.kind)
         try:
             record = cls.model_validate(held)
@@ -67,24 +63,11 @@ class _Record(_Value):
         return record
 
     def check_identity(self) -> None:
-        """Check that its id is that of what it is about.
-
-        Raises:
-            DamagedRecord: If it is not.
-        """
+        """Check that its id is that of what it is about."""
 
 
 def checked_content(text: str | bytes, kind: str, wanted: int = SCHEMA_VERSION) -> dict[str, Any]:
-    """Read the fields of a record from the content of its file, and check its checksum and schema.
-
-    Args:
-        text: Content of the file, a JSON object.
-        kind: Kind of record it must be: ``train``, ``test``, ``study`` or ``trial``.
-        wanted: Schema that it must have.
-
-    Raises:
-        DamagedRecord: If the text is not such a record, with the reason.
-    """
+    """Read the fields of a record from the content of its file, and check its checksum and schema."""
     try:
         held: Any = from_json(text)
         colons = text.count('":') if isinstance(text, str) else text.count(b'":')
@@ -143,11 +126,7 @@ class _Unit(_Record):
         return (*self.cell, f"{self.kind}-{self.unit}", self.file)
 
     def check_identity(self) -> None:
-        """Check that its id is that of its specification.
-
-        Raises:
-            DamagedRecord: If it is not.
-        """
+        """Check that its id is that of its specification."""
         if self.unit != self.spec.id:
             raise DamagedRecord(f"its id {shortened(self.unit, 40)} is not that of its specification, {self.spec.id}")
 

@@ -139,13 +139,11 @@ class BaseReference(_Value):
     Attributes:
         method: Name of the base's method.
         params: Hyper-parameters of that method.
-        fidelity: Form of that method: ``corrected``, or that of the papers' released code.
         unit: Id of the training that made the model.
     """
 
     method: str
     params: Parameters
-    fidelity: str
     unit: str
 
 
@@ -162,7 +160,6 @@ class TrainSpec(_Versioned):
             and some of them validate as well.
         replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
         method: Name of the method.
-        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
         params: Hyper-parameters of the method.
         backbone: Name of the backbone.
         weights: SHA-256 of its starting weights; None for random ones.
@@ -188,7 +185,6 @@ class TrainSpec(_Versioned):
     fold: int
     replicate: int | str
     method: str
-    fidelity: str
     params: Parameters
     backbone: str
     weights: str | None
@@ -217,6 +213,11 @@ class TrainSpec(_Versioned):
         return content_id([*versions, *of_backbone, *of_images])
 
     @property
+    def form(self) -> str:
+        """Form of the method: ``corrected``, or that of a public code."""
+        return str(self.params.get("form", "corrected"))
+
+    @property
     def cell(self) -> Cell:
         """Protocol, data set and method, which also name the folder of the results."""
         return Cell(self.protocol, self.dataset, self.method)
@@ -227,7 +228,7 @@ class TrainSpec(_Versioned):
 
     def as_base(self) -> BaseReference:
         """Reference to this training, for the specification of a two-stage training that starts from it."""
-        return BaseReference(method=self.method, params=self.params, fidelity=self.fidelity, unit=self.id)
+        return BaseReference(method=self.method, params=self.params, unit=self.id)
 
 
 class StudySpec(_Spec):

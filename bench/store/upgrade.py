@@ -11,16 +11,16 @@ import json
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..registry import Registry
 from ..versions import built_in_names
-from .files import DamagedFile, sha256, write_atomic
+from .archive import ARCHIVE, FLOAT16, PLACE, unpacked, write_archive
+from .files import DamagedFile, write_atomic
 from .folder import Damage
 from .marker import MARKER, Marker
-from .marks import read_marks, write_marks
-from .pack import FLOAT16, PACK, Packed, Provenance, read_pack, write_pack
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
@@ -35,25 +35,27 @@ from .records import (
 FORMER = 2
 STAGED = ".upgrade"
 OLD = f".schema-{FORMER}"
+PACK = ".records.xz"
+"""End of the name of a file with packed records of schema 2, a line each: place, origin and record."""
 
 Held = dict[str, Any]
 """Content of a record of schema 2."""
 
 _Unit = TrainRecord | TestRecord | StudyRecord | RescoreRecord
 _UNITS: dict[str, type[_Unit]] = {unit.kind: unit for unit in (TrainRecord, TestRecord, StudyRecord, RescoreRecord)}
+_METHODS = Registry("methods")
 _SETTINGS = ("method", "optim", "data", "augment", "model")
 
 
 class _Source(NamedTuple):
-    """A record of schema 2: its cell, its folder, the name and text of its file, and its pack if it has one."""
+    """A record of schema 2: its cell, its folder, the name and text of its file, and whether it was in a pack."""
 
     cell: Path
     folder: str
     file: str
     text: bytes
     held: Held
-    pack: str = ""
-    provenance: Provenance | None = None
+    packed: bool = False
 
 
 def upgrade(root: Path) -> tuple[int, list[Damage]]:
@@ -90,7 +92,7 @@ def _read(root: Path) -> tuple[list[_Source], list[Damage]]:
     """Every whole record of schema 2, and the damaged ones."""
     sources, damaged = [], []
 
-    def add(path: Path, text: bytes, pack: str = "", provenance: Provenance | None = None) -> None:
+    def add(path: Path, text: bytes, origin: Mapping[str, str] | None = None) -> None:
         kind = "trial" if path.name.startswith("trial-") else path.parent.name.partition("-")[0]
         try:
             held = {**checked_content(text, kind, FORMER), "kind": kind}
@@ -98,19 +100,26 @@ def _read(root: Path) -> tuple[list[_Source], list[Damage]]:
             damaged.append(Damage(path, str(error)))
         else:
             cell = path.parents[1].relative_to(root)
-            sources.append(_Source(cell, path.parent.name, path.name, text, held, pack, provenance))
+            if origin and "environment" in held:
+                ran = held["environment"]
+                ran["processor"] = ran.get("processor") or origin["where"].rpartition("; ")[2]
+                ran["commit"] = ran.get("commit") or origin["commit"]
+            sources.append(_Source(cell, path.parent.name, path.name, text, held, origin is not None))
 
     for path in sorted(root.glob("[!.]*/*/*/*-*/*.json")):
         if path.parent.name.partition("-")[0] in _UNITS:
             add(path, path.read_bytes())
     for path in sorted(root.glob(f"[!.]*/*/*/*{PACK}")):
         try:
-            lines = read_pack(path)
+            for line in unpacked(path).splitlines():
+                place, origin, text = line.split(b"\t")
+                if not PLACE.fullmatch(f"-/-/-/{place.decode()}"):
+                    raise ValueError(f"{place!r} is not the place of a record")
+                add(path.parent / place.decode(), text, json.loads(origin))
         except DamagedFile as error:
             damaged.append(Damage(path, str(error).removeprefix(f"{path} ")))
-            continue
-        for place, line in lines.items():
-            add(path.parent / place, line.text, path.name, line.provenance)
+        except (ValueError, KeyError, AttributeError) as error:
+            damaged.append(Damage(path, f"it has a line that is not that of a record: {error}"))
     return sources, damaged
 
 
@@ -196,7 +205,10 @@ class _Conversion:
             "dataset": _version("datasets", spec["dataset"], code),
             "scorer": _version("scorers", spec["selection"]["scorer"], code),
         }
-        spec["base"] = base and base | {"unit": self._id(base["unit"])}
+        spec["params"] = _params(spec["params"], spec["method"], spec.pop("fidelity"))
+        if base:
+            params = _params(base["params"], base["method"], base["fidelity"])
+            spec["base"] = {"method": base["method"], "params": params, "unit": self._id(base["unit"])}
         spec["crop_confidence"] = crop and crop["severity"]
         spec["frozen"] = bool(spec.get("frozen"))
         return spec
@@ -212,12 +224,17 @@ class _Conversion:
             **_own("scorer", "scorers", _scorers_of(held), code),
             **_own("corruption", "corruptions", tests["corruptions"], code),
         }
+        columns, setting = dict(held["columns"]), dict(held["setting"])
+        if "params" in setting:
+            trained = self.held[spec["train"][0]]["spec"] if spec["train"][0] in self.held else columns
+            setting |= {"params": _params(setting["params"], trained["method"], trained["fidelity"])}
         spec["train"] = [self._id(unit) for unit in spec["train"]]
         role = dict(held["role"])
         for name in ("train", "base_train"):
             role[name] = " ".join(self._id(word) for word in role[name].split(" "))
         spec["pinned"] = pinned_of(spec["pinned"])
-        return {"spec": spec, "role": role, "columns": held["columns"] | {"pinned": spec["pinned"]}}
+        columns |= {"pinned": spec["pinned"]}
+        return {"spec": spec, "role": role, "columns": columns, "setting": setting}
 
     def _new(self, source: _Source) -> _Unit | TrialRecord:
         held = source.held
@@ -229,8 +246,7 @@ class _Conversion:
 
     def write(self, root: Path, staged: Path) -> int:
         """Write the new folder; returns the number of its records."""
-        packs: dict[Path, dict[str, Packed]] = defaultdict(dict)
-        tests: dict[str, tuple[str, bytes, bytes]] = {}
+        archives: dict[str, dict[str, bytes]] = defaultdict(dict)
         versions: dict[str, int] = {}
         for source in self.sources:
             record = self._new(source)
@@ -238,39 +254,18 @@ class _Conversion:
             if isinstance(record, TrainRecord):
                 versions[record.cell.protocol] = record.spec.protocol_version
             old, new = root / source.cell / source.folder, staged / source.cell / folder
-            if source.provenance is None:
+            if source.packed:
+                short = json.dumps(json.loads(text), separators=(",", ":"), sort_keys=True).encode()
+                archives[source.cell.parent.name][(source.cell / folder / source.file).as_posix()] = short
+                _link(old.with_name(f"{source.folder}{FLOAT16}"), new.with_name(f"{folder}{FLOAT16}"))
+            else:
                 write_atomic(new / source.file, text, sync=False)
                 for name in getattr(record, "files", ()):
                     _link(old / name, new / name)
-            else:
-                text = json.dumps(json.loads(text), separators=(",", ":"), sort_keys=True).encode()
-                packs[new.parent / source.pack][f"{folder}/{source.file}"] = Packed(source.provenance, text)
-                _link(old.with_name(f"{source.folder}{FLOAT16}"), new.with_name(f"{folder}{FLOAT16}"))
-            if isinstance(record, TestRecord):
-                tests[source.held["unit"]] = record.unit, source.text, text
-        for path, lines in packs.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_pack(path, lines)
-        _write_marks(root, staged, tests)
+        for dataset, texts in archives.items():
+            write_archive(staged / f"{dataset}{ARCHIVE}", texts)
         write_atomic(staged / MARKER, Marker(schema_version=SCHEMA_VERSION, protocols=versions).to_json())
         return len(self.sources)
-
-
-def _write_marks(root: Path, staged: Path, tests: dict[str, tuple[str, bytes, bytes]]) -> None:
-    """Write the marks of verified tests; a mark that did not fit its record still does not.
-
-    Args:
-        root: The old folder.
-        staged: The new one.
-        tests: New id, old and new text of each test by its old id.
-    """
-    marks = []
-    for unit, mark in read_marks(root).items():
-        new, before, after = tests.get(unit, (unit, b"", b""))
-        digest = sha256(after) if mark.record == sha256(before) else mark.record
-        marks.append(mark.model_copy(update={"unit": new, "record": digest}))
-    if marks:
-        write_marks(staged, marks)
 
 
 def _link(old: Path, new: Path) -> None:
@@ -287,6 +282,14 @@ def _link(old: Path, new: Path) -> None:
 def _version(kind: str, name: str, code: str) -> int | str:
     """Version 1 of what comes with the package; a plug-in has the hash of all code that ran."""
     return 1 if f"{kind}.{name}" in built_in_names() else f"file.{code}"
+
+
+def _params(params: Held, method: str, fidelity: str) -> Held:
+    """Parameters of a method with its form; what was called ``form`` was a loss."""
+    if f"methods.{method}" not in built_in_names():
+        return params if fidelity == "corrected" else params | {"form": fidelity}
+    renamed = {"loss" if name == "form" else name: value for name, value in params.items()}
+    return renamed | ({"form": fidelity} if len(_METHODS.method(method).forms()) > 1 else {})
 
 
 def _own(key: str, kind: str, names: Iterable[str], code: str) -> dict[str, int | str]:
@@ -312,7 +315,8 @@ def pinned_of(text: str) -> Held:
         if part == "data.calibrate=False" and following not in _SETTINGS:
             found["uncalibrated"] = True  # of a released form, which says so after all settings
         elif key.partition(".")[0] in _SETTINGS and "." in key:
-            # Parameters of methods are kept as they were typed.
+            # Parameters of methods are kept as they were typed; this one was a loss.
+            key = "method.loss" if key == "method.form" else key
             found["settings"][key] = value if key.startswith("method.") else _value(value)
         elif part == "frozen backbone":
             found["frozen_backbone"] = True

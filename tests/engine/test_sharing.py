@@ -114,7 +114,7 @@ def _tested(spec, cell, store, finished=1.0):
     train = store.trained(cell, spec.train[0]).spec
     columns = Columns(
         protocol=cell.protocol, preset=spec.preset, dataset=cell.dataset, method=cell.method,
-        base=train.base.method if train.base else "", fidelity=train.fidelity, hparams=spec.hparams,
+        base=train.base.method if train.base else "", fidelity=train.form, hparams=spec.hparams,
         trials=spec.trials, pinned=spec.pinned, backbone=train.backbone, dim=train.dim, ensemble=spec.ensemble,
         seed=int(train.replicate),
     )  # fmt: skip

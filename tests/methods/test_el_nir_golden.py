@@ -52,8 +52,8 @@ def along_the_sphere(gradient, unit):
 
 def released(cls, **params):
     """A method as the EL-nivMF and NIR code has it, or its only form."""
-    fidelity = next((f for f in ("released_el", "released") if f in cls.fidelities), "corrected")
-    return cls(cls.Params(**params), fidelity)
+    form = [{"form": form} for form in ("released_el", "released") if form in cls.forms()]
+    return cls(cls.Params(**params, **(form[0] if form else {})))
 
 
 VMF = {
@@ -101,10 +101,10 @@ def test_released_probabilistic_losses_and_gradients(group, dim, monkeypatch):
 
 POINT = {
     "oproxy_anchor": lambda: released(ProxyAnchor, scale=32.0, margin=0.1),
-    "oproxy_nca": lambda: released(ProxyNCA, form="softplus", scale=32.0, margin=0.1),
+    "oproxy_nca": lambda: released(ProxyNCA, loss="softplus", scale=32.0, margin=0.1),
     # Both of these scale unit vectors by 3: d = 9 |z - p|^2, an inverse temperature of the cosine of 18.
-    "proxynca_dim1": lambda: released(ProxyNCA, form="original", scale=18.0),
-    "proxynca_dim2": lambda: released(ProxyNCA, form="original", scale=18.0),
+    "proxynca_dim1": lambda: released(ProxyNCA, loss="original", scale=18.0),
+    "proxynca_dim2": lambda: released(ProxyNCA, loss="original", scale=18.0),
     "softmax": lambda: released(NormSoftmax, scale=20.0),
 }
 

@@ -35,7 +35,7 @@ def test_our_start_sets_the_mean_concentration(batch):
 @pytest.mark.parametrize("cls", [ElNivmf, ProxyDistance])
 def test_the_public_start_multiplies_the_last_layer_and_takes_class_means(cls, batch):
     raw, labels = batch
-    model = _model(cls(cls.Params(start="class_means", norm_multiplier=30.0, concentration=6.0), "released"))
+    model = _model(cls(cls.Params(start="class_means", norm_multiplier=30.0, concentration=6.0, form="released")))
     before, unseen = model.mean.weight.clone(), model.objective.weight[3].clone()
     model.method.initialise(model, raw, labels)
     assert torch.equal(model.mean.weight, 30.0 * before)
@@ -53,8 +53,8 @@ def test_proxies_start_as_long_as_in_the_public_code_when_released(distance, con
     """Xavier with the concentration as its gain, sqrt(D) sqrt(2 / (D + C)) times it: their length was 1.3."""
     for start, wanted in (("scaled", length), ("xavier", length / concentration)):
         torch.manual_seed(0)
-        params = ProxyDistance.Params(distance=distance, concentration=concentration, start=start)
-        proxies = ProxyDistance(params, "released").objective(100, 512)
+        params = ProxyDistance.Params(distance=distance, concentration=concentration, start=start, form="released")
+        proxies = ProxyDistance(params).objective(100, 512)
         lengths = proxies.weight.norm(dim=-1)
         assert lengths.mean().item() == pytest.approx(wanted, rel=0.01)
         # Their weight normalisation starts a scalar concentration at that length.
@@ -63,14 +63,16 @@ def test_proxies_start_as_long_as_in_the_public_code_when_released(distance, con
             torch.testing.assert_close(found, lengths.detach())
         else:
             torch.testing.assert_close(found, torch.full_like(found, concentration))
-    assert ProxyDistance(fidelity="released").params.start == "scaled"
+    assert ProxyDistance(ProxyDistance.Params(**ProxyDistance.defaults("released"))).params.start == "scaled"
     assert ProxyDistance().params.start == "xavier"
 
 
 def test_a_start_that_the_public_code_ignores_leaves_norms_as_they_come(batch):
     """L2 depends on norms; its replay used to start them at D."""
     raw, labels = batch
-    model = _model(ProxyDistance(ProxyDistance.Params(distance="l2", start="scaled", norm_multiplier=1.0), "released"))
+    model = _model(
+        ProxyDistance(ProxyDistance.Params(distance="l2", start="scaled", norm_multiplier=1.0, form="released"))
+    )
     before = {key: value.clone() for key, value in model.state_dict().items()}
     model.method.initialise(model, raw, labels)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -79,8 +81,8 @@ def test_a_start_that_the_public_code_ignores_leaves_norms_as_they_come(batch):
 
 
 def test_rates_are_over_that_of_the_directions():
-    params = ElNivmf.Params(concentration_rate=4.0, temperature_rate=0.04)
-    model = _model(ElNivmf(params, "released"))
+    params = ElNivmf.Params(concentration_rate=4.0, temperature_rate=0.04, form="released")
+    model = _model(ElNivmf(params))
     optim = Optim(epochs=1, optimizer="adam", lr=1e-5, lr_objective=0.05, weight_decay=4e-4, decay_objective=False)
     groups = build_optimizer(model, model.objective, optim).param_groups
     rate = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}

@@ -220,8 +220,8 @@ def test_only_a_methods_own_file_tells_methods_apart():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_searched_parameter_changes_a_training_step(name):
     cls = Registry("methods").method(name)
-    for fidelity in cls.fidelities:
-        idle = cls(cls.Params(**cls.defaults(fidelity)), fidelity).without_effect
+    for fidelity in cls.forms():
+        idle = cls(cls.Params(**cls.defaults(fidelity))).without_effect
         for key, field in cls.Params.model_fields.items():
             extra = field.json_schema_extra
             if isinstance(extra, dict) and "search" in extra:

@@ -13,7 +13,7 @@ CLASSES, DIM, BATCH = 3, 6, 8
 
 def _loss(fidelity="corrected", classes=CLASSES, **params):
     torch.manual_seed(0)
-    return NIR(NIR.Params(blocks=2, depth=2, width=8, **params), fidelity).objective(classes, DIM).double()
+    return NIR(NIR.Params(blocks=2, depth=2, width=8, form=fidelity, **params)).objective(classes, DIM).double()
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_released_noise_is_uniform_and_stays_on_the_sphere(batch):
 def test_proxies_start_as_in_the_public_code_when_released(classes, lengths):
     """Their length divides the angle of a step: an eighth of the standard normal has 2.8 in 512 dimensions."""
     for fidelity, length in zip(("corrected", "released"), lengths, strict=True):
-        method = NIR(fidelity=fidelity)
+        method = NIR(NIR.Params(**NIR.defaults(fidelity)))
         torch.manual_seed(0)
         found = method.objective(classes, 512).proxies.norm(dim=-1).mean().item()
         assert found == pytest.approx(length, abs=0.02)

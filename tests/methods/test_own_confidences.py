@@ -85,7 +85,7 @@ def test_the_probabilities_differ_from_those_of_the_cosines():
 @pytest.mark.parametrize("fidelity", ["corrected", "released"])
 def test_expected_likelihood_confidences_repeat_and_leave_the_random_state_alone(cls, fidelity):
     torch.manual_seed(0)
-    objective, images = cls(fidelity=fidelity).objective(CLASSES, DIM), _images()
+    objective, images = cls(cls.Params(form=fidelity)).objective(CLASSES, DIM), _images()
     torch.manual_seed(7)
     wanted = torch.rand(3)
     torch.manual_seed(7)

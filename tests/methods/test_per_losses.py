@@ -29,7 +29,7 @@ def _cases():
             yield f"{method}_{data}", method, SETTINGS[f"{method}_{data}"]
     for data in ("cub200", "inshop"):
         yield f"proxy_anchor_{data}", "proxy_anchor", SETTINGS[f"proxy_anchor_{data}"]
-    yield "proxy_nca", "proxy_nca", {"form": "original", "scale": 2.0}
+    yield "proxy_nca", "proxy_nca", {"loss": "original", "scale": 2.0}
     for method, other in (
         ("pfe", "vmf"),
         ("dul_reg", "vmf"),
@@ -64,8 +64,8 @@ class Replay:
         self.name, self.dim, self.monkeypatch = name, dim, monkeypatch
         self.dtype, self.inputs, self.draws = dtype, load(f"inputs_D{dim}", dtype), load(f"draws_D{dim}", dtype)
         cls = METHODS.get(method).load()
-        form = next((form for form in ("released_per", "released") if form in cls.fidelities), "corrected")
-        self.method = cls(cls.Params(**params), form)
+        form = [{"form": form} for form in ("released_per", "released") if form in cls.forms()]
+        self.method = cls(cls.Params(**params, **(form[0] if form else {})))
         self.objective = self._objective()
         if method == "vmf_loss":
             self.raw, self.spread = self.inputs["raw_vmf"], torch.ones(24, 1, dtype=dtype)
@@ -179,7 +179,9 @@ def test_pfe_without_pairs_of_an_image_with_itself(dim, labels):
     inputs, golden = load(f"inputs_D{dim}"), GOLDEN[dim]
     cls = METHODS.get("pfe").load()
     raw, spread = inputs["raw"].requires_grad_(), inputs["spread"].requires_grad_()
-    loss = MutualLikelihood(with_self=False)(cls(fidelity="released").distribution(raw, spread), inputs[labels])
+    loss = MutualLikelihood(with_self=False)(
+        cls(cls.Params(**cls.defaults("released"))).distribution(raw, spread), inputs[labels]
+    )
     loss.backward()
     prefix = "pfe_no_self" if labels == "labels" else "pfe_no_self/unbalanced"
     for key, value in (("loss", loss), ("grad_raw", raw.grad), ("grad_spread", spread.grad)):
@@ -210,7 +212,7 @@ def test_no_draws_replace_a_draw_by_its_expectation():
     cls = METHODS.get("vmf_loss").load()
     inputs = load("inputs_D8")
     for fidelity in ("corrected", "released"):
-        method = cls(cls.Params(samples=0), fidelity)
+        method = cls(cls.Params(samples=0, form=fidelity))
         objective = method.objective(C, 8).double()
         x = method.distribution(inputs["raw_vmf"], torch.ones(24, 1, dtype=F64))
         value = objective(x, inputs["labels"])

@@ -70,8 +70,8 @@ class Trace:
         self.golden, self.inputs = load(f"trace_{name}"), load("trace_inputs")
         method, params, (lr, lr_objective, gamma) = TRACES[name]
         cls = Registry("methods").get(method).load()
-        form = "released" if "released" in cls.fidelities else "corrected"
-        self.model = EmbeddingModel(cls(cls.Params(**params), form), Stem(), C, DIM).double()
+        form = {"form": "released"} if "released" in cls.forms() else {}
+        self.model = EmbeddingModel(cls(cls.Params(**params, **form)), Stem(), C, DIM).double()
         self.model.train()
         self.set_start()
         settings = Optim(

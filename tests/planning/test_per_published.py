@@ -37,6 +37,6 @@ def test_every_data_set_of_per_has_a_published_setting(method, dataset):
 @pytest.mark.parametrize("method", ["hib", "vmf_loss", "spe"])
 def test_scalars_learn_at_the_objectives_own_rate_and_decay_when_released(method):
     cls = METHODS.get(method).load()
-    assert cls(fidelity="released").objective(5, 8).learning_rates == {}
+    assert cls(cls.Params(**cls.defaults("released"))).objective(5, 8).learning_rates == {}
     assert {factor for _, factor in cls().objective(5, 8).learning_rates.values()} <= {0.1, 0.2}
-    assert "log_scale" not in dict(cls(fidelity="released").objective(5, 8).named_parameters())
+    assert "log_scale" not in dict(cls(cls.Params(**cls.defaults("released"))).objective(5, 8).named_parameters())

@@ -1,34 +1,33 @@
-"""Results from elsewhere: packed, read like others, rescored without a training, checked, claimed and verified."""
+"""Results from elsewhere: archived, read like others, rescored without a training, and checked."""
 
+import io
 import json
 import lzma
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from bench.cli import main
-from bench.commands.contribute import wrong_values
 from bench.commands.rescore import rescore_results
-from bench.commands.results import status_rows
+from bench.commands.results import _wrong_values, archive_results, status_rows
 from bench.engine import rescoring
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.protocols.declare import _DECLARED
-from bench.report import packing
 from bench.report.frame import collect
-from bench.report.packing import pack, verify
 from bench.report.provenance import provenance_frame
 from bench.seeds import content_id
 from bench.site import Site
+from bench.store.archive import FLOAT16, read_archive, write_archive
 from bench.store.check import damages
 from bench.store.consistency import inconsistencies
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import Store
-from bench.store.marks import VERIFIED, read_marks
-from bench.store.pack import PACK, Packed, Provenance, read_pack, write_pack
 from bench.store.records import Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
+from safetensors import safe_open
 from safetensors.torch import load, save
 
 DIM, COUNT = 64, 48
@@ -96,7 +95,7 @@ def _test_record(spec, trained, digest, seed, finished):
         setting={key: content[key] for key in ("params", "optim", "batches", "augmentation")},
         manifests={"test": "t", "train": "a", "val": "b"},
         corruptions={"crop": Corrupted(severity=(0.0, 0.5), seed=1, sha256="0" * 64)},
-        rows=(), curves={"crop": Curve(severity=(), rank={})}, environment=_environment(), finished=finished,
+        rows=(), curves={"crop": Curve(severity=(), rank={"norm": ()})}, environment=_environment(), finished=finished,
     )  # fmt: skip
 
 
@@ -122,9 +121,18 @@ def _run(root, plan, finished=1.0, shift=0.0):
 
 @pytest.fixture(scope="module")
 def made(plan, tmp_path_factory):
+    """A results folder, and one of its archive, with the embeddings of the first seed in float16."""
     site = _run(tmp_path_factory.mktemp("runs"), plan)
     out = tmp_path_factory.mktemp("reference")
-    pack(site, out, "Jane Doe", "")
+    archive_results(Path(site.results), out / "smoke.tar.xz")
+    Store(out).mark("reality_check", 1)
+    record = next(record for record in site.store.tests() if record.columns.seed == 0)
+    with safe_open(site.store.unit_dir(record.cell, "test", record.unit) / "embeddings.safetensors", "pt") as file:
+        names = [name for name in file.keys() if name.startswith("clean.") or name == "labels"]  # noqa: SIM118
+        arrays = {name: file.get_tensor(name) for name in names}
+        texts = dict(file.metadata())
+    halves = {name: value if name == "labels" else value.half() for name, value in arrays.items()}
+    write_atomic(out.joinpath(*record.cell, f"test-{record.unit}{FLOAT16}"), lzma.compress(save(halves, texts)))
     return site, out
 
 
@@ -138,83 +146,84 @@ def reference(made, tmp_path):
 
 
 def _reasons(store):
-    return [damage.reason for damage in (*damages(store.root), *inconsistencies(store), *wrong_values(store))]
+    return [damage.reason for damage in (*damages(store.root), *inconsistencies(store), *_wrong_values(store))]
 
 
 def _edit(store, change, kind="test"):
-    """Change the JSON of the first packed record of a kind, with a checksum that fits again; only its rows may not."""
-    path = store.packs()[0]
-    lines = read_pack(path)
-    place = min(place for place in lines if place.startswith(kind))
-    held = json.loads(lines[place].text)
+    """Change the JSON of the first archived record of a kind, with a checksum that fits again."""
+    (path,) = store.root.glob("*.tar.xz")
+    texts = read_archive(path)
+    place = min(place for place in texts if f"/{kind}-" in place)
+    held = json.loads(texts[place])
     del held["checksum"]
     change(held)
     held["checksum"] = content_id(held)
-    write_pack(path, lines | {place: Packed(lines[place].provenance, json.dumps(held).encode())})
+    write_archive(path, texts | {place: json.dumps(held).encode()})
 
 
-def test_packed_records_are_read_as_if_each_had_a_file(made):
+@pytest.mark.parametrize("alone", [False, True], ids=["in a folder", "alone"])
+def test_archived_records_are_read_as_if_each_had_a_file(made, alone, capsys, tmp_path):
     site, out = made
-    packed = Store(out)
-    files = [path for path in out.rglob("*") if path.is_file()]
-    assert [path.name.partition(".")[2] for path in sorted(files)] == ["records.xz", "float16.xz", "json"]
-    assert list(packed.tests()) == list(site.store.tests())
-    for record in packed.tests():
-        assert packed.trained(record.cell, record.spec.train[0]) == site.store.trained(
-            record.cell, record.spec.train[0]
-        )
-    assert collect(packed).frame.equals(collect(site.store).frame)
-    assert packed.marker_of_records() == site.store.marker_of_records()
-    (row,) = status_rows(packed)
-    assert (row["trained"], row["tested"], row["states"]) == (2, 2, {"claimed": 2})
+    archived = Store(out / "smoke.tar.xz" if alone else out)
+    assert list(archived.tests()) == list(site.store.tests())
+    for record in archived.tests():
+        unit = record.spec.train[0]
+        assert archived.trained(record.cell, unit) == site.store.trained(record.cell, unit)
+    assert collect(archived).frame.equals(collect(site.store).frame)
+    assert archived.marker_of_records() == site.store.marker_of_records()
+    assert provenance_frame(collect(archived)).equals(provenance_frame(collect(site.store)))
+    (row,) = status_rows(archived)
+    assert (row["trained"], row["tested"]) == (2, 2)
+    results = ["--results", str(archived.root)]
+    assert main(["status", *results, "--check"]) == 0
+    assert "everything is whole" in capsys.readouterr().out
+    assert main(["report", *results, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "comparison.csv").exists()
 
 
-def test_packing_again_gives_the_same_bytes_and_keeps_what_is_there(made, plan, reference, tmp_path_factory):
-    before = {path: path.read_bytes() for path in reference.root.rglob("*.xz")}
-    pack(made[0], reference.root, "Jane Doe", "")
-    assert {path: path.read_bytes() for path in reference.root.rglob("*.xz")} == before
-    other = _run(tmp_path_factory.mktemp("one"), plan)
-    other.store.remove(next(other.store.tests()).cell, "test", next(other.store.tests()).unit)
-    pack(other, reference.root, "Jane Doe", "")
-    assert len(list(reference.tests())) == 2
-
-
-def test_large_embeddings_are_left_out(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "MOST_FLOAT16", 1000)
-    pack(made[0], tmp_path, "Jane Doe", "")
-    assert not list(tmp_path.rglob("*.float16.xz"))
-    assert _reasons(Store(tmp_path)) == []
+def test_the_same_records_give_the_same_bytes_and_an_archive_can_be_archived(made, tmp_path):
+    site, out = made
+    assert {str(place.parent.name)[:5] for place in map(Path, read_archive(out / "smoke.tar.xz"))} >= {"test-", "train"}
+    for number, folder in enumerate((Path(site.results), out, out / "smoke.tar.xz")):
+        archive_results(folder, tmp_path / f"{number}.tar.xz")
+        assert (tmp_path / f"{number}.tar.xz").read_bytes() == (out / "smoke.tar.xz").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "stays"),
+    "arguments",
     [
-        ("clean.loc", [[0.1, -0.3], [1e-9, 0.2]], False),
-        ("clean.variance", [0.1, 0.2], False),
-        ("clean.variance", [0.1, 1e-9], True),  # would be rounded to zero
-        ("clean.loc", [[1e6, 0.0]], True),  # would be infinite
-        ("clean.confidence.norm", [0.1, 0.2], True),
-        ("labels", [0.0, 1.0], True),
+        ["run", "--method", "arcface", "--dataset", "ndigit_smoke", "--results", "{archive}"],
+        ["rescore", "--results", "{archive}"],
+        ["report", "--results", "{archive}"],
+        ["status", "--repair", "--results", "{archive}"],
+        ["status", "--results", "{runs}", "--archive", "{archive}/x.tar.xz"],
+        ["status", "--results", "{runs}", "--archive", "records.zip"],
     ],
 )
-def test_only_what_float16_can_hold_is_rounded(name, values, stays):
-    assert packing._stays(name, torch.tensor(values)) is stays
+def test_nothing_is_written_into_an_archive(made, arguments, capsys):
+    archive = made[1] / "smoke.tar.xz"
+    before = archive.read_bytes()
+    assert main([text.format(archive=archive, runs=made[0].results) for text in arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert archive.read_bytes() == before
 
 
-def test_a_whole_folder_of_packs_has_no_fault(made):
+@pytest.mark.parametrize("old", [["--pack", "x"], ["--verify", "x"], ["--by", "me"], ["--commit", "x"]])
+def test_former_options_say_what_to_type_now(made, old, capsys):
+    assert main(["status", "--results", made[0].results, *old]) == 2
+    assert "--archive FILE.tar.xz" in capsys.readouterr().err
+
+
+def test_a_folder_with_damage_is_not_archived(plan, tmp_path, capsys):
+    site = _run(tmp_path / "runs", plan)
+    next((tmp_path / "runs").rglob("record.json")).write_text("{")
+    with pytest.raises(UserError, match="has damaged records"):
+        archive_results(Path(site.results), tmp_path / "x.tar.xz")
+    assert not (tmp_path / "x.tar.xz").exists()
+
+
+def test_a_whole_folder_of_archives_has_no_fault(made):
     assert _reasons(Store(made[1])) == []
-
-
-def test_the_first_seed_has_small_embeddings_and_each_record_its_origin(made):
-    site, out = made
-    packed = Store(out)
-    halves = {record.columns.seed: packed.float16(record) is not None for record in packed.tests()}
-    assert halves == {0: True, 1: False}
-    frame = provenance_frame(packed, collect(packed))
-    assert frame[["by", "commit", "state", "seed"]].values.tolist() == [
-        ["Jane Doe", "c0ffee", "claimed", seed] for seed in (0, 1)
-    ]
-    assert set(provenance_frame(site.store, collect(site.store))["state"]) == {"own"}
 
 
 @pytest.fixture(autouse=True)
@@ -259,7 +268,7 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     own = collected.frame[collected.frame["metric"] == "map_at_r"]
     assert set(own["unit"]) == set(before)
     assert {record.unit: record for record in reference.tests()} == before
-    assert provenance_frame(reference, collected)["rescored"].tolist().count("") == 2
+    assert provenance_frame(collected)["rescored"].tolist().count("") == 2
     (status,) = status_rows(reference)
     assert sum(status["codes"].values()) == 4
     # The second time, nothing is computed.
@@ -296,8 +305,7 @@ def test_damaged_embeddings_are_named_and_the_rest_is_done(plan, plugin, tmp_pat
     ("arguments", "reason"),
     [
         (["rescore"], "`bench run` creates some"),
-        (["status", "--by", "me"], "is for --pack and --verify"),
-        (["status", "--check", "--pack", "x", "--by", "me"], "--check goes without --pack"),
+        (["status", "--archive", "x.tar.xz"], "`bench run` creates some"),
     ],
 )
 def test_a_bad_call_is_one_line(arguments, reason, tmp_path, capsys):
@@ -312,7 +320,7 @@ def test_a_bad_call_is_one_line(arguments, reason, tmp_path, capsys):
     [
         ["rescore", "--results", "loop"],
         ["claims", "--results", "loop"],
-        ["status", "--results", "{made}", "--pack", "loop", "--by", "me"],
+        ["status", "--results", "{made}", "--archive", "loop/x.tar.xz"],
         ["report", "--results", "{made}", "--plugin", "loop"],
     ],
 )
@@ -374,21 +382,20 @@ def test_a_record_that_claims_what_it_has_not_is_refused_in_a_line(change, reaso
     assert all("\n" not in each and len(each) < 300 for each in reasons)
 
 
-def test_a_claimed_budget_needs_its_trials(plan, reference):
-    path = reference.packs()[0]
-    lines = read_pack(path)
-    place = min(place for place in lines if place.startswith("test"))
-    record = TestRecord.from_json(lines[place].text)
+def _first_test(store):
+    """The archive, what it has, and the place of its first test."""
+    (path,) = store.root.glob("*.tar.xz")
+    texts = read_archive(path)
+    return path, texts, min(place for place in texts if "/test-" in place)
+
+
+def test_a_claimed_budget_needs_its_trials(reference):
+    path, texts, place = _first_test(reference)
+    record = TestRecord.from_json(texts[place])
     spec = record.spec.replaced(hparams="tuned", trials=50)
     columns = record.columns.model_copy(update={"hparams": "tuned", "trials": 50})
     claimed = record.model_copy(update={"spec": spec, "unit": spec.id, "columns": columns})
-    write_pack(
-        path,
-        {
-            **lines,
-            f"test-{spec.id}/record.json": Packed(lines[place].provenance, claimed.to_json().replace(b"\n", b"")),
-        },
-    )
+    write_archive(path, texts | {"/".join(claimed.place): claimed.to_json()})
     assert "it claims 50 trials, its study has 0" in _reasons(Store(reference.root))
 
 
@@ -398,14 +405,14 @@ def test_values_that_do_not_follow_from_the_embeddings_are_refused(reference):
             if row["value"] is not None:
                 row["value"] = min(1.0, row["value"] + 0.05)
 
-    path = reference.packs()[0]
-    lines = read_pack(path)
-    place = next(place for place, line in lines.items() if line.provenance.float16)
-    held = json.loads(lines[place].text)
+    path, texts, _ = _first_test(reference)
+    half = next(reference.root.rglob(f"*{FLOAT16}")).name.removesuffix(FLOAT16)
+    place = next(place for place in texts if half in place)
+    held = json.loads(texts[place])
     del held["checksum"]
     improve(held)
     held["checksum"] = content_id(held)
-    write_pack(path, lines | {place: Packed(lines[place].provenance, json.dumps(held).encode())})
+    write_archive(path, texts | {place: json.dumps(held).encode()})
     assert any("from those of its embeddings" in reason for reason in _reasons(Store(reference.root)))
 
 
@@ -420,118 +427,70 @@ def test_values_that_do_not_follow_from_the_embeddings_are_refused(reference):
     ],
 )
 def test_embeddings_that_are_none_are_refused_in_a_line(change, reference):
-    path = next(reference.root.rglob("*.float16.xz"))
+    path = next(reference.root.rglob(f"*{FLOAT16}"))
     data = lzma.decompress(path.read_bytes())
     texts = {"distribution": "point", "ids": "\n".join(f"image {i}" for i in range(COUNT))}
     path.write_bytes(lzma.compress(save({**load(data), **change}, texts)))
-    pack_path = reference.packs()[0]
-    digest = sha256(path.read_bytes())
-    lines = {
-        place: Packed(line.provenance.model_copy(update={"float16": line.provenance.float16 and digest}), line.text)
-        for place, line in read_pack(pack_path).items()
-    }
-    write_pack(pack_path, lines)
     reasons = _reasons(Store(reference.root))
     assert len(reasons) == 1
     assert "\n" not in reasons[0]
 
 
+def _tar(*members):
+    """An unpacked tar file of members: name, content, and changes of the header."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text, changes in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            for key, value in changes.items():
+                setattr(member, key, value)
+            tar.addfile(member, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+RECORD = "reality_check/x/y/test-0123456789abcdef/record.json"
+
+
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("data", "reason"),
     [
-        (b"../../etc/passwd\t{}\t{}\n", "line 1 is not that of a record"),
-        (b"nothing\n", "line 1 is not that of a record"),
-        (b'test-0123456789abcdef/record.json\t{"by": "a\\nb", "where": "", "commit": ""}\t{}\n', "line 1"),
-        (b'test-0123456789abcdef/record.json\t{"by": "", "where": "", "commit": ""}\t{"a": NaN}\n', "of schema None"),
-        (b'test-0123456789abcdef/record.json\t{"by": "", "where": "", "commit": ""}\t[]\n', "not a JSON object"),
+        (_tar(("../../etc/passwd", b"{}", {})), "'../../etc/passwd' is not the place of a record"),
+        (_tar(("/etc/passwd", b"{}", {})), "is not the place of a record"),
+        (_tar((f"../{RECORD}", b"{}", {})), "is not the place of a record"),
+        (_tar((RECORD.replace("record", "weights"), b"{}", {})), "is not the place of a record"),
+        (_tar((RECORD, b"{}", {}), (RECORD, b"{}", {})), "is not the place of a record"),
+        (_tar((RECORD, b"", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"})), "is no whole file"),
+        (_tar((RECORD, b"", {"type": tarfile.DIRTYPE})), "is no whole file"),
+        (_tar((RECORD, b"", {"type": tarfile.FIFOTYPE})), "is no whole file"),
+        (_tar((RECORD, b"{}", {}))[:512], "is no whole file"),
+        (b"nothing", "is damaged"),
+        (_tar((RECORD, b'{"a": NaN}', {})), "of schema None"),
+        (_tar((RECORD, b"[]", {})), "not a JSON object"),
     ],
 )
-def test_a_pack_of_something_else_is_refused(text, reason, reference):
-    reference.packs()[0].write_bytes(lzma.compress(text))
-    assert any(reason in each for each in _reasons(Store(reference.root)))
+def test_an_archive_of_something_else_is_refused(data, reason, reference):
+    next(reference.root.glob("*.tar.xz")).write_bytes(lzma.compress(data))
+    reasons = _reasons(Store(reference.root))
+    assert any(reason in each for each in reasons), reasons
+    assert all("\n" not in each for each in reasons)
 
 
-def test_a_truncated_pack_and_one_that_unpacks_to_too_much_are_refused(reference, monkeypatch):
-    path = reference.packs()[0]
+def test_a_truncated_archive_and_one_that_unpacks_to_too_much_are_refused(reference, monkeypatch):
+    path = next(reference.root.glob("*.tar.xz"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert "is damaged: it ends too early or too late" in _reasons(Store(reference.root))
     path.write_bytes(whole)
-    monkeypatch.setattr("bench.store.pack.MOST_BYTES", 1000)
+    monkeypatch.setattr("bench.store.archive.MOST_BYTES", 1000)
     assert any("unpacks to more than" in reason for reason in _reasons(Store(reference.root)))
 
 
-def test_a_second_contributor_cannot_replace_a_result(reference):
-    path = reference.packs()[0]
-    lines = read_pack(path)
-    place = min(place for place in lines if place.startswith("test"))
-    record = TestRecord.from_json(lines[place].text)
-    spec = record.spec.replaced(versions={**record.spec.versions, "engine": 2})
+def test_a_second_archive_cannot_replace_a_result(reference):
+    path, texts, place = _first_test(reference)
+    record = TestRecord.from_json(texts[place])
+    spec = record.spec.replaced(versions={**record.spec.versions, "engine": "other"})
     later = record.model_copy(update={"spec": spec, "unit": spec.id, "finished": 2.0})
-    text = later.to_json().replace(b"\n", b"")
-    origin = Provenance(by="Mallory", where="", commit="")
-    write_pack(path.with_name(f"mallory{PACK}"), {f"test-{spec.id}/record.json": Packed(origin, text)})
-    assert any("has a result of this setting and seed already" in reason for reason in _reasons(Store(reference.root)))
-
-
-def test_a_second_run_with_equal_values_verifies_a_claim(made, plan, reference, tmp_path_factory):
-    again = _run(tmp_path_factory.mktemp("again"), plan, finished=9.0)
-    with pytest.raises(UserError, match="no second run"):
-        verify(Store(tmp_path_factory.mktemp("empty")), reference, "Maintainer", "")
-    assert {reason for _, reason in verify(again.store, reference, "Jane Doe", "")} == {"Jane Doe has contributed it"}
-    assert {reason for _, reason in verify(made[0].store, reference, "Maintainer", "")} == {"it is the same run"}
-    assert {reason for _, reason in verify(again.store, reference, "Maintainer", "")} == {""}
-    assert set(provenance_frame(reference, collect(reference))["state"]) == {"verified"}
-    assert _reasons(reference) == []
-    # A record that is changed later loses its mark.
-    _edit(reference, _set("finished", value=2.0))
-    changed = Store(reference.root)
-    assert sorted(provenance_frame(changed, collect(changed))["state"]) == ["claimed", "verified"]
-    assert any("is not for the record that is here" in reason for reason in _reasons(changed))
-
-
-def test_a_second_run_with_other_values_verifies_nothing(plan, reference, tmp_path_factory):
-    other = _run(tmp_path_factory.mktemp("other"), plan, finished=9.0, shift=0.02)
-    assert all("a value differs by 0.02" in reason for _, reason in verify(other.store, reference, "Maintainer", ""))
-    assert read_marks(reference.root) == {}
-
-
-@pytest.mark.parametrize("option", ["--pack", "--verify"])
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--by", ""], "--by needs the name of who ran the results"),
-        (["--by", "\u674e\u660e"], "one letter a-z or digit"),
-        (["--by", "x" * 201], "at most 200 printable characters"),
-        (["--by", "Jane\nDoe"], "at most 200 printable characters"),
-        (["--by", "me", "--commit", "a\tb"], "--commit a b: write at most 200 printable"),
-    ],
-)
-def test_a_name_or_commit_that_no_pack_can_have_is_one_line(arguments, reason, option, made, reference, capsys):
-    assert main(["status", "--results", made[0].results, option, str(reference.root), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert reason in error
-    assert error.count("\n") == 1
-
-
-def test_values_that_were_not_measured_again_are_not_verified(made, plan, reference, tmp_path_factory):
-    again = _run(tmp_path_factory.mktemp("again"), plan, finished=9.0)
-    for record in list(again.store.tests()):
-        *rows, last = record.rows
-        again.store.write(record.model_copy(update={"rows": (*rows, {**last, "value": None})}))
-    reasons = {reason for _, reason in verify(again.store, reference, "Maintainer", "")}
-    assert all(reason.startswith("1 of its values were not measured again") for reason in reasons)
-    assert read_marks(reference.root) == {}
-    # More values than were claimed are no fault.
-    for record in list(again.store.tests()):
-        *rows, last = record.rows
-        more = [{**last, "metric": "map_at_r", "variant": "later", "value": 0.5}]
-        own = next(test for test in reference.tests() if test.unit == record.unit).rows
-        again.store.write(record.model_copy(update={"rows": (*own, *more)}))
-    assert {reason for _, reason in verify(again.store, reference, "Maintainer", "")} == {""}
-
-
-@pytest.mark.parametrize("text", ["unit\n1\n", "unit,record\n../x,1\n", "\x00"])
-def test_a_table_of_marks_that_is_none_is_named(text, reference):
-    (reference.root / VERIFIED).write_text(text)
-    assert any("is no table of unit, record, by" in reason for reason in _reasons(reference))
+    write_archive(path.with_name("zz_mallory.tar.xz"), {"/".join(later.place): later.to_json()})
+    reason = "smoke.tar.xz has a result of this setting and seed already"
+    assert _reasons(Store(reference.root)) == [reason]

@@ -4,6 +4,7 @@ The folder ``schema_2`` was made by the last commit of schema 2; of its tests, t
 """
 
 import json
+import lzma
 import shutil
 from pathlib import Path
 
@@ -16,12 +17,10 @@ from bench.planning.planner import build_plans
 from bench.report.frame import collect
 from bench.seeds import content_id
 from bench.site import Site
+from bench.store.archive import unpacked
 from bench.store.check import damages
 from bench.store.consistency import inconsistencies
-from bench.store.files import sha256
 from bench.store.folder import Store
-from bench.store.marks import Mark, read_marks, write_marks
-from bench.store.pack import read_pack
 from bench.store.pinned import Pinned
 from bench.store.records import ROW_KEYS
 from bench.store.specs import TUNING
@@ -39,8 +38,9 @@ RUNS = (
 
 def _lines():
     for path in sorted(FORMER.rglob("*.records.xz")):
-        for place, line in read_pack(path).items():
-            yield path, place, line
+        for line in unpacked(path).splitlines():
+            place, _, text = line.split(b"\t")
+            yield path, place.decode(), text
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def packed(tmp_path):
 def loose(tmp_path):
     """The same results, each record in a file of its own, with array files."""
     root = tmp_path / "loose"
-    for path, place, line in _lines():
+    for path, place, text in _lines():
         file = root / path.parent.relative_to(FORMER) / place
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(line.text)
-        for name in json.loads(line.text).get("files", ()):
+        file.write_bytes(text)
+        for name in json.loads(text).get("files", ()):
             file.with_name(name).write_text(f"{name} of {place}")
     shutil.copy(FORMER / "store.json", root)
     return root
@@ -79,8 +79,8 @@ def _files(root):
 
 def test_values_stay_and_every_record_fits_its_id(packed, loose):
     rows = []
-    for _, _, line in _lines():
-        held = json.loads(line.text)
+    for _, _, text in _lines():
+        held = json.loads(text)
         names = [*map(str, held.get("columns", {}).values())]
         rows += [(*names, *(row[name] for name in ROW_KEYS), row["value"]) for row in held.get("rows", ())]
     for root in (packed, loose):
@@ -177,22 +177,22 @@ def test_what_a_plug_in_made_names_the_code_that_made_it(loose):
     assert record.spec.versions["dataset"] == 1
 
 
-def test_damaged_records_are_named_and_marks_follow_their_tests(packed):
-    tests = [(json.loads(line.text), line.text) for _, place, line in _lines() if place.startswith("test-")]
-    mark = {"by": "A", "where": "", "commit": "", "values": 1, "largest_difference": 0.0, "tolerance": 0.01}
-    (held, text), (other, _) = tests[:2]
-    marks = [Mark(unit=held["unit"], record=sha256(text), **mark), Mark(unit=other["unit"], record="0" * 64, **mark)]
-    write_marks(packed, marks)
+def test_damaged_records_are_named(packed):
     torn = packed / "reality_check/ndigit_smoke/hib/train-0123456789abcdef/record.json"
     torn.parent.mkdir()
     torn.write_text("{")
-    _, (damage,) = upgrade(packed)
-    assert damage.path == torn
-    assert damage.reason.startswith("not valid JSON")
-    converted = {record.unit for record in Store(packed).tests()}
-    assert set(read_marks(packed)) < converted
-    said = [damage.reason for damage in inconsistencies(Store(packed))]
-    assert [reason.startswith("the mark of") for reason in said] == [True]  # the one that did not fit before
+    pack = next(packed.rglob("*pfe/*.records.xz"))
+    pack.write_bytes(lzma.compress(b"../../x\t{}\t{}\n"))
+    _, found = upgrade(packed)
+    assert [damage.path for damage in found] == [torn, pack]
+    assert found[0].reason.startswith("not valid JSON")
+    assert "it has a line that is not that of a record" in found[1].reason
+
+
+def test_packed_records_are_in_an_archive_for_each_data_set(packed):
+    upgrade(packed)
+    assert [path.name for path in packed.iterdir() if path.is_file()] == ["ndigit_smoke.tar.xz", "store.json"]
+    assert all(record.environment.processor for record in Store(packed).tests())
 
 
 def test_every_other_command_says_what_to_type(packed, capsys):

@@ -138,7 +138,6 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     forms = {} if judged.forms.empty else dict(list(judged.forms.groupby("dataset", sort=True)))
     failed = failures(store, found)
     spent = {row.contender: row for row in judged.costs}
-    origins = judged.provenance.set_index("unit")
     parts = [
         _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
         for name, own in groupby(facts, key=lambda each: each.name)
@@ -164,7 +163,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             names=about_names(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
-            records=records_table(facts, sources, origins, anchors.of("tests"), anchors),
+            records=records_table(facts, sources, anchors.of("tests"), anchors),
             failed=failed,
             kinds=_kinds(failed),
             failures=failures_table(failed, anchors.of("failures-table")),

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pandas as pd
-
 from ...protocols import PROTOCOLS, get_protocol
 from ...registry import Registry
 from ...store.folder import Store
@@ -158,7 +156,11 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
     for each in (Of(facts, row.contender, row) for facts in budgets for row in facts.rows):
         own = [one.test for one in found if _is_of(one.test, each.contender)]
         texts = {
-            "; ".join(f"{name}={json.dumps(value)}" for name, value in sorted(test.setting.get("params", {}).items()))
+            "; ".join(
+                f"{name}={json.dumps(value)}"
+                for name, value in sorted(test.setting.get("params", {}).items())
+                if name != "form"
+            )
             for test in own
         }
         rows.append((each.method, each.facts.budget_text, " | ".join(sorted(texts))))
@@ -222,15 +224,12 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     return cells_table("Manifests of the images", columns, rows, anchor=anchor)
 
 
-def records_table(
-    facts: Sequence[DatasetFacts], found: Sequence[Tested], origins: pd.DataFrame, anchor: str, anchors: Anchors
-) -> Table:
+def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
     """Table of the tests that count, one row each.
 
     Args:
         facts: The data sets at each of their budgets.
         found: The tests.
-        origins: Who ran each test and where, by id (:func:`~bench.report.provenance.provenance_frame`).
         anchor: Id of the table.
         anchors: Ids of the page; those of the rows are added.
     """
@@ -254,7 +253,7 @@ def records_table(
             ", ".join(test.spec.train),
             versions_text(test.spec.versions),
             ", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings})),
-            *(str(origins.at[test.unit, column]) for column in ("commit", "by", "state")),
+            test.environment.commit,
             finished,
             Cell(f"{seconds:.0f}", seconds) if each.trainings else GAP,
             "; ".join(filter(None, (train.note for train in each.trainings))),
@@ -271,8 +270,6 @@ def records_table(
         label("code of the test", note="versions that are not 1"),
         label("code of the trainings"),
         label("commit", note="of git, with + if files had changed; empty in records of earlier versions"),
-        label("by", note="who ran it; empty for results of this folder"),
-        label("state", note="own; of packed results claimed, or verified by a second run of somebody else"),
         label("finished", note="UTC"),
         Column("training, s", note="wall-clock seconds of the trainings"),
         label("remarks"),

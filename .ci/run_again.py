@@ -1,0 +1,41 @@
+"""Run the experiments of a contributed archive again, and compare all values that both runs have.
+
+    uv run python .ci/run_again.py ARCHIVE [options of bench run, such as --seeds 1]
+
+The exit code is 1 if a value differs by more than 0.01, or there is none to compare.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.cli import main
+from bench.report.frame import collect
+from bench.store.archive import read_archive
+from bench.store.folder import Store
+from bench.store.records import KEYS, ROW_KEYS
+
+TOLERANCE = 0.01
+
+
+def run_again(archive: Path, options: list[str]) -> int:
+    """Run and compare; returns the exit code."""
+    texts = {place: text for place, text in read_archive(archive).items() if place.endswith(".toml")}
+    claimed = collect(Store(archive)).frame
+    with tempfile.TemporaryDirectory() as folder:
+        for place, text in texts.items():
+            file = Path(folder, Path(place).name)
+            file.write_bytes(text)
+            if main(["run", str(file), "--results", f"{folder}/again", *options]):
+                return 1
+        again = collect(Store(Path(folder, "again"))).frame if texts else claimed[:0]
+    both = claimed.merge(again, on=[*KEYS, *ROW_KEYS], suffixes=("", "_again"))
+    difference = (both["value"] - both["value_again"]).abs().max()
+    print(
+        f"{archive}: {len(both)} of {len(claimed)} values were measured again, the largest difference is {difference}"
+    )
+    return 0 if difference <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run_again(Path(sys.argv[1]), sys.argv[2:]))
