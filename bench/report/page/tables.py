@@ -75,13 +75,12 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
         found = costs[each.contender].ms_per_image if each.contender in costs else None
         return Cell(f"{found:.3g}", found) if found is not None else Cell(GAP, note="not recorded")
 
-    own = [column for column in comparison.COLUMNS if column.label and column not in comparison.PLACED]
     columns = (
         METHOD,
         BUDGET,
         *map(about, comparison.PLACED),
         KIND,
-        *map(about, comparison.METRICS),
+        *(about(column) for column in comparison.COLUMNS if not column.label),
         *(_gain(split, images) for split, images in IMAGES.items()),
         *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
         Column(
@@ -90,7 +89,7 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
             note="trained networks behind one result; an ensemble embeds images with each of them",
         ),
         Column("ms per image", speed, note="time to read and embed a test image, mean over seeds"),
-        *map(about, own),
+        *(about(column) for column in comparison.COLUMNS if column.label and column not in comparison.PLACED),
     )
     rows = [Of(facts, row.contender, row) for facts in budgets for row in facts.rows]
     table = table_of(
