@@ -1,6 +1,7 @@
 """Guards of the layout: what the wheel holds, how the package imports, and who may import whom."""
 
 import ast
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -284,3 +285,13 @@ def _attributes(path, kind):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign):
                     yield statement.target.id
+
+
+def test_one_function_writes_the_tables_of_each_format():
+    writers = runpy.run_path(str(ROOT / ".ci" / "count.py"))["writers"](ROOT)
+    assert writers == {
+        "Markdown": ["bench/report/render.py:to_markdown"],
+        "LaTeX": ["bench/report/render.py:to_latex"],
+        "terminal": ["bench/report/render.py:_for_terminal"],
+        "HTML": ["bench/report/page/table.tmpl"],
+    }

@@ -10,20 +10,11 @@ from ..errors import UserError, shortened
 def corruption_ranges(
     asked: tuple[str, ...], preset: Mapping[str, tuple[float, float]]
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """Corruptions to test, with their ranges of severity.
+    """Corruptions to test with their ranges of severity, and, as text, those whose severities are not the default.
 
-    Args:
-        asked: Comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (level k of 1 to 5 is severity k / 5) or
-            ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point). ``all`` adds every corruption
-            that is not named. Names must be known.
-        preset: Smallest and largest severity of the corruptions that are tested if nothing is asked for, by name.
-
-    Returns:
-        Smallest and largest severity of each corruption to test, by name; and, as text, the corruptions whose
-        severities are not the default ones.
-
-    Raises:
-        UserError: If a corruption is named twice, or a range is not valid.
+    They are comma-separated ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (level k of 1 to 5 is severity k / 5) or
+    ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point). ``all`` adds every corruption that is
+    not named. The preset's are tested if nothing is asked for.
     """
     from ..datasets.corruptions.registry import CORRUPTIONS
 

@@ -19,26 +19,13 @@ def _over_seeds(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def scorers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of retrieval and verification metrics by contender and scorer (similarity) of the tidy table.
-
-    Returns:
-        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``,
-        ``variant`` and ``metric``, with the columns ``mean`` and ``sd`` over seeds, and ``seeds`` (number of seeds that
-        have a value).
-    """
+    """Table of retrieval and verification metrics by contender and scorer, over the seeds that have a value."""
     rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
     return _over_seeds(rows, ("split", "scorer", "variant", "metric"))
 
 
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the metrics of the tidy table that judge a confidence, for every confidence of every contender.
-
-    Returns:
-        One row per contender (:class:`~bench.report.contender.Contender`), ``split`` (test images), ``scorer``
-        (similarity), ``confidence``, ``variant`` and ``metric``, with its ``kind``
-        (:func:`~bench.protocols.confidence_kinds.kind_of`), the columns ``mean`` and ``sd`` over seeds, and ``seeds``
-        (number of seeds that have a value).
-    """
+    """Table of the metrics that judge a confidence, for every confidence of every contender, with its kind."""
     tested = frame["split"].isin(tested_splits(frame["split"]))
     rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
     rows = rows.assign(kind=rows["confidence"].map(kind_of))
@@ -46,17 +33,10 @@ def confidences(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
-    """Table of MAP@R and of the quality of the confidence, a row per contender and corruption.
+    """Table of MAP@R and of the quality of the default confidence, a row per contender and corruption.
 
-    Values are those of the method's own scorer (similarity) and default confidence. The table is empty if the centre
-    crop is the only corruption.
-
-    Returns:
-        Columns of a :class:`~bench.report.contender.Contender`, ``corruption`` (its name, or ``clean``), ``confidence``
-        (its name), and for each of four metrics the mean over seeds (``_mean``), the SD (``_sd``) and the number of
-        seeds that have a value (``_n``): ``spearman`` (rank correlation of confidence and 1 - severity; nan for clean
-        images), ``paired`` (share of images that are less confident once corrupted; nan for clean images), ``aurc``
-        (area under the risk-coverage curve, with 1 - Recall@1 as risk) and ``map_at_r``.
+    ``spearman`` (rank correlation with 1 - severity) and ``paired`` (share of images that are less confident once
+    corrupted) are nan for clean images. The table is empty if the centre crop is the only corruption.
     """
     tested = tested_splits(split for group in groups for split in set(group.rows["split"]))
     names = [split.removeprefix("test_") for split in tested if split != "test"]

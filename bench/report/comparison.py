@@ -1,4 +1,4 @@
-"""The main table of a report: one row per contender (method at one setting), the best values marked."""
+"""The main table of a report: one row per contender, the best values marked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of the comparison table: one contender (method at one setting) with its values over seeds.
+    """A row of the comparison table: one contender with its values over seeds.
 
     Attributes:
         contender: The method at one setting.
@@ -98,11 +98,7 @@ def compare(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[Compa
 
 
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders (methods at one setting) of one budget of a data set.
-
-    Args:
-        groups: Values over seeds of each of them.
-    """
+    """Rows of the comparison of the contenders of one budget of a data set."""
     rows = [_row(group) for group in groups]
     by_column = [
         _marks(
@@ -146,11 +142,7 @@ class Part(NamedTuple):
 
 
 def parts(rows: Comparison) -> Iterator[Part]:
-    """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows.
-
-    Args:
-        rows: Rows of the comparison by data set, as :func:`comparison` makes them.
-    """
+    """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows."""
     for dataset, every in rows.items():
         tables: list[Part] = []
         alone: list[ComparisonRow] = []
@@ -220,12 +212,7 @@ def _rank(row: ComparisonRow) -> Cell:
 
 
 def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
-    """Column of a metric.
-
-    Args:
-        place: Place of the metric in :data:`~bench.report.seeds.COMPARED`.
-        brief: Whether it is made for a terminal, with few digits and an arrow if lower is better.
-    """
+    """Column of a metric."""
     column = COMPARED[place]
     name = "_".join(filter(None, [column.split, column.metric, column.variant]))
 
@@ -315,12 +302,7 @@ def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
 
 
 def comparison_document(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> Document:
-    """Tables of the comparison, one per data set and budget.
-
-    Args:
-        rows: Rows by data set, as :func:`comparison` makes them.
-        untested: Methods without a finished test, by data set, which a footnote names.
-    """
+    """Tables of the comparison, one per data set and budget."""
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
     introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
     left = dict(untested or {})

@@ -1,4 +1,4 @@
-"""Cost of every contender (method at one setting): trainings, processor and GPU seconds, memory, time per image."""
+"""Cost of every contender: trainings, processor and GPU seconds, memory, time per image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Studies = Mapping[Cell, Sequence[tuple[StudyRecord, list[TrialRecord]]]]
 
 @dataclass(frozen=True)
 class CostRow:
-    """Cost of one contender (method at one setting) with all its seeds: that of its tuning and of its base included.
+    """Cost of one contender with all its seeds: that of its tuning and of its base included.
 
     A value is None if one of the trainings or tests that it is made of lacks it; ``gaps`` says which.
 
@@ -71,14 +71,10 @@ class _Trainings:
 
 
 def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
-    """Cost of every contender (method at one setting), sorted by contender.
+    """Cost of every contender, sorted by contender.
 
     What several contenders share, such as the base of two heads, counts in full for each: it is what a user pays who
     wants one of them.
-
-    Args:
-        store: The results folder, for the records of trainings and studies.
-        tests: The tests that count.
     """
     groups: dict[Contender, list[TestRecord]] = {}
     for record in tests:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,22 +26,14 @@ ABOUT = (
 )
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Decision about a contender (method at one setting) against the best one at its budget, by one metric.
+class Decision(NamedTuple):
+    """Decision about a contender against the best one at its budget, by one metric.
 
     Attributes:
         contender: The contender.
         best: The one with the best mean of those that have a value at the seeds that most have.
         column: Column of the comparison table.
-        mean: Contender minus best, mean over the seeds of both; nan without a common seed.
-        interval: 95 % t-interval of this difference; nan with one seed.
-        better: Share of seeds at which the contender is better, with its exact 95 % interval.
-        seeds: Number of seeds of both.
-        left_out: Seeds that only one of them has, as text.
-        p_holm: P-value of a difference, adjusted over all pairs of the table; nan if it cannot be computed.
-        p_equivalence_holm: P-value of equivalence, likewise.
-        verdict: The contender is ``better``, ``worse``, ``equivalent`` or ``undecided``, or the reason for no verdict.
+        line: Contender minus best: a row of :func:`~bench.report.pairing.paired_methods`, turned round if need be.
         more_seeds: Seeds still needed if it is undecided, at least 1; None otherwise.
         budget: Budget of both as text; empty if the data set has one only.
     """
@@ -50,24 +41,13 @@ class Decision:
     contender: Contender
     best: Contender
     column: ComparedColumn
-    mean: float
-    interval: tuple[float, float]
-    better: tuple[float, float, float]
-    seeds: int
-    left_out: str
-    p_holm: float
-    p_equivalence_holm: float
-    verdict: str
+    line: Mapping[Hashable, Any]
     more_seeds: int | None
     budget: str = ""
 
 
 def decisions(groups: Iterable[SeedGroup], pairs: pd.DataFrame) -> list[Decision]:
     """Decide about every contender against the best at its budget, by every column of the comparison.
-
-    Args:
-        groups: Values over seeds of all contenders.
-        pairs: Differences of all pairs (:func:`~bench.report.pairing.paired_methods`).
 
     Returns:
         Decisions by protocol, preset, data set, ensemble, column and budget (the leading one first); of a column and
@@ -86,7 +66,7 @@ def decisions(groups: Iterable[SeedGroup], pairs: pd.DataFrame) -> list[Decision
                 continue
             for budget, contenders in budgets:
                 rivals = _against_best([held[contender] for contender in contenders], column, of_column)
-                found += [replace(each, budget=budget) for each in rivals]
+                found += [each._replace(budget=budget) for each in rivals]
     return found
 
 
@@ -100,62 +80,52 @@ def _against_best(groups: Sequence[SeedGroup], column: ComparedColumn, pairs: pd
     found = []
     for contender in (group.contender for group in groups):
         forward, backward = lines.get((*side(best), *side(contender))), lines.get((*side(contender), *side(best)))
-        line = forward or backward
+        line = forward or (backward and _turned(backward))
         if contender != best and line is not None:
-            found.append(_decision(contender, best, column, line, 1 if forward else -1, family))
-    return sorted(found, key=lambda each: -np.inf if each.mean != each.mean else column.sign * each.mean, reverse=True)
+            found.append(Decision(contender, best, column, line, _more_seeds(line, family)))
+    return sorted(found, key=lambda each: _loss(column, each.line["difference_mean"]), reverse=True)
+
+
+def _loss(column: ComparedColumn, mean: float) -> float:
+    return -np.inf if mean != mean else column.sign * mean
+
+
+def _more_seeds(line: Mapping[Hashable, Any], family: int) -> int | None:
+    effect = max(abs(line["difference_mean"]), line["region"])
+    if line["verdict"] != "undecided" or not effect > 0:
+        return None
+    needed = seeds_needed(line["difference_sd"], effect, alpha=0.05 / family)
+    return max(needed - int(line["seeds"]), 1)
 
 
 _OPPOSITE = {"better": "worse", "worse": "better"}
 
 
-def _decision(
-    contender: Contender, best: Contender, column: ComparedColumn, line: Mapping[Hashable, Any], sign: int, family: int
-) -> Decision:
-    """Decision from a row about a pair; ``sign`` is -1 if its difference is best minus contender."""
-    interval = sorted((sign * line["ci95_low"], sign * line["ci95_high"]))
-    better = [line[name] for name in ("superiority", "superiority_ci95_low", "superiority_ci95_high")]
-    if sign < 0:
-        better = [1 - better[0], 1 - better[2], 1 - better[1]]
-        verdict = _OPPOSITE.get(line["verdict"], line["verdict"])
-    else:
-        verdict = line["verdict"]
-    more = None
-    effect = max(abs(line["difference_mean"]), line["region"])
-    if verdict == "undecided" and effect > 0:
-        needed = seeds_needed(line["difference_sd"], effect, alpha=0.05 / family)
-        more = max(needed - line["seeds"], 1)
-    return Decision(
-        contender=contender,
-        best=best,
-        column=column,
-        mean=sign * line["difference_mean"],
-        interval=(interval[0], interval[1]),
-        better=(better[0], better[1], better[2]),
-        seeds=line["seeds"],
-        left_out=line["left_out"],
-        p_holm=line["p_holm"],
-        p_equivalence_holm=line["p_equivalence_holm"],
-        verdict=verdict,
-        more_seeds=more,
-    )
+def _turned(line: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """A row about a pair with its sides exchanged."""
+    share = "superiority"
+    return {
+        **line,
+        "difference_mean": -line["difference_mean"],
+        "ci95_low": -line["ci95_high"],
+        "ci95_high": -line["ci95_low"],
+        share: 1 - line[share],
+        f"{share}_ci95_low": 1 - line[f"{share}_ci95_high"],
+        f"{share}_ci95_high": 1 - line[f"{share}_ci95_low"],
+        "verdict": _OPPOSITE.get(line["verdict"], line["verdict"]),
+    }
+
+
+def _of_line(*names: str) -> Callable[[Decision], Mapping[str, object]]:
+    return lambda each: {name: each.line[name] for name in names}
 
 
 def _side_of_best(each: Decision) -> dict[str, object]:
     return {f"best{ending}": text for ending, text in zip(SIDE, side(each.best))}
 
 
-def _difference(each: Decision) -> Mapping[str, object]:
-    return {"difference_mean": each.mean, "ci95_low": each.interval[0], "ci95_high": each.interval[1]}
-
-
-def _better(each: Decision) -> Mapping[str, object]:
-    names = ("superiority", "superiority_ci95_low", "superiority_ci95_high")
-    return dict(zip(names, each.better))
-
-
-def _difference_text(each: Decision) -> str:
-    return interval(*(each.column.text(value, "+") for value in (each.mean, *each.interval)))
+_DIFFERENCE = ("difference_mean", "ci95_low", "ci95_high")
+_BETTER = ("superiority", "superiority_ci95_low", "superiority_ci95_high")
 
 
 def _p(value: float) -> str:
@@ -164,17 +134,21 @@ def _p(value: float) -> str:
 
 COLUMNS: tuple[Column[Decision], ...] = (
     CONTENDER,
-    Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
+    Column("", fields=_of_line("metric", "split")),
     Column("", fields=_side_of_best),
-    Column("difference", _difference_text, _difference),
-    Column("P(better)", lambda each: interval(*map(number, each.better)), _better),
-    Column("", fields=lambda each: {"region": each.column.declared.equivalence}),
-    Column("seeds", fields=held("seeds")),
-    Column("", fields=held("left_out")),
-    Column("verdict", lambda each: each.verdict, number=False),
-    Column("p", lambda each: _p(each.p_holm), held("p_holm")),
-    Column("p equivalent", lambda each: _p(each.p_equivalence_holm), held("p_equivalence_holm")),
-    Column("", fields=held("verdict")),  # in CSV files after the p-values it follows from
+    Column(
+        "difference",
+        lambda each: interval(*(each.column.text(each.line[name], "+") for name in _DIFFERENCE)),
+        _of_line(*_DIFFERENCE),
+    ),
+    Column("P(better)", lambda each: interval(*(number(each.line[name]) for name in _BETTER)), _of_line(*_BETTER)),
+    Column("", fields=_of_line("region")),
+    Column("seeds", fields=_of_line("seeds")),
+    Column("", fields=_of_line("left_out")),
+    Column("verdict", lambda each: each.line["verdict"], number=False),
+    Column("p", lambda each: _p(each.line["p_holm"]), _of_line("p_holm")),
+    Column("p equivalent", lambda each: _p(each.line["p_equivalence_holm"]), _of_line("p_equivalence_holm")),
+    Column("", fields=_of_line("verdict")),  # in CSV files after the p-values it follows from
     Column("more seeds", fields=held("more_seeds")),
 )
 """Columns of the tables of decisions, without the names of the contenders, which depend on the table."""
@@ -198,7 +172,7 @@ def _table(rows: Sequence[Decision]) -> Table:
     names = distinct_labels([first.best, *(row.contender for row in rows)])
     column, place = first.column, first.contender
     common = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble, first.budget]))
-    notes = [f"{names[row.contender]}: left out {row.left_out}." for row in rows if row.left_out]
+    notes = [f"{names[row.contender]}: left out {row.line['left_out']}." for row in rows if row.line["left_out"]]
     region = column.text(column.declared.equivalence) if column.declared.equivalence else "none"
     method: Column[Decision] = label("method", lambda row: names[row.contender])
     return table_of(

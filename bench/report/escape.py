@@ -64,9 +64,6 @@ def csv_text(frame: pd.DataFrame) -> str:
     A text that starts like a formula gets an apostrophe in front of it, unless it is a number or a lone dash. Control
     characters are shown as escapes, line breaks as spaces.
 
-    Args:
-        frame: The table; its index is left out.
-
     Example:
         >>> csv_text(pd.DataFrame({"name": ["=1+1", "-", "a", "-0.5"], "value": [-1.0, 2.0, 3.0, 4.0]})).split()
         ['name,value', "'=1+1,-1.0", '-,2.0', 'a,3.0', '-0.5,4.0']

@@ -109,11 +109,7 @@ COLUMNS: tuple[Column[Form], ...] = (
 
 
 def fidelity_document(forms: pd.DataFrame) -> Document:
-    """Tables of the two forms, one per protocol, preset, data set and ensemble.
-
-    Args:
-        forms: Rows of :func:`fidelity_table`.
-    """
+    """Tables of the two forms, one per protocol, preset, data set and ensemble."""
     parts = [rows for _, rows in forms.groupby(list(COMMON), sort=True)] if len(forms) else []
     tables = tuple(_table(rows) for rows in parts)
     return Document("fidelity", "Public codes", ABOUT, tables, forms, always=("method",))
@@ -127,11 +123,7 @@ def _table(rows: pd.DataFrame) -> Table:
 
 
 def rows_of(forms: pd.DataFrame) -> tuple[str, list[Form]]:
-    """Fixed settings that all rows share, and the rows.
-
-    Args:
-        forms: Rows of :func:`fidelity_table`.
-    """
+    """Fixed settings that all rows share, and the rows."""
     contenders = [Contender.of(forms.iloc[[place]]) for place in range(len(forms))]
     shared, own = split_pinned([each.pinned for each in contenders])
     return shared, [Form(*each) for each in zip(contenders, own, forms.to_dict("records"))]

@@ -137,9 +137,6 @@ def _name(group: SeedGroup) -> tuple[str, str]:
 def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
     """Table of mean ranks over data sets, one row per metric and method.
 
-    Args:
-        found: Values, as :func:`over_datasets` makes them.
-
     Returns:
         Columns protocol, preset and ensemble, ``metric``, ``split``, ``method``, ``tuning``, ``mean_rank`` (1 for the
         best; nan for a method that is left out), ``ties`` (letters), ``datasets`` (their names), ``friedman_p``,
@@ -164,9 +161,6 @@ def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
 
 def profile_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
     """Table of performance profiles by MAP@R: share of runs whose value is above a part of the best mean.
-
-    Args:
-        found: Values, as :func:`over_datasets` makes them.
 
     Returns:
         Columns protocol, preset and ensemble, ``metric``, ``method``, ``tuning``, ``threshold`` (as a part of the best

@@ -1,4 +1,4 @@
-"""Paired differences between contenders (methods at one setting), seed by seed.
+"""Paired differences between contenders, seed by seed.
 
 Seeds pair up because initialisation and order of the data depend on (data set, replicate), not on the method.
 """
@@ -15,6 +15,7 @@ import pandas as pd
 from ..protocols.metrics import declared_metric
 from ..protocols.statistics import (
     Summary,
+    Superiority,
     holm,
     p_different,
     p_equivalent,
@@ -81,13 +82,7 @@ class PairedDifference(TypedDict):
 def differences(
     minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] = COMPARED
 ) -> Iterator[PairedDifference]:
-    """Differences ``minuend - subtrahend`` over paired seeds, each side with its own scorer and confidence.
-
-    Args:
-        minuend: Results of one contender (method at one setting).
-        subtrahend: Results of another.
-        columns: Metrics; those of the comparison if not given.
-    """
+    """Differences ``minuend - subtrahend`` over paired seeds, each side with its own scorer and confidence."""
     for column in columns:
         left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
         if left or right:
@@ -104,45 +99,31 @@ def _difference(
     nan = float("nan")
     seeds = sorted(set(left) & set(right))
     values = np.array([left[seed] - right[seed] for seed in seeds])
-    region = column.declared.equivalence
-    line: PairedDifference = {
+    region, several = column.declared.equivalence, len(seeds) > 1
+    difference = paired_difference(left, right) if seeds else Summary(nan, nan, nan, nan, 0)
+    better = probability_of_superiority(column.sign * values) if seeds else Superiority(nan, nan, nan, 0)
+    return {
         "metric": column.metric,
         "split": column.split,
         "variant": variant,
-        "difference_mean": nan,
-        "difference_sd": nan,
-        "ci95_low": nan,
-        "ci95_high": nan,
+        "difference_mean": difference.mean,
+        "difference_sd": difference.sd,
+        "ci95_low": difference.ci_low,
+        "ci95_high": difference.ci_high,
         "seeds": len(seeds),
         "left_out": left_out,
-        "superiority": nan,
-        "superiority_ci95_low": nan,
-        "superiority_ci95_high": nan,
+        "superiority": better.probability,
+        "superiority_ci95_low": better.ci_low,
+        "superiority_ci95_high": better.ci_high,
         "region": region,
-        "p": nan,
-        "p_equivalence": nan,
-        "seeds_needed": nan,
+        "p": float(p_different(values)) if several else nan,
+        "p_equivalence": float(p_equivalent(values, region)) if several and region else nan,
+        "seeds_needed": pairs_needed(difference, region) if several else nan,
     }
-    if seeds:
-        difference = paired_difference(left, right)
-        line["difference_mean"], line["difference_sd"] = difference.mean, difference.sd
-        line["ci95_low"], line["ci95_high"] = difference.ci_low, difference.ci_high
-        better = probability_of_superiority(column.sign * values)
-        line["superiority"] = better.probability
-        line["superiority_ci95_low"], line["superiority_ci95_high"] = better.ci_low, better.ci_high
-    if len(seeds) > 1:
-        line["p"] = float(p_different(values))
-        line["p_equivalence"] = float(p_equivalent(values, region)) if region else nan
-        line["seeds_needed"] = pairs_needed(difference, region)
-    return line
 
 
 def pairs_needed(difference: Summary, region: float) -> float:
     """Paired seeds, in all, at which a difference of the observed size would be found in 80 % of cases.
-
-    Args:
-        difference: Observed difference over two seeds or more.
-        region: Largest difference without practical meaning; a smaller observed one counts as this one.
 
     Returns:
         A whole number; nan if there is neither a difference nor a region.
@@ -152,11 +133,7 @@ def pairs_needed(difference: Summary, region: float) -> float:
 
 
 def judged(lines: list[dict[str, object]]) -> pd.DataFrame:
-    """Table of differences with p-values adjusted over the pairs of a data set and metric, and their verdicts.
-
-    Args:
-        lines: Rows with the columns :data:`~bench.report.contender.COMMON` and the keys of :class:`PairedDifference`.
-    """
+    """Table of differences with p-values adjusted over the pairs of a data set and metric, and their verdicts."""
     table = pd.DataFrame(lines)
     if table.empty:
         return table
@@ -179,11 +156,6 @@ def paired_methods(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> pd
 
     Contenders are compared if they share :data:`~bench.report.contender.COMMON`.
 
-    Args:
-        groups: Values over seeds of all contenders.
-        names: Methods to compare: ``names[0]`` is the first of every pair, any later contender is the other. If empty,
-            every two contenders are compared, and the first is the one that comes first in sorted order.
-
     Returns:
         One row per pair and metric: the columns of :data:`~bench.report.contender.COMMON`; ``first`` and ``other``,
         each with ``_tuning``, ``_network`` and ``_pinned``; the keys of :class:`PairedDifference`; ``p_holm`` and
@@ -200,7 +172,7 @@ def paired_methods(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> pd
 
 
 def side(contender: Contender) -> tuple[str, ...]:
-    """Texts of a contender (method at one setting) in the columns of a side: name, tuning, network, fixed settings."""
+    """Texts of a contender in the columns of a side: name, tuning, network, fixed settings."""
     return contender.label, contender.tuning, contender.network, contender.pinned.text
 
 

@@ -1,4 +1,4 @@
-"""Ranks of contenders (methods at one setting) by a metric, over paired seeds, and why a row has none."""
+"""Ranks of contenders by a metric, over paired seeds, and why a row has none."""
 
 from __future__ import annotations
 

@@ -68,11 +68,7 @@ class Worth(TypedDict):
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence.
-
-    Args:
-        frame: Tidy table of scored files, one measured value per row (:func:`~bench.scoring.score.tidy`).
-    """
+    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence."""
     judged = frame[frame["metric"] == "confidence_auroc"]
     return pd.DataFrame(
         [
@@ -124,13 +120,6 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     """Print the metrics of scored files of embeddings, and the worth of each confidence (:class:`Worth`).
 
     Metrics that are shares are printed in percent.
-
-    Args:
-        scored: Results by name of the file.
-        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
-        comparison: Differences of metrics, each other file minus the first one, with intervals (rows of
-            :func:`~bench.scoring.compare.compare`, and ``other``, the name of the file); empty for a single file.
-        console: Where to print.
     """
     for name, each in scored.items():
         images = each.given
@@ -293,10 +282,6 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     characteristic (``edc_fnmr``), if it was asked for. A risk-coverage curve, of at most 100
     points, shows the error of Recall@1 among the most confident queries.
 
-    Args:
-        scored: Results by name of the file.
-        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
-
     Returns:
         Columns ``method`` (name of the file), ``scorer`` (similarity), ``confidence``, ``curve`` (``risk_coverage`` or
         the name of the metric), ``variant``, ``x`` (share of images removed; for risk-coverage curves the coverage, the
@@ -344,13 +329,6 @@ def _risk(order: np.ndarray, risk: np.ndarray) -> np.ndarray:
 
 def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, out: Path) -> list[Path]:
     """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` (empty ones are left out) and figures as PNG and SVG.
-
-    Args:
-        scored: Results by name of the scored file.
-        frame: Tidy table of all files, one measured value per row (:func:`~bench.scoring.score.tidy`).
-        comparison: Differences of metrics, each other file minus the first one, with intervals (rows of
-            :func:`~bench.scoring.compare.compare`, and ``other``, the name of the file); empty for a single file.
-        out: Folder for the files.
 
     Returns:
         Paths of the files.

@@ -1,4 +1,4 @@
-"""Values of a contender (method at one setting) seed by seed, and their mean and standard deviation."""
+"""Values of a contender seed by seed, and their mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -119,12 +119,7 @@ class SeedStatistics:
         return 0 < self.defined == self.seeds
 
     def text(self, percent: bool, brief: bool = False) -> str:
-        """Format as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if none has.
-
-        Args:
-            percent: Whether to multiply by 100 and show two decimals instead of three.
-            brief: Whether to show one decimal less and no spaces.
-        """
+        """Format as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if none has."""
         if self.mean != self.mean:
             return "-"
         factor, digits = (100.0, 2) if percent else (1.0, 3)
@@ -164,7 +159,7 @@ def seeds_text(seeds: Collection[int]) -> str:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Results of all seeds of a contender (method at one setting), with what tables need to know about the method.
+    """Results of all seeds of a contender, with what tables need to know about the method.
 
     Attributes:
         contender: The method at one setting.
@@ -185,12 +180,7 @@ class SeedGroup:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
-        """Make a group of the rows of one contender (method at one setting).
-
-        Args:
-            rows: Rows of the tidy table (one measured value per row), joined with the columns of
-                :class:`~bench.store.records.Role`.
-        """
+        """Make a group of the rows of one contender."""
         first = rows.iloc[0]
         return cls(
             Contender.of(rows),
@@ -207,14 +197,7 @@ class SeedGroup:
         return int(self.rows["seed"].nunique())
 
     def per_seed(self, metric: str, split: str = "test", variant: str = "", confidence: str = "") -> dict[int, float]:
-        """Values of a metric by seed, under the method's own scorer if the metric depends on a scorer.
-
-        Args:
-            metric: Name of the metric.
-            split: Test images, such as ``test`` or ``test_crop``.
-            variant: Variant of the metric; empty for the plain one.
-            confidence: Name of the confidence that the metric judges; empty for other metrics.
-        """
+        """Values of a metric by seed, under the method's own scorer if the metric depends on a scorer."""
         chosen = self._values.get((metric, split, variant, confidence), [])
         if any(scorer != "" for scorer, _, _ in chosen):
             chosen = [value for value in chosen if value[0] == self.scorer]
@@ -244,12 +227,6 @@ class SeedGroup:
     def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
         """Mean and SD over seeds of each point of a filter-out curve, under the method's own scorer.
 
-        Args:
-            metric: Name of the curve, such as ``filter_out_recall_at_1``.
-            split: Test images, such as ``test`` or ``test_crop``.
-            variant: Variant of the curve: ``query_only`` or ``query_and_gallery``.
-            confidence: Name of the confidence by which images are removed.
-
         Returns:
             Statistics by the share of images removed, in ascending order; empty if there is no such curve.
         """
@@ -267,22 +244,12 @@ class SeedGroup:
         return found
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
-        """Values of a column of the comparison table, by seed.
-
-        Args:
-            column: The column.
-            confidence: Name of the confidence, if the column is about one; None for the method's default confidence.
-        """
+        """Values of a column of the comparison table, by seed."""
         name = (confidence or self.confidence) if column.of_confidence else ""
         return self.per_seed(column.metric, column.split, self.variant(column), name)
 
     def gaps(self, column: ComparedColumn, seeds: Collection[int]) -> str:
-        """Seeds at which a column of the comparison table has no value, as text; empty if it has all.
-
-        Args:
-            column: The column.
-            seeds: Seeds that are wanted.
-        """
+        """Seeds at which a column of the comparison table has no value, as text; empty if it has all."""
         tested, defined = set(self.rows["seed"]), defined_values(self.column(column))
         missing = {"no": set(seeds) - tested, "no value at": set(seeds) & tested - set(defined)}
         return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)
@@ -301,11 +268,7 @@ class SeedGroup:
 
 
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
-    """Group results by contender, in sorted order.
-
-    Args:
-        merged: Tidy table, joined with the columns of :class:`~bench.store.records.Role`.
-    """
+    """Group results by contender, in sorted order."""
     return [SeedGroup.of(rows) for rows in by_contender(merged)]
 
 

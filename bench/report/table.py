@@ -24,15 +24,8 @@ EVERYWHERE = ("text", "page", "terminal")
 class Cell:
     """Cell of a table: its text as it is, which is escaped when it is written, and its marks.
 
-    Attributes:
-        text: Its text; empty or a dash if there is nothing.
-        value: Number or text to sort by, if it is not the text.
-        bold: Whether it is the best of its column, say.
-        underlined: Whether it is better than every deterministic method, say.
-        italic: Whether it is a heading within the table.
-        mark: Further classes of its style on a page.
-        note: Explanation that a page shows on request, such as the reason for a gap.
-        href: Id on the page that the text leads to; empty for no link.
+    ``value`` is what to sort by, if it is not the text; ``mark`` are further classes of its style on a page, ``note``
+    an explanation that a page shows on request, and ``href`` the id on the page that the text leads to.
     """
 
     text: str
@@ -134,16 +127,10 @@ class Row:
 class Table:
     """A table, ready to be written in every format.
 
-    Attributes:
-        title: Heading in Markdown, beginning of the caption in LaTeX, title on a terminal, caption on a page.
-        columns: Its columns.
-        rows: Its rows.
-        notes: Paragraphs below it.
-        caption: Rest of the caption in LaTeX, a sentence.
-        anchor: Its id on a page.
-        csv: Its numbers, which a page offers as a file.
-        narrow: Whether a terminal shows it without gaps from the start.
-        small: Classes of a small table on a page, which is neither sorted nor filtered; empty for one that is.
+    ``title`` is the heading in Markdown, the beginning of the caption in LaTeX (``caption`` is its rest), and the title
+    on a terminal and a page; ``notes`` are paragraphs below it. On a page it has an id (``anchor``) and its numbers
+    (``csv``); ``small`` are the classes of one that is neither sorted nor filtered. ``narrow`` has no gaps on a
+    terminal.
     """
 
     title: str
@@ -167,11 +154,7 @@ class Table:
         return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
 
     def shared(self, always: Collection[str] = ()) -> dict[str, str]:
-        """Labels that all rows have in common, by heading.
-
-        Args:
-            always: Headings that are not among them.
-        """
+        """Labels that all rows have in common, by heading, except some."""
         found = {}
         for place, column in enumerate(self.columns):
             texts = {row.cells[place].text for row in self.rows}
@@ -196,16 +179,7 @@ def table_of(
     anchors: Iterable[str] = (),
     **more: Any,
 ) -> Table:
-    """Make a table of rows for readers.
-
-    Args:
-        columns: Definitions of its columns, of which those for ``place`` are shown.
-        rows: What its rows are about.
-        title: Its title.
-        place: Where it is shown: ``text``, ``page`` or ``terminal``.
-        anchors: Ids of the rows on a page.
-        more: Further attributes of the :class:`Table`.
-    """
+    """Make a table of rows for readers at a place: ``text``, ``page`` or ``terminal``."""
     shown = tuple(column for column in columns if column.title and place in column.places)
     return cells_table(title, shown, ([column.of(row) for column in shown] for row in rows), anchors=anchors, **more)
 
@@ -218,26 +192,13 @@ def cells_table(
     anchors: Iterable[str] = (),
     **more: Any,
 ) -> Table:
-    """Make a table of cells, or of their texts.
-
-    Args:
-        title: Its title.
-        columns: Its columns.
-        rows: Its cells, row by row.
-        anchors: Ids of the rows on a page.
-        more: Further attributes of the :class:`Table`.
-    """
+    """Make a table of cells, or of their texts."""
     made = tuple(Row(tuple(map(_cell, row)), anchor) for row, anchor in zip(rows, chain(anchors, repeat(""))))
     return Table(title, tuple(columns), made, **more)
 
 
 def frame_of(columns: Iterable[Column[R]], rows: Iterable[R]) -> pd.DataFrame:
-    """Numbers of rows, with the columns that CSV files have.
-
-    Args:
-        columns: Definitions of the columns.
-        rows: What the rows are about.
-    """
+    """Numbers of rows, with the columns that CSV files have."""
     fields = [column.fields for column in columns if column.fields is not None]
     return pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
 

@@ -39,12 +39,7 @@ def print_tables(judged: Judged, console: Console) -> None:
 
 
 def print_comparison(rows: Comparison, console: Console) -> None:
-    """Print the main columns of the comparison of methods, a table per data set and budget.
-
-    Args:
-        rows: Rows by data set, as :func:`~bench.report.comparison.comparison` makes them.
-        console: Where to print.
-    """
+    """Print the main columns of the comparison of methods, a table per data set and budget."""
     for part in parts(rows):
         table = _comparison_table(part, console)
         fit = fits(table, console)
@@ -133,12 +128,7 @@ def print_confidences(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Co
 
 
 def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
-    """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops.
-
-    Args:
-        answers: Verdicts, as :func:`~bench.report.verdicts.verdicts` makes them.
-        console: Where to print.
-    """
+    """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops."""
     tables: dict[tuple[str, str], list[Verdict]] = {}
     for each in answers:
         if each.split in IMAGES:
@@ -172,12 +162,7 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
 
 
 def print_regrets(by_dataset: Regrets, console: Console) -> None:
-    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
-
-    Args:
-        by_dataset: Rows by data set, as :func:`~bench.report.ambiguity.regrets` makes them.
-        console: Where to print.
-    """
+    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are."""
     for dataset, rows in by_dataset.items():
         title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
         title += "\n(the observer knows P(answer is right): expected regrets are 0 or more)"
@@ -221,10 +206,6 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
     """Print paired differences between methods over seeds, other minus first, by data set.
 
     Each has its 95 % t-interval and a verdict on the other method.
-
-    Args:
-        differences: Rows of :func:`~bench.report.pairing.paired_methods`.
-        console: Where to print.
     """
     columns = [column for column in COMPARED if column.brief and not column.wide]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):

@@ -130,7 +130,7 @@ class Alike(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Answer to one question about one confidence of a contender (method at one setting), on one split.
+    """Answer to one question about one confidence of a contender, on one split.
 
     Attributes:
         contender: The method at one setting.
@@ -316,12 +316,7 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
 
 
 def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
-    """What the 95 % t-interval of a mean difference decides, if nothing else is compared.
-
-    Args:
-        difference: The difference, over two seeds or more.
-        region: Largest difference without practical meaning: one whose whole interval is inside is ``equivalent``.
-    """
+    """What the 95 % t-interval of a mean difference decides; one inside the region of no practical meaning is equal."""
     if region and -region <= difference.ci_low and difference.ci_high <= region:
         return "equivalent"
     if difference.ci_low > ROUNDING:

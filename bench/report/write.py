@@ -27,11 +27,6 @@ from .verdicts import verdict_document
 def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files.
 
-    Args:
-        judged: What the records say.
-        out: Folder for the files.
-        note: Called with one line for every kind of figure and reason why something of it cannot be drawn.
-
     Returns:
         The files written.
     """

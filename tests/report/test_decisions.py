@@ -34,15 +34,17 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
     values = {name: np.array(list(of.values())) for name, of in (("a", A), ("b", B), ("c", C))}
     differences = [values["b"] - values["a"], values["c"] - values["a"], values["c"] - values["b"]]
     adjusted = holm(np.array([float(p_different(each)) for each in differences]))
-    assert found["c"].p_holm == pytest.approx(adjusted[1])
-    assert found["c"].mean == pytest.approx(differences[1].mean())
-    assert found["c"].interval[1] < 0
-    assert (found["c"].verdict, found["c"].more_seeds) == ("worse", None)
-    assert found["c"].better[0] == 0.0
-    assert found["b"].verdict == "undecided"
+    assert found["c"].line["p_holm"] == pytest.approx(adjusted[1])
+    assert found["c"].line["difference_mean"] == pytest.approx(differences[1].mean())
+    assert found["c"].line["ci95_high"] < 0
+    assert (found["c"].line["verdict"], found["c"].more_seeds) == ("worse", None)
+    assert found["c"].line["superiority"] == 0.0
+    assert found["b"].line["verdict"] == "undecided"
     needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
     assert found["b"].more_seeds == needed - 4
-    assert found["b"].better[0] == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+    assert (
+        found["b"].line["superiority"] == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+    )
 
 
 def test_the_best_is_that_of_the_same_budget():
@@ -61,8 +63,8 @@ def test_the_best_is_that_of_the_same_budget():
 def test_one_common_seed_and_left_out_seeds_are_said():
     found = _decided({"a": A, "b": B, "short": {0: 0.1}})
     short = next(each for each in found if each.contender.method == "short")
-    assert (short.verdict, short.seeds, short.more_seeds) == ("one seed", 1, None)
-    assert "no seeds 1-3" in short.left_out
+    assert (short.line["verdict"], short.line["seeds"], short.more_seeds) == ("one seed", 1, None)
+    assert "no seeds 1-3" in short.line["left_out"]
     text = markdown(decision_document(found))
     assert "left out short: no seeds 1-3" in text
     assert "| short | -71.00 | 0.00 [0.00, 0.97] | 1 | one seed |" in text

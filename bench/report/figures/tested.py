@@ -27,20 +27,10 @@ CONFIDENCE = "confidence."
 
 @dataclass(frozen=True)
 class TestedModel:
-    """Embeddings of the N clean test images of a data set by one tested model.
+    """Embeddings, batch shape ``[N]``, of the N clean test images of a data set by one tested model.
 
-    Attributes:
-        record: Record of the test.
-        label: Name of the contender in legends.
-        index: Number of the contender, which determines its colour.
-        ids: Identities of the images, such as file names.
-        labels: Classes of the images, ``[N]``.
-        distribution: Embeddings of the images, batch shape ``[N]``.
-        confidence: Confidences by name, each ``[N]``.
-        queries: Indices of the images that are queries, ``[Q]``.
-        gallery: Indices of the images that are searched, ``[G]``.
-        scorer: Name of the scorer that the nearest neighbours are found by.
-        options: Trained parameters of this scorer.
+    ``queries`` ``[Q]`` and ``gallery`` ``[G]`` are positions. The nearest neighbours are found by ``scorer`` with its
+    trained parameters. The number of the contender determines its colour.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name

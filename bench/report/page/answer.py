@@ -131,11 +131,7 @@ class Answer:
 
 
 def answer_of(data_sets: Sequence[Words]) -> Answer:
-    """Answer whether a probabilistic method is worth it, from the verdicts on some data sets.
-
-    Args:
-        data_sets: The verdict on each data set at its leading budget; one at least.
-    """
+    """Answer whether a probabilistic method is worth it, from the verdicts on some data sets."""
     found = [_cases(data_sets, images, *use) for use in USES for images in IMAGES.values()]
     cases = tuple(each for each in found if each.judged)
     retrieval, how = _about_retrieval(data_sets)

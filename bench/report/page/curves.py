@@ -130,13 +130,7 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def charts_of(facts: DatasetFacts, leader: Contender, anchors: Anchors) -> list[Chart]:
-    """Draw the curves of a data set: every method by its default confidence, and one by all its confidences.
-
-    Args:
-        facts: The data set.
-        leader: The method (at one setting) of which all confidences are shown.
-        anchors: Ids of the page; those of the charts are added.
-    """
+    """Draw the curves of a data set: every method by its default confidence, and one by all its confidences."""
     found = []
     for split, images in IMAGES.items():
         for metric, title, risk in (

@@ -50,7 +50,7 @@ class DatasetFacts:
         budget: The budget.
         budget_text: Text that tells it apart from the other budgets of the data set.
         rows: Rows of the comparison, highest mean MAP@R first.
-        groups: Values over seeds of each contender (method at one setting).
+        groups: Values over seeds of each contender.
         verdicts: Verdicts about its confidences.
         labels: Names of the contenders, which tell them apart.
         anchors: Ids of their rows on the page.
@@ -135,7 +135,7 @@ def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
 
 
 def contender_of(test: TestRecord) -> Contender:
-    """Contender (method at one setting) that a test is of."""
+    """Contender that a test is of."""
     return Contender(*(getattr(test.columns, name) for name in Contender._fields))
 
 

@@ -20,12 +20,7 @@ class Failure(NamedTuple):
 
 
 def failures(store: Store, damaged: Iterable[Damage]) -> list[Failure]:
-    """List what failed, was interrupted or cannot be read, sorted by path.
-
-    Args:
-        store: The results folder.
-        damaged: Damaged files, and records of other versions, that were found while it was read.
-    """
+    """List what failed, was interrupted or cannot be read, sorted by path."""
     return sorted({*_units(store), *_trials(store), *_damages(store, damaged)})
 
 
@@ -60,10 +55,5 @@ def _damages(store: Store, damaged: Iterable[Damage]) -> Iterator[Failure]:
 
 
 def failures_table(found: Iterable[Failure], anchor: str) -> Table:
-    """Table of what failed.
-
-    Args:
-        found: What failed.
-        anchor: Id of the table.
-    """
+    """Table of what failed."""
     return cells_table("What failed, and why", headings("where", "what", "why", labels=3), found, anchor=anchor)

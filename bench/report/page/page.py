@@ -114,14 +114,7 @@ class Vendored:
 
 
 def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
-    """Write the page of a results folder to ``out/report.html``; the same records give the same bytes.
-
-    Args:
-        judged: What the records say; there may be none.
-        damaged: Files that could not be read.
-        out: Folder for the page.
-        pictures: PNG files that it shows.
-    """
+    """Write the page of a results folder to ``out/report.html``; the same records give the same bytes."""
     path = out / PAGE
     write_atomic(path, page_html(judged, damaged, pictures).encode())
     return path

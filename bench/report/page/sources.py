@@ -28,12 +28,7 @@ class Tested:
 
 
 def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
-    """Read the training records of tests.
-
-    Args:
-        store: The results folder.
-        tests: Records of the tests.
-    """
+    """Read the training records of tests."""
     return [
         Tested(test, tuple(found for unit in test.spec.train if (found := store.trained(test.trained_cell, unit))))
         for test in tests
@@ -41,21 +36,13 @@ def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
 
 
 def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
-    """Names, versions and presets of the protocols of tests, each with a summary.
-
-    Args:
-        tests: Records of the tests.
-    """
+    """Names, versions and presets of the protocols of tests, each with a summary."""
     found = sorted({(test.spec.protocol, test.spec.protocol_version, test.spec.preset) for test in tests})
     return [(f"{name} version {version}, preset {preset}", _summary(name)) for name, version, preset in found]
 
 
 def about_names(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
-    """Names of the data sets and methods of tests, each with its summary; those of plug-ins are left out.
-
-    Args:
-        tests: Records of the tests.
-    """
+    """Names of the data sets and methods of tests, each with its summary; those of plug-ins are left out."""
     columns = [test.columns for test in tests]
     named = {
         "datasets": {each.dataset for each in columns},
@@ -70,13 +57,7 @@ def _summary(name: str) -> str:
 
 
 def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the settings of training and test on a data set: one value, or how many tests have each.
-
-    Args:
-        dataset: Name of the data set.
-        found: Its tests.
-        anchor: Id of the table.
-    """
+    """Table of the settings of training and test on a data set: one value, or how many tests have each."""
     counts: dict[str, Counter[str]] = {}
     for each in found:
         for name, value in _settings(each).items():
@@ -116,12 +97,7 @@ def _flat(start: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def settings_text(facts: DatasetFacts, found: Sequence[Tested]) -> str:
-    """Settings of the trainings of a data set at one budget that matter most, as text, such as the size of its images.
-
-    Args:
-        facts: The data set at the budget.
-        found: The tests.
-    """
+    """Settings of the trainings at one budget that matter most, as text, such as the size of the images."""
     own = [each for each in found if contender_of(each.test) in facts.groups]
     epochs = {value for each in own if (value := _epochs(each.test))}
     trainings = [train.spec for each in own for train in each.trainings]
@@ -145,13 +121,7 @@ def _range(values: Collection[int]) -> str:
 
 
 def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the hyper-parameters of each method of a data set.
-
-    Args:
-        budgets: The data set at each of its budgets.
-        found: Its tests.
-        anchor: Id of the table.
-    """
+    """Table of the hyper-parameters of each method of a data set."""
     rows = []
     for each in (Of(facts, row.contender, row) for facts in budgets for row in facts.rows):
         own = [one.test for one in found if _is_of(one.test, each.contender)]
@@ -173,12 +143,7 @@ def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
 
 
 def machines_table(found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the machines and versions that tests and trainings ran on.
-
-    Args:
-        found: The tests.
-        anchor: Id of the table.
-    """
+    """Table of the machines and versions that tests and trainings ran on."""
     units: dict[str, Environment] = {}
     for each in found:
         units[f"test-{each.test.unit}"] = each.test.environment
@@ -210,12 +175,7 @@ def _peak(ran: Sequence[Environment]) -> int:
 
 
 def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the SHA-256 of the images, by data set and part, with the number of tests that had them.
-
-    Args:
-        found: The tests.
-        anchor: Id of the table.
-    """
+    """Table of the SHA-256 of the images, by data set and part, with the number of tests that had them."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for each in found:
         counts.update((each.test.columns.dataset, part, digest) for part, digest in each.test.manifests.items())
@@ -225,14 +185,7 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
 
 
 def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
-    """Table of the tests that count, one row each.
-
-    Args:
-        facts: The data sets at each of their budgets.
-        found: The tests.
-        anchor: Id of the table.
-        anchors: Ids of the page; those of the rows are added.
-    """
+    """Table of the tests that count, one row each."""
     labels = {contender: label for each in facts for contender, label in each.labels.items()}
     budgets = {contender: each.budget_text for each in facts for contender in each.labels}
     targets = {contender: anchor for each in facts for contender, anchor in each.anchors.items()}

@@ -64,25 +64,18 @@ def about(column: Column[R]) -> Column[Of[R]]:
 
 
 def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
-    """Table of results of one data set, one budget after the other, best mean MAP@R first.
-
-    Args:
-        budgets: The data set at each of its budgets, the leading one first.
-        anchor: Id of the table.
-        costs: What the results of each method took.
-    """
+    """Table of results of one data set, one budget after the other, best mean MAP@R first."""
 
     def speed(each: Of[ComparisonRow]) -> Cell:
         found = costs[each.contender].ms_per_image if each.contender in costs else None
         return Cell(f"{found:.3g}", found) if found is not None else Cell(GAP, note="not recorded")
 
-    own = [column for column in comparison.COLUMNS if column.label and column not in comparison.PLACED]
     columns = (
         METHOD,
         BUDGET,
         *map(about, comparison.PLACED),
         KIND,
-        *map(about, comparison.METRICS),
+        *(about(column) for column in comparison.COLUMNS if not column.label),
         *(_gain(split, images) for split, images in IMAGES.items()),
         *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
         Column(
@@ -91,7 +84,7 @@ def results_table(budgets: Sequence[DatasetFacts], anchor: str, costs: Mapping[C
             note="trained networks behind one result; an ensemble embeds images with each of them",
         ),
         Column("ms per image", speed, note="time to read and embed a test image, mean over seeds"),
-        *map(about, own),
+        *(about(column) for column in comparison.COLUMNS if column.label and column not in comparison.PLACED),
     )
     rows = [Of(facts, row.contender, row) for facts in budgets for row in facts.rows]
     table = table_of(
@@ -154,12 +147,7 @@ def _fixed(budgets: Sequence[DatasetFacts]) -> Iterator[str]:
 
 
 def use_table(budgets: Sequence[Words], anchor: str) -> Table:
-    """Table of the confidence to use with each method of a data set.
-
-    Args:
-        budgets: The verdicts on the data set, one for each budget.
-        anchor: Id of the table.
-    """
+    """Table of the confidence to use with each method of a data set."""
     # In the order of the questions, and in each of them of the images, whichever budget has them.
     columns = [METHOD, BUDGET]
     columns += [
@@ -202,13 +190,7 @@ def _advice_cell(each: Advice) -> Cell:
 
 
 def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[str]) -> Table:
-    """Table of all verdicts on the confidences of one data set.
-
-    Args:
-        budgets: The data set at each of its budgets.
-        anchor: Id of the table.
-        names: Ids of the rows.
-    """
+    """Table of all verdicts on the confidences of one data set."""
     columns = (
         METHOD,
         BUDGET,
@@ -234,13 +216,7 @@ def verdict_table(budgets: Sequence[DatasetFacts], anchor: str, names: Sequence[
 
 
 def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
-    """Table of the corrected form of each method of a data set minus the form that a public code computes.
-
-    Args:
-        dataset: Name of the data set.
-        rows: Its rows of :func:`~bench.report.fidelity.fidelity_table`.
-        anchor: Id of the table.
-    """
+    """Table of the corrected form of each method of a data set minus the form that a public code computes."""
     title = (
         f"{dataset}: methods as their papers say (corrected) and as public code computes them; the verdict is on the"
         " corrected form, with p-values adjusted over these methods (the intervals are not)"
@@ -269,12 +245,7 @@ OPEN: tuple[Column[Of[Open]], ...] = (
 
 
 def open_table(budgets: Sequence[Words], anchor: str) -> Table:
-    """Table of the differences that the seeds do not decide.
-
-    Args:
-        budgets: The verdicts on the data set, one for each budget.
-        anchor: Id of the table.
-    """
+    """Table of the differences that the seeds do not decide."""
     rows = [Of(words.facts, each.contender, each) for words in budgets for each in words.open]
     title = f"{budgets[0].facts.name}: not decided"
     return table_of(OPEN, rows, title, place="page", anchor=anchor, csv=frame_of(OPEN, rows))
@@ -298,13 +269,7 @@ def candidates_table(facts: DatasetFacts, leader: Contender, candidates: Sequenc
 
 
 def cases_table(cases: Sequence[Cases], data_sets: int, matters: str) -> Table:
-    """Table of how often a learned confidence is worth it.
-
-    Args:
-        cases: The cases, by use and images.
-        data_sets: Number of data sets.
-        matters: Smallest difference of AUROC that matters, as text.
-    """
+    """Table of how often a learned confidence is worth it."""
     columns: tuple[Column[Cases], ...] = (
         label("use of the learned confidence", lambda each: each.use),
         label("images", lambda each: each.images),

@@ -67,12 +67,7 @@ class Difference:
 
 
 def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
-    """Describe a paired difference over seeds of a column of shares.
-
-    Args:
-        summary: The difference.
-        column: What it is a difference of; its metric has the region of practical equivalence.
-    """
+    """Describe a paired difference over seeds of a column of shares."""
     region, needed = column.declared.equivalence, float("nan")
     text = interval(*(percent(value, 1, "+") for value in (summary.mean, summary.ci_low, summary.ci_high)))
     if summary.n < 2:
@@ -176,9 +171,6 @@ def advice(answers: Sequence[Verdict]) -> Advice:
 
     An own confidence (alone or combined with the margin) is used if it is worth it, else the free one that validation
     chose: it costs nothing. Among several that are worth it, validation chooses.
-
-    Args:
-        answers: The verdicts: one before the gallery, one per challenger at query time.
     """
     rivals = answers[0].rivals
     free = answers[0].texts.free.removeprefix(rivals.chosen).strip() if rivals.chosen else ""
@@ -262,7 +254,7 @@ class Tally:
 
     Attributes:
         images: Words for the images.
-        by_method: Advice by contender (method at one setting), in the order of the comparison.
+        by_method: Advice by contender, in the order of the comparison.
         highest: The method with the highest AUROC by its recommended confidence; None without any answer.
     """
 
@@ -393,11 +385,7 @@ class Words:
 
 
 def words_of(facts: DatasetFacts) -> Words:
-    """Answer the questions of a page for one data set.
-
-    Args:
-        facts: The data set.
-    """
+    """Answer the questions of a page for one data set."""
     retrieval = tuple(_retrieval(facts))
     leader = (retrieval[0].leader if retrieval else facts.rows[0]).contender
     open_ones = [*_open_retrieval(retrieval), *_open_verdicts(facts)]
