@@ -93,10 +93,11 @@ class Method:
         released_behaviour: Differences of ``released`` from ``corrected``, one entry each.
         form_defaults: Parameters that have another default in a released form, ``{form: {name: default}}``.
         published: Sources of published settings of this method; a registered subclass does not inherit them.
-        warm_start: Whether :meth:`initialise` needs raw embeddings of the training data.
-        fitted: Whether :meth:`fit` replaces training by steps of an optimiser. The backbone of such a method is that of
-            its base, or stays as it starts if the method has none.
         ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
+        least_seeds: Number of seeds without which there is no result.
+        warm_start: Whether the class defines :meth:`initialise`; not to be set.
+        by_steps: Whether an optimiser trains something; not to be set: a class that defines :meth:`fit` or trains
+            nothing needs none.
         version: Number to raise when the method gives other values than before; it is part of the ids of results.
     """
 
@@ -111,9 +112,10 @@ class Method:
     repository: ClassVar[str] = ""
     released_behaviour: ClassVar[tuple[str, ...]] = ()
     form_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    warm_start: ClassVar[bool] = False
-    fitted: ClassVar[bool] = False
     ensemble: ClassVar[bool] = False
+    least_seeds: ClassVar[int] = 1
+    warm_start: ClassVar[bool] = False
+    by_steps: ClassVar[bool] = True
     published: ClassVar[tuple[PublishedSource, ...]] = ()
     version: ClassVar[int] = 1
 
@@ -124,6 +126,8 @@ class Method:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.warm_start = cls.initialise is not Method.initialise
+        cls.by_steps = cls.fit is Method.fit and bool(cls.trains)
         if cls.distribution is Method.distribution or cls.confidence is Method.confidence:
             return
         for part in cls.__mro__[: cls.__mro__.index(Method)]:
@@ -148,9 +152,19 @@ class Method:
         return {} if form == "corrected" else {"form": form, **cls.form_defaults.get(form, {})}
 
     @classmethod
-    def fitted_at_start(cls) -> bool:
-        """True if the method is fitted to a network at its starting weights, which are those of no trained base."""
-        return cls.fitted and not cls.on_base
+    def check_base(cls, base: type[Method]) -> None:
+        """Refuse a base that lacks what the method needs of it.
+
+        Raises:
+            UnfitBase: With what to do.
+        """
+        if cls.by_steps:
+            try:
+                cls().objective(2, 8, base().objective(2, 8))
+            except UnfitBase:
+                raise
+            except Exception:  # of a plug-in; its training will say what is wrong with it
+                return
 
     @property
     def form(self) -> str:
@@ -219,14 +233,14 @@ class Method:
         raise TypeError(f"method {self.name!r} defines no objective")
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
-        """Set initial values that depend on the data; called once before the first step if :attr:`warm_start` is true.
+        """Set initial values that depend on the data; called once before the first step.
 
         The untrained network may be changed in place; the raw embeddings ``[N, D]`` and classes ``[N]`` are those of
         the images in :attr:`warm_start_batches` training batches.
         """
 
     def fit(self, model: EmbeddingModel, features: Tensor, labels: Tensor) -> None:
-        """Fit the trained parts in one pass, without gradients; called instead of training if :attr:`fitted` is true.
+        """Fit the trained parts in one pass, without gradients; a class that defines this is not trained by steps.
 
         The network has the weights of its base or, without one, starting weights; its trained parts are changed in
         place. The pooled features ``[N, F]`` are those of one augmented view of each training image, of classes
@@ -265,8 +279,11 @@ def register(cls: M) -> M:
         raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
     if "corrected" not in cls.forms():
         raise TypeError(f"{cls.__name__}.Params.form is for the forms of a method, one of them 'corrected'; rename it")
-    if cls.fitted and "backbone" in cls.trains:
+    defined = cls.fit is not Method.fit
+    if (defined or vars(cls).get("fitted")) and "backbone" in cls.trains:
         raise TypeError(f"{cls.__name__}: a fitted method trains without the backbone; set trains")
+    if vars(cls).get("fitted") and not defined:
+        raise TypeError(f"{cls.__name__}: a fitted method defines fit(model, features, labels)")
     if "published" not in cls.__dict__:
         cls.published = ()
     return cls

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._base import Method
+from ._base import Method, UnfitBase
 from ._model import Embedding, EmbeddingModel
 from .confidence import class_log_probabilities, confidences_of_classes
 from .distributions.point import PointMass
@@ -26,7 +26,17 @@ class EnsembleMethod(Method):
     on_base: ClassVar[bool] = True
     trains: ClassVar[tuple[str, ...]] = ()
     ensemble: ClassVar[bool] = True
+    least_seeds: ClassVar[int] = 2
     default_confidence: ClassVar[str] = "method"
+
+    @classmethod
+    def check_base(cls, base: type[Method]) -> None:
+        """Refuse a base without a classifier of the training classes."""
+        if not hasattr(base().objective(2, 8), "class_cosines"):
+            raise UnfitBase(
+                f"{cls.name!r} needs a base with a classifier of the training classes; leave --base out for the"
+                " recipe's"
+            )
 
     @property
     def probabilistic(self) -> bool:

@@ -158,7 +158,6 @@ class HIB(Method):
     )
     scorer = "match"
     default_confidence = "method"
-    warm_start = True
     published = (PER("hib", _from_per),)
     repository = "per"
     released_behaviour = (

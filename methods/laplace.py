@@ -161,7 +161,6 @@ class Laplace(Method):
     )
     on_base = True
     trains = ("spread",)
-    fitted = True
 
     class Params(MethodParams):
         """Hyper-parameters: precision of the normal prior of each weight, and the margin of :func:`pair_sums`."""

@@ -209,7 +209,6 @@ class SPE(Method):
     )
     scorer = "mls"
     default_confidence = "method"
-    warm_start = True
     published = (PER("spe"),)
     repository = "per"
     released_behaviour = (

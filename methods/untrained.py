@@ -83,7 +83,6 @@ class Untrained(Method):
         "one augmented view of each training image, the same for all seeds",
     )
     trains = ("mean",)
-    fitted = True
     default_confidence = "norm"
 
     @torch.no_grad()

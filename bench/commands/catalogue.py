@@ -254,7 +254,7 @@ def _trained(cls: type[Method]) -> str:
     """The parts that a method trains, how, and on what."""
     if cls.ensemble:
         return "nothing; takes the trained bases (--base) of all seeds together"
-    how = " in one pass" if cls.fitted else ""
+    how = "" if cls.by_steps else " in one pass"
     return ", ".join(cls.trains) + how + (" on a trained base (--base)" if cls.on_base else "")
 
 

@@ -50,7 +50,7 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
         images, labels = _batch()
         with torch.no_grad():
             method.initialise(model, model(images).raw, labels)
-    if method.fitted:
+    if not method.by_steps:
         _fit(model)
     return model
 
@@ -148,11 +148,11 @@ def finite(cls: Any) -> None:
         model = build(cls, form)
         images, labels = _batch()
         loss = _loss(model, images, labels)
-        if not model.method.fitted:
+        if model.method.by_steps:
             loss.backward()
         require(bool(torch.isfinite(loss)), f"{form}: the loss is {loss.item()}")
         for name, p in model.named_parameters():
-            if p.requires_grad and not model.method.fitted:
+            if p.requires_grad and model.method.by_steps:
                 require(p.grad is not None, f"{form}: {name} is trained but has no gradient")
                 require(bool(torch.isfinite(p.grad).all()), f"{form}: gradient of {name} is not finite")
         if form == "corrected":
@@ -221,7 +221,7 @@ def learns(cls: Any) -> None:
     """
     model = build(cls)
     images, labels = _batch()
-    if model.method.fitted:
+    if not model.method.by_steps:
         _require_fit(model)
         return
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -324,7 +324,7 @@ def deterministic(cls: Any) -> None:
     for _ in range(2):
         model = build(cls)
         loss = _loss(model, images, labels)
-        if not model.method.fitted:
+        if model.method.by_steps:
             loss.backward()
         found.append((loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
     same = all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1]))
@@ -359,7 +359,7 @@ def frozen(cls: Any) -> None:
     parts = {"backbone": model.backbone, "mean": model.mean, "spread": model.spread, "objective": model.objective}
     held = {n: p for n, p in parts.items() if p is not None and n not in method.trained_parts}
     before = {n: {k: v.clone() for k, v in p.state_dict().items()} for n, p in held.items()}
-    if method.fitted:
+    if not method.by_steps:
         _fit(model)
     else:
         _two_steps(model)

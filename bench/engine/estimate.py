@@ -149,7 +149,7 @@ def _step_seconds(
     model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
 ) -> float:
     """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
-    if model.method.fitted:
+    if not model.method.by_steps:
         return 0.0  # one pass over cached features: less than a step of any other method
     optimisation = Optimisation(model, spec.optim, device)
     batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)

@@ -47,7 +47,7 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
     """Train a model, or go on from its last checkpoint, and write its weights and record."""
     trainer = Trainer(spec, site, running)
     trainer.resume_or_start()
-    if trainer.model.method.fitted:
+    if not trainer.model.method.by_steps:
         trainer.book(trainer.validate(0, trainer.fit()))
         done(spec.optim.epochs)
         return trainer.finish()
@@ -221,7 +221,7 @@ class Trainer:
         self.running.alive("fit")
         self.model.eval()
         labels = self.data.train.labels.to(self.site.device)
-        features = self._first_view() if self.model.method.fitted_at_start() else self._one_view()
+        features = self._one_view() if self.model.method.on_base else self._first_view()
         if not bool(torch.isfinite(features).all()):
             raise UnitFailed("some pooled features of the training images are not finite")
         self.model.method.fit(self.model, features, labels)

@@ -102,7 +102,8 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
 def _said_of_random_weights(plan: Plan, site: Site) -> str:
     """Line about a method that leaves a network as it starts, if that is at random weights; else empty."""
     spec = plan.template
-    if spec.weights is not None or not site.methods.method(spec.method).fitted_at_start():
+    method = site.methods.method(spec.method)
+    if spec.weights is not None or method.by_steps or method.on_base:
         return ""
     return (
         f"{spec.method} on {spec.dataset}: {spec.backbone} starts at random weights, so this is a random network: a"
@@ -171,12 +172,12 @@ def _of_method(
     key = (dataset, name, "")
     if not method.on_base:
         return {} if key in known else {key: _setting(asked, dataset, name)}
-    _check_base(method, methods.method(base_name), asked, dataset)
+    _check_base(method, methods.method(base_name))
     setting = _setting(asked, dataset, name, base=base_name)
     # A published setting of a head has a first stage of its own: the base is there once more, for it alone.
     at = (dataset, base_name, name if experiment.hparams == "published" else "")
     base = known.get(at) or _setting(asked, dataset, base_name, head=at[2])
-    if method.ensemble:
+    if not method.trains:
         # An ensemble is at the setting of its models: nothing else was fixed, selected or tuned.
         setting = replace(setting, fixed=base.fixed, select_by=base.select_by, tune_for=base.tune_for)
     return {at: base, key: replace(setting, base=base)}
@@ -380,7 +381,7 @@ def _without_lone(experiment: Experiment, seeds: int, site: Site) -> tuple[tuple
         UserError: If one was asked for by name, not by ``all``.
     """
     methods = expand(experiment.methods, site.methods.names)
-    lone = [name for name in methods if site.methods.method(name).ensemble] if seeds == 1 else []
+    lone = [name for name in methods if seeds < site.methods.method(name).least_seeds]
     lines = [f"{name}: an ensemble of the models of all seeds; use --seeds 2 or more" for name in lone]
     if lone and "all" not in split_names(experiment.methods):
         raise UserError(f"--seeds 1: {lines[0]}")
@@ -397,29 +398,22 @@ def _check_fidelity(experiment: Experiment, methods: tuple[str, ...], site: Site
         )
 
 
-def _check_base(method: type[Method], base: type[Method], asked: _Asked, dataset: str) -> None:
+def _check_base(method: type[Method], base: type[Method]) -> None:
     """Refuse a base without what a method needs of it, before the base is trained."""
     from ..methods._base import UnfitBase
 
     if base.on_base:
         raise UserError(f"--base {base.name}: {base.name!r} needs a base itself; name a one-stage method")
-    # An ensemble, and what is fitted, have no objective that would use the base's.
-    if method.ensemble and not hasattr(base().objective(2, 8), "class_cosines"):
-        raise UserError(
-            f"--base {base.name}: {method.name!r} needs a base with a classifier of the training classes;"
-            f" leave --base out for the recipe's, {asked.site.recipe(dataset).base!r}"
-        )
-    if asked.experiment.base and not (method.ensemble or method.fitted):
-        try:
-            method().objective(2, 8, base().objective(2, 8))
-        except UnfitBase as error:
-            raise UserError(f"--base {base.name}: {error}") from None
+    try:
+        method.check_base(base)
+    except UnfitBase as error:
+        raise UserError(f"--base {base.name}: {error}") from None
 
 
 def _check_bases_are_named(asked: _Asked, settings: list[Setting]) -> None:
     """Refuse options about trainings if all that was asked for are ensembles: a base that only serves ignores them."""
     named = [setting for setting in settings if setting.cell.method in asked.methods]
-    if not named or not all(setting.method.ensemble for setting in named):
+    if not named or any(setting.method.trains for setting in named):
         return
     tuning, base = asked.experiment.tuning, next(setting.base.cell.method for setting in named if setting.base)
     ignored = [f"--set {key}" for key in _unused(asked, settings)]

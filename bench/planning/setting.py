@@ -161,7 +161,7 @@ def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe) ->
     """
     defaults = layer(
         method=dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
-        optim={} if method.fitted or method.ensemble else recipe.end_to_end.values(),
+        optim=recipe.end_to_end.values() if method.by_steps else {},
         data={**recipe.view, **recipe.batches()},
         augment=recipe.augmentation,
     )
@@ -296,7 +296,7 @@ def search_ranges(
         extra = field.json_schema_extra
         if key not in method.without_effect and isinstance(extra, dict) and isinstance(extra.get("search"), dict):
             space[f"method.{key}"] = Range(**extra["search"])  # type: ignore[arg-type]
-    if method.fitted or method.ensemble:
+    if not method.by_steps:
         return space
     end_to_end = stage is recipe.end_to_end
     ranges: Mapping[str, Range] = stage.search

@@ -103,7 +103,7 @@ def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_i
     request = Experiment(methods=(name,), datasets=("ndigit_smoke",), set=pins)
     plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == name)
     cls = site.methods.method(name)
-    if cls.fitted or cls.ensemble:  # no optimiser
+    if not cls.by_steps:  # no optimiser
         assert not any(key.startswith("optim.") for key in plan.space)
         return
     model = build(cls, **dict(pin.removeprefix("method.").split("=") for pin in pins))

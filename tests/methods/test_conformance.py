@@ -131,7 +131,7 @@ def _fitted(change):
     class Counted(_Good):
         """Fits a buffer of its spread head."""
 
-        on_base, trains, fitted = True, ("spread",), True
+        on_base, trains = True, ("spread",)
 
         def spread_head(self, in_features, dim):
             return nn.BatchNorm1d(in_features, affine=False)

@@ -123,7 +123,13 @@ def test_a_fitted_method_must_leave_the_backbone_alone():
     class Fitted(Method):
         """Fitted."""
 
-        name, summary, fitted = "fitted", "fitted", True
+        name, summary, fit = "fitted", "fitted", Laplace.fit
 
-    with pytest.raises(TypeError, match="without the backbone"):
-        register(Fitted)
+    class OfBefore(Method):
+        """Says that it is fitted, and does not say how."""
+
+        name, summary, fitted, trains = "before", "before", True, ("spread",)
+
+    for method, message in ((Fitted, "without the backbone"), (OfBefore, "a fitted method defines fit")):
+        with pytest.raises(TypeError, match=message):
+            register(method)

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from bench.conformance import build
 from bench.methods import untrained
 from bench.methods._base import Method, register
+from bench.methods.cosface import CosFace
+from bench.methods.deep_ensemble import DeepEnsemble
 from bench.methods.laplace import Laplace
 from bench.methods.untrained import Untrained, principal_directions
 from sklearn.decomposition import PCA, TruncatedSVD
@@ -100,10 +102,9 @@ def test_the_fit_sets_the_mean_head_and_makes_the_loss_smallest():
 
 
 def test_a_fitted_method_leaves_the_backbone_alone_and_needs_no_base():
-    fields = {"name": "mine", "summary": "mine", "__doc__": "Mine.", "fitted": True}
+    fields = {"name": "mine", "summary": "mine", "__doc__": "Mine.", "fit": Untrained.fit}
     with pytest.raises(TypeError, match="a fitted method trains without the backbone"):
         register(type("Mine", (Method,), fields))
-    assert register(type("Mine", (Method,), fields | {"trains": ("mean",)})).fitted_at_start()
-    assert Untrained.fitted_at_start()
-    assert not Laplace.fitted_at_start()
-    assert not Method.fitted
+    mine = register(type("Mine", (Method,), fields | {"trains": ("mean",)}))
+    assert not any(method.by_steps for method in (mine, Untrained, Laplace, DeepEnsemble))
+    assert CosFace.by_steps
