@@ -114,7 +114,7 @@ def test_a_frozen_run_is_another_contender_and_tunes_the_rates_of_heads_and_weig
     free, frozen = (_plans(site, "cosface", frozen=frozen, hparams="tuned")[0] for frozen in (False, True))
     assert frozen.pinned.frozen_backbone
     assert not free.pinned.frozen_backbone
-    assert "frozen" not in free.template.model_dump()  # ids of trainings that are not frozen stay what they were
+    assert (frozen.template.frozen, free.template.frozen) == (True, False)
     assert frozen.template.id != free.template.id
     assert {"optim.lr", "optim.lr_objective", "optim.weight_decay"} <= frozen.space.keys()
     head = _plans(site, "pfe", hparams="tuned")[1]
