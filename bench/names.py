@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from .errors import UserError
 
@@ -41,3 +42,24 @@ def part_of_path(text: str) -> str:
     if len(text) > 2 * LONGEST or not _PART.fullmatch(text):
         raise UserError(f"{text[:LONGEST]!a} cannot be part of a path: use letters, digits, '_', '-' and '.'")
     return text
+
+
+def split_names(asked: Iterable[str]) -> tuple[str, ...]:
+    """Single names from comma-separated lists, without blanks and empty parts."""
+    return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
+
+
+def expand(asked: Iterable[str], known: list[str]) -> tuple[str, ...]:
+    """Names from comma-separated lists, each once; ``all`` stands for every known name, unknown names are kept.
+
+    Raises:
+        UserError: If the lists are empty.
+
+    Example:
+        >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
+        (('a', 'b'), ('a', 'b'))
+    """
+    names = split_names(asked)
+    if not names:
+        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
+    return tuple(known) if "all" in names else tuple(dict.fromkeys(names))

@@ -96,7 +96,7 @@ def check_entries(
 
 def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
     from ..conformance.method_checks import CHECKS
-    from ..planning.experiment import expand
+    from ..names import expand
 
     registry = Registry("methods", plugins)
     for name in expand(names, registry.names):
@@ -105,7 +105,7 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
 
 def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
     from ..conformance.dataset_checks import DATASET_CHECKS
-    from ..planning.experiment import expand
+    from ..names import expand
 
     site = site_of(Path(), plugin=list(plugins), data_root=root)
     for name in expand(names, site.datasets.names):
@@ -115,7 +115,7 @@ def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Pat
 
 def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
     from ..conformance.embedding_test_checks import TEST_CHECKS
-    from ..planning.experiment import expand
+    from ..names import expand
     from ..protocols.known_tests import known_groups, load_tests
 
     known = known_groups()
@@ -129,7 +129,7 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
 def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
     from ..conformance.corruption_checks import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
-    from ..planning.experiment import expand
+    from ..names import expand
 
     of_pixels = [name for name in CORRUPTIONS if CORRUPTIONS[name].apply is not None]
     for name in expand(names, of_pixels):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PAIR = 2
 """Fewest classes to tell apart, and fewest images of a class in a batch: a pair, if need be of one image twice."""
 
+_FLOOR = "starts at random weights, so this is a random network: a floor, not what a pretrained network can do"
+
 CLASSES, IMAGES = "data.classes_per_batch", "data.images_per_class"
 
 
@@ -74,6 +76,7 @@ def checked(setting: Setting, site: Site) -> Setting:
             f"--frozen: backbone {backbone} of data set {dataset!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
         )
+    stays = not method.by_steps and not method.on_base
     return replace(
         setting,
         values={**values, **fitting},
@@ -83,6 +86,7 @@ def checked(setting: Setting, site: Site) -> Setting:
         weights=weights,
         scorers=_fitting_scorers(setting.scorers, method, values["model.dim"]),
         adapted=said_of_batches(dataset, values, fitting, sizes),
+        floor=f"{method.name} on {dataset}: {backbone} {_FLOOR}" if stays and weights is None else "",
     )
 
 

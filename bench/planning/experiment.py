@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -243,13 +242,6 @@ class Experiment(Section):
         values["sweep"] = {key: value for key, value in held.sweep.items() if key not in fixed} | swept
         return cls.checked(values)
 
-    def runs(self) -> list[Experiment]:
-        """One experiment for each combination of swept values, as if each value were fixed by the user."""
-        return [
-            self.model_copy(update={"set": {**self.set, **dict(zip(self.sweep, chosen, strict=True))}, "sweep": {}})
-            for chosen in product(*self.sweep.values())
-        ]
-
     def to_toml(self, *, without: Iterable[str] = ()) -> str:
         """The experiment as a TOML text that :func:`.files.read_experiment` reads; what has its default is left out."""
         held = self.model_dump(mode="json", exclude_defaults=True, exclude={*without})
@@ -283,24 +275,3 @@ def _short(value: Any) -> Any:
     except ValueError:
         return value
     return short if isinstance(short, bool | int | float) and _text(short) == value else value
-
-
-def split_names(asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Single names from comma-separated lists, without blanks and empty parts."""
-    return tuple(part.strip() for text in asked for part in text.split(",") if part.strip())
-
-
-def expand(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    """Names from comma-separated lists, each once; ``all`` stands for every known name, unknown names are kept.
-
-    Raises:
-        UserError: If the lists are empty.
-
-    Example:
-        >>> expand(("a,b", "b"), ["a", "b", "c"]), expand(("all",), ["a", "b"])
-        (('a', 'b'), ('a', 'b'))
-    """
-    names = split_names(asked)
-    if not names:
-        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
-    return tuple(known) if "all" in names else tuple(dict.fromkeys(names))

@@ -4,44 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError
 from ..methods.scorers.registry import SCORERS
+from ..names import expand, split_names
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
-from ..protocols.recipes._base import Recipe, Stage
 from ..site import Site
-from ..store.pinned import place
-from ..store.specs import AXES, Cell
-from .checks import checked
+from ..store.specs import AXES
 from .corruptions import corruption_ranges
-from .experiment import Experiment, expand, split_names
-from .files import SettingsFile, read_settings_file
+from .experiment import Experiment
+from .files import read_settings_file
 from .plan import Plan, PlanKey, make_plan
-from .published import NothingPublished, Published, find_published, stage_one
-from .setting import (
-    FIDELITIES,
-    Setting,
-    Values,
-    checked_params,
-    from_fidelity,
-    from_file,
-    from_preset,
-    from_recipe,
-    from_user,
-    known_keys,
-    layer,
-    part,
-    resolve_fidelity,
-    search_ranges,
-    usual_params,
-)
+from .published import NothingPublished
+from .setting import FIDELITIES, Setting, known_keys, resolve_fidelity
+from .settle import Asked, settle
 from .variance import SOURCES, check_sources, with_frozen
 
 if TYPE_CHECKING:
-    from ..methods._base import Method
+    pass
 
 
 @dataclass(frozen=True)
@@ -73,9 +57,11 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
     # What does not have a swept value is the same plan at all of them.
     plans: dict[PlanKey, Plan] = {}
     left_out: dict[str, None] = {}
-    for run in experiment.runs():
+    floors: dict[str, None] = {}
+    for run in _runs(experiment):
         settings, reasons = _settings(run, site)
         left_out |= dict.fromkeys(reasons)
+        floors |= dict.fromkeys(setting.floor for setting in settings if setting.floor)
         made: dict[int, Plan] = {}
         for setting in settings:
             base = None if setting.base is None else made[id(setting.base)]
@@ -95,33 +81,14 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
         if plan.differences
     )
     adapted = dict.fromkeys(plan.adapted for plan in plans.values() if plan.adapted)
-    floors = dict.fromkeys(line for plan in plans.values() if (line := _said_of_random_weights(plan, site)))
     return Plans(every, tuple(left_out), tuple(dict.fromkeys(lines)), tuple(adapted), tuple(floors))
 
 
-def _said_of_random_weights(plan: Plan, site: Site) -> str:
-    """Line about a method that leaves a network as it starts, if that is at random weights; else empty."""
-    spec = plan.template
-    method = site.methods.method(spec.method)
-    if spec.weights is not None or method.by_steps or method.on_base:
-        return ""
-    return (
-        f"{spec.method} on {spec.dataset}: {spec.backbone} starts at random weights, so this is a random network: a"
-        " floor, not what a pretrained network can do"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """An experiment after its names were looked up and its file of settings was read."""
-
-    experiment: Experiment
-    site: Site
-    protocol: Protocol
-    preset: Preset
-    corruptions: tuple[str, ...]
-    methods: tuple[str, ...]
-    file: SettingsFile | None
+def _runs(experiment: Experiment) -> Iterator[Experiment]:
+    """One experiment for each combination of swept values, as if each value were fixed by the user."""
+    for chosen in product(*experiment.sweep.values()):
+        fixed = {**experiment.set, **dict(zip(experiment.sweep, chosen, strict=True))}
+        yield experiment.model_copy(update={"set": fixed, "sweep": {}})
 
 
 def _settings(experiment: Experiment, site: Site) -> tuple[list[Setting], list[str]]:
@@ -138,7 +105,7 @@ def _settings(experiment: Experiment, site: Site) -> tuple[list[Setting], list[s
     if experiment.hparams not in ("tuned", "default", "published"):
         file = read_settings_file(experiment.hparams, site.methods.names)
     tests = replace(preset.tests, groups=tuple(dict.fromkeys([*preset.tests.groups, *groups])), corruptions=ranges)
-    asked = _Asked(
+    asked = Asked(
         experiment=experiment,
         site=site,
         protocol=protocol,
@@ -152,7 +119,7 @@ def _settings(experiment: Experiment, site: Site) -> tuple[list[Setting], list[s
     for dataset in datasets:
         for name in methods:
             try:
-                settings |= _of_method(asked, dataset, name, settings)
+                settings |= settle(asked, dataset, name, settings)
             except NothingPublished as error:
                 missing.append(error)
     if not settings:
@@ -161,148 +128,6 @@ def _settings(experiment: Experiment, site: Site) -> tuple[list[Setting], list[s
     _check_bases_are_named(asked, found)
     _check_all_used(asked, found, datasets)
     return found, [*left_out, *map(str, missing)]
-
-
-def _of_method(
-    asked: _Asked, dataset: str, name: str, known: dict[tuple[str, str, str], Setting]
-) -> dict[tuple[str, str, str], Setting]:
-    """Settings of a method and of its base, by data set, method, and the head that a published first stage serves."""
-    experiment, methods = asked.experiment, asked.site.methods
-    method, base_name = methods.method(name), experiment.base or asked.site.recipe(dataset).base
-    key = (dataset, name, "")
-    if not method.on_base:
-        return {} if key in known else {key: _setting(asked, dataset, name)}
-    _check_base(method, methods.method(base_name))
-    setting = _setting(asked, dataset, name, base=base_name)
-    # A published setting of a head has a first stage of its own: the base is there once more, for it alone.
-    at = (dataset, base_name, name if experiment.hparams == "published" else "")
-    base = known.get(at) or _setting(asked, dataset, base_name, head=at[2])
-    if not method.trains:
-        # An ensemble is at the setting of its models: nothing else was fixed, selected or tuned.
-        setting = replace(setting, fixed=base.fixed, select_by=base.select_by, tune_for=base.tune_for)
-    return {at: base, key: replace(setting, base=base)}
-
-
-def _setting(asked: _Asked, dataset: str, name: str, head: str = "", base: str = "") -> Setting:
-    """Setting of a method: layers of values from every source, merged once and checked once.
-
-    Args:
-        asked: What is asked for.
-        dataset: Name of the data set.
-        name: Name of the method.
-        head: Two-stage method whose published first stage this is; empty if it serves several, or is no base.
-        base: Name of the method's base, if it needs one.
-
-    Raises:
-        NothingPublished: If published settings are asked for and there is none.
-        UserError: If a value does not fit, or the data cannot be used.
-    """
-    experiment, preset, site = asked.experiment, asked.preset, asked.site
-    recipe, method = site.recipe(dataset), site.methods.method(name)
-    named = name in asked.methods
-    # What is fixed for a method is not fixed for a base that only serves it, unless it concerns the data.
-    texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
-    fixed = from_user(texts, method, recipe)
-    form = fixed.get("method.form", resolve_fidelity(method, experiment.fidelity, experiment.protocol))
-    before, stage = _usual(asked, recipe, method, form, fixed)
-    published = None
-    if experiment.hparams == "published":
-        published = _published(asked, dataset, name, {**before, **fixed}, head, base)
-    unfixed = {**before, **(published.layer if published else {})}
-    if asked.file is not None:
-        unfixed |= from_file(asked.file.of(name), asked.file.path, method, unfixed)
-    values = {**unfixed, **fixed}
-    values |= layer(method=checked_params(method, part(values, "method")))
-    built = method(method.Params(**part(values, "method")))
-    space = {}
-    if experiment.hparams == "tuned":
-        below = site.methods.method(base)() if base else None
-        space = search_ranges(preset, recipe, built, stage, values, below, experiment.frozen)
-    requested = named and not head
-    setting = checked(
-        Setting(
-            experiment=experiment,
-            protocol=asked.protocol,
-            preset=preset,
-            cell=Cell(experiment.protocol, dataset, name),
-            requested=requested,
-            method=built,
-            values=values,
-            fixed=fixed,
-            hparams=asked.file.label if asked.file else experiment.hparams,
-            space={key: value for key, value in space.items() if key not in fixed},
-            select_by=experiment.tuning.select_by if requested else None,
-            tune_for=experiment.tuning.tune_for if requested else "retrieval",
-            corruptions=asked.corruptions,
-            scorers=expand(experiment.scorers, list(SCORERS)) if experiment.scorers else (),
-        ),
-        site,
-    )
-    if published is None:
-        return setting
-    try:
-        alone = _published(asked, dataset, name, {**before, **fixed}) if head else None
-    except NothingPublished:
-        alone = None
-    stage_of = "" if alone is not None and published.layer == alone.layer else head
-    return replace(setting, differences=_differences(published, setting, unfixed), stage=stage_of)
-
-
-def _usual(asked: _Asked, recipe: Recipe, method: type[Method], form: str, fixed: Values) -> tuple[Values, Stage]:
-    """Values of recipe, preset, form and network options, and the stage of the recipe that they are for."""
-    experiment, preset = asked.experiment, asked.preset
-    params = layer(method=usual_params(recipe, preset, method, form))
-    # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
-    checked = checked_params(method, part({**params, **fixed}, "method"))
-    frozen = experiment.frozen or "backbone" not in method(method.Params(**checked)).trained_parts
-    stage = recipe.frozen if frozen else recipe.end_to_end
-    network = {"backbone": experiment.backbone, "dim": experiment.dim}
-    values = {
-        **from_recipe(recipe, stage),
-        **from_preset(preset, recipe, stage),
-        **from_fidelity(experiment.fidelity, recipe),
-        **params,
-        **layer(model={key: value for key, value in network.items() if value is not None}),
-    }
-    return values, stage
-
-
-def _published(asked: _Asked, dataset: str, name: str, values: Values, head: str = "", base: str = "") -> Published:
-    """Published setting of a method; of the first stage of a head, what the head's row has for it.
-
-    Raises:
-        NothingPublished: If there is none.
-    """
-    experiment, methods = asked.experiment, asked.site.methods
-    method = methods.method(head or name)
-    form = resolve_fidelity(method, experiment.fidelity, experiment.protocol)
-    found = find_published(
-        method,
-        dataset,
-        base or (name if head else asked.site.recipe(dataset).base),
-        network=f"{values['model.backbone']}/{values['model.dim']}",
-        params=checked_params(method, method.defaults(form) if head else part(values, "method")),
-        pooling=experiment.set.get("data.pooling", "avg"),
-    )
-    return stage_one(found, methods.method(name)) if head else found
-
-
-def _differences(published: Published, setting: Setting, unfixed: Values) -> tuple[str, ...]:
-    """Differences of a replay from what its source ran."""
-    run, method, experiment = published.run, setting.method, setting.experiment
-    said = run.differences(experiment.protocol, experiment.preset, setting.cell.dataset)
-    if method.form not in run.forms and len(method.forms()) > 1:
-        said.append(f"fidelity {method.form} instead of {run.forms[0]}")
-    if setting.folds is not None:
-        said.append(f"{setting.folds} folds")
-    before = {**unfixed, **layer(method=checked_params(type(method), part(unfixed, "method")))}
-    changed = [key for key, value in setting.values.items() if value != before[key]]
-    said += [key for key in sorted(changed, key=place) if not key.startswith("model.")]
-    if setting.partial:
-        said.append("a partial release")
-    if setting.weights is None:
-        said.append("random weights instead of ImageNet's")
-    return tuple(said)
 
 
 # What is refused
@@ -398,19 +223,7 @@ def _check_fidelity(experiment: Experiment, methods: tuple[str, ...], site: Site
         )
 
 
-def _check_base(method: type[Method], base: type[Method]) -> None:
-    """Refuse a base without what a method needs of it, before the base is trained."""
-    from ..methods._base import UnfitBase
-
-    if base.on_base:
-        raise UserError(f"--base {base.name}: {base.name!r} needs a base itself; name a one-stage method")
-    try:
-        method.check_base(base)
-    except UnfitBase as error:
-        raise UserError(f"--base {base.name}: {error}") from None
-
-
-def _check_bases_are_named(asked: _Asked, settings: list[Setting]) -> None:
+def _check_bases_are_named(asked: Asked, settings: list[Setting]) -> None:
     """Refuse options about trainings if all that was asked for are ensembles: a base that only serves ignores them."""
     named = [setting for setting in settings if setting.cell.method in asked.methods]
     if not named or any(setting.method.trains for setting in named):
@@ -424,12 +237,12 @@ def _check_bases_are_named(asked: _Asked, settings: list[Setting]) -> None:
         raise UserError(f"{ignored[0]}: an ensemble trains nothing; ask for its base, too: --method {methods}")
 
 
-def _unused(asked: _Asked, settings: list[Setting]) -> Iterator[str]:
+def _unused(asked: Asked, settings: list[Setting]) -> Iterator[str]:
     """Keys that the user fixed and that nothing has."""
     return (key for key in asked.experiment.set if not any(key in setting.fixed for setting in settings))
 
 
-def _check_all_used(asked: _Asked, settings: list[Setting], datasets: tuple[str, ...]) -> None:
+def _check_all_used(asked: Asked, settings: list[Setting], datasets: tuple[str, ...]) -> None:
     """Refuse scorers and fixed values that were typed and that nothing has; ``all`` is those that are defined."""
     site = asked.site
     for name in split_names(asked.experiment.scorers):

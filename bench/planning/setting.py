@@ -61,12 +61,14 @@ class Setting:
         differences: How a run at a published setting differs from what its authors ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
         corruptions: Corruptions asked for at severities that are not the default ones, as texts.
+        folds: Number of folds that was asked for, if it is not the preset's.
         partial: Files that the data set lacks, if incomplete data are allowed.
         files: Hash of the content of its image files; empty for data sets that come with the installation.
         soft_labels: SHA-256 of label distributions by people; empty if there are none.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
         adapted: Line about default batches that the data set is too small for, or empty.
+        floor: Line about a network that stays as it starts, at random weights, or empty.
     """
 
     experiment: Experiment
@@ -85,18 +87,14 @@ class Setting:
     differences: tuple[str, ...] = ()
     stage: str = ""
     corruptions: tuple[str, ...]
+    folds: int | None
     partial: str = ""
     files: str = ""
     soft_labels: str = ""
     weights: str | None = None
     scorers: tuple[str, ...] = ()
     adapted: str = ""
-
-    @property
-    def folds(self) -> int | None:
-        """Number of folds that was asked for, if it is not the preset's."""
-        usual = self.protocol.presets[self.experiment.preset].validate
-        return None if self.preset.validate == usual else self.experiment.tuning.folds
+    floor: str = ""
 
 
 def part(values: Values, group: str) -> Parameters:
