@@ -15,14 +15,7 @@ from ..site import Site
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
-    """Print what a run would do, with estimates of its time and disk space.
-
-    Args:
-        plans: Plans of the run, each for one method on one data set at one setting.
-        site: Data root, weights and device of this machine.
-        results: Results folder, as it is printed.
-        launch: Choice of the workers; what a cluster would need is estimated for this machine.
-    """
+    """Print what a run would do, with estimates of its time and disk space."""
     for plan in plans:
         print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
@@ -85,13 +78,7 @@ def _of_unit(plan: Plan) -> dict[str, object]:
 
 
 def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
-    """Print estimates of the run time and disk space of some plans, from a few steps that are timed on this machine.
-
-    Args:
-        plans: What would be run, each for one method on one data set at one setting.
-        site: Paths.
-        launch: Choice of the workers; what a cluster would need is estimated for this machine.
-    """
+    """Print estimates of the run time and disk space of some plans, from a few steps that are timed on this machine."""
     device = launch.device_here
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})

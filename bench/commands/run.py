@@ -309,15 +309,6 @@ def run_experiment(
 ) -> int:
     """Carry out an experiment, or print its plan.
 
-    Args:
-        experiment: Everything that decides about results, such as methods, data sets and protocol.
-        site: Paths and plug-ins.
-        results: Results folder as the user typed it, for messages.
-        launch: Choice of the workers.
-        on_existing: Treatment of results that exist.
-        dry_run: Whether to print the plan and stop.
-        save: File that the experiment is written to once it is planned.
-
     Returns:
         Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
     """
@@ -371,16 +362,6 @@ def carry_out(
     experiments: Iterable[Experiment] = (),
 ) -> Outcome | None:
     """Train and test everything that is planned, one batch after the other in the same worker processes.
-
-    Args:
-        batches: Each has the plans of one request; all plans are of one protocol.
-        site: Paths and plug-ins.
-        results: Results folder as the user typed it, for messages.
-        launch: Choice of the workers, resolved.
-        on_existing: Treatment of results that exist.
-        console: Where progress goes.
-        write_tables: Called with the outcome while no other process writes tables of the folder.
-        experiments: What the plans were made of, for the folder to keep.
 
     Returns:
         Failures, and counts of trainings that were done or reused; None if the run was interrupted.

@@ -187,11 +187,6 @@ class Plan:
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
         """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
 
-        Args:
-            point: Tuned values by name, such as ``method.margin``.
-            replicate: Seed number, or :data:`~bench.store.specs.TUNING` for a trial.
-            bases: Specifications of the trained bases by fold, for two-stage methods.
-
         Returns:
             One specification for each fold that validates, by the index of the fold.
         """
@@ -211,11 +206,7 @@ class Plan:
         return specs
 
     def study_spec(self, bases: Specs | None) -> StudySpec:
-        """Specification of this plan's tuning study.
-
-        Args:
-            bases: Specifications of the trained bases by fold, for two-stage methods.
-        """
+        """Specification of this plan's tuning study."""
         return StudySpec(
             template=self.template,
             validate_folds=self.validate_folds,
@@ -233,9 +224,6 @@ class Plan:
         A replicate of one model has one test. One of several models has two: the mean of their results, and the result
         of their concatenated embeddings. An ensemble has one. Its members are the models that validate on the first
         fold, so that its validation classes are new to all of them.
-
-        Args:
-            trained: Specifications of the replicate's trainings, by fold; of an ensemble, those of each seed.
         """
         folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
         tuned = self.base if self.ensemble and self.base else self
@@ -260,13 +248,7 @@ class Plan:
 
 
 def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
-    """Make the plan of a setting: all its trials, trainings and tests.
-
-    Args:
-        setting: The setting.
-        base: Plan of its base (first stage), for a two-stage method.
-        site: Paths, plug-ins and device.
-    """
+    """Make the plan of a setting: all its trials, trainings and tests."""
     experiment, preset, method = setting.experiment, setting.preset, setting.method
     template = _template(setting, site)
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
@@ -375,14 +357,7 @@ def training_versions(spec: TrainSpec, site: Site) -> Versions:
 
 
 def testing_versions(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Site) -> Versions:
-    """Versions here of what a test runs; the ids of the trained models cover the rest.
-
-    Args:
-        spec: Specification of a training; the code of an ensemble, its method, is not that of its trained models.
-        tests: Settings of the tests.
-        scorers: Scorers to rank with, in addition to the cosine.
-        site: Its plug-ins are searched, too.
-    """
+    """Versions here of what a test runs; ids of trained models cover the rest, but not the code of an ensemble."""
     ensemble = site.methods.method(spec.method).ensemble
     entries = {
         "engine": versions.engine("testing"),

@@ -42,13 +42,7 @@ class PublishedRun:
     datasets: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """Differences of a run from the publication's, one text each, such as ``preset per instead of strict``.
-
-        Args:
-            protocol: Protocol of the run.
-            preset: Its preset (variant of the protocol).
-            dataset: Its data set.
-        """
+        """Differences of a run from the publication's, one text each, such as ``preset per instead of strict``."""
         said = []
         if protocol != self.protocol:
             said.append(f"protocol {protocol} instead of {self.protocol}")
@@ -106,13 +100,7 @@ DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop
 
 
 def published_settings(method: type[Method], dataset: str, base: str) -> list[Published]:
-    """All published settings of a method on a data set.
-
-    Args:
-        method: Class of the method.
-        dataset: Name of the data set.
-        base: Name of the method of the first stage; it matters for two-stage methods only.
-    """
+    """All published settings of a method on a data set."""
     settings: list[Published] = []
     for source in method.published:
         if isinstance(source, PER):
@@ -241,10 +229,6 @@ def stage_one(head: Published, base: type[Method]) -> Published:
 
     The configurations of "Probabilistic Embeddings Revisited" give the classifier of the first stage values of its own
     (``stages.0``); learning rates, their decay and the epochs are the same in both stages.
-
-    Args:
-        head: Published setting of the two-stage method.
-        base: Class of its base.
     """
     params = {name: value for name, value in head.stage1.items() if name in base.Params.model_fields}
     return replace(head, values=head.stage1, params=params, stage1={})
@@ -260,14 +244,6 @@ def find_published(
     pooling: str = "avg",
 ) -> Published:
     """Published setting of a method that fits a network, a form and parameters.
-
-    Args:
-        method: Class of the method.
-        dataset: Name of the data set.
-        base: Name of the method of the first stage; it matters for two-stage methods only.
-        network: Backbone and embedding size, such as ``bn_inception/128``.
-        params: All parameters of the method, its form among them; they may choose among several published settings.
-        pooling: Pooling of the setting that is taken if two differ in it alone.
 
     Raises:
         NothingPublished: If none fits; the message says for which data sets or networks there are some.

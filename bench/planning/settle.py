@@ -74,12 +74,7 @@ def settle(
 def _setting(asked: Asked, dataset: str, name: str, head: str = "", base: str = "") -> Setting:
     """Setting of a method: layers of values from every source, merged once and checked once.
 
-    Args:
-        asked: What is asked for.
-        dataset: Name of the data set.
-        name: Name of the method.
-        head: Two-stage method whose published first stage this is; empty if it serves several, or is no base.
-        base: Name of the method's base, if it needs one.
+    ``head`` is the two-stage method whose published first stage this is, ``base`` the name of the method's own base.
 
     Raises:
         NothingPublished: If published settings are asked for and there is none.

@@ -42,11 +42,6 @@ class Frozen:
 def check_sources(names: Sequence[str], seeds: int, tunes: bool) -> None:
     """Check the sources of randomness that are to be frozen.
 
-    Args:
-        names: Their names.
-        seeds: Number of replicates of every group.
-        tunes: Whether the run tunes.
-
     Raises:
         UserError: If a name is unknown, there are fewer than two replicates, or ``tuning`` is named and nothing tunes.
     """
@@ -65,10 +60,6 @@ def with_frozen(plans: Sequence[Plan], sources: Sequence[str]) -> tuple[Plan, ..
     If ``tuning`` is among the sources, every replicate of the other groups has a study of its own, and there is a group
     in which nothing is frozen: normal runs share one study. An ensemble of all seeds has no replicates, and is not
     repeated.
-
-    Args:
-        plans: The normal plans, a base before the methods that are built on it.
-        sources: Names of the sources; the normal runs are the group in which tuning is frozen.
     """
     anew = "tuning" in sources
     groups = [*(["nothing"] if anew else []), *(name for name in SOURCES if name in sources and name != "tuning")]
