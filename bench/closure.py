@@ -52,16 +52,10 @@ def closure_hash(*roots: str | Path) -> str:
 
 
 def closure(*roots: str | Path) -> list[Module]:
-    """The given modules and the modules that they import, directly or not, sorted by name.
+    """The given modules, names or files of plug-ins, and those that they import, directly or not, sorted by name.
 
-    Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of
-    a plug-in. Of ``bench``, only what computes values counts, and registries do not.
-
-    Args:
-        roots: The modules, as dotted names or as files of plug-ins.
-
-    Raises:
-        ValueError: If a root is not found.
+    Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of a
+    plug-in. Of ``bench``, only what computes values counts, and registries do not.
     """
     waiting: list[Module] = []
     for root in roots:

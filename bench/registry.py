@@ -317,10 +317,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a plug-in file (Python code of the user) as a module of a package made for its folder.
-
-    There ``from .sibling import x`` works.
-    """
+    """Import a plug-in file as a module of a package made for its folder, so that ``from .sibling import x`` works."""
     name = plugin_name(path)
     if name in sys.modules:
         return sys.modules[name]

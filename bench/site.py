@@ -26,14 +26,11 @@ class Site(BaseModel):
     """Paths and device of a process.
 
     Attributes:
-        results: Results folder.
-        plugins: Plug-in files.
         data_root: Folder of downloaded data sets, as the user named it.
         data_home: Folder of downloaded data sets if ``data_root`` is None, see :func:`~bench.resources.data_home`.
         weights: Backbone weights to start from: a file, ``none``, ``download`` for ImageNet's, downloaded if they are
             not on this machine, or None for those that are.
         device: ``cpu`` or ``cuda``; ``auto`` for ``cuda`` if the machine of the worker has a GPU.
-        allow_partial: Accept incomplete releases of data sets.
         threads: Threads that decode and crop photographs in one process.
         hidden_for: Longest time, seconds, for which the file system may hide files that another machine has written.
     """

@@ -98,14 +98,6 @@ def site_of(
 
     All paths are made absolute, so that they mean the same in every process. A loop of links stays as it is: reading it
     is an error with its name.
-
-    Args:
-        results: Results folder.
-        plugin: Plug-in files.
-        data_root: Folder of downloaded data sets.
-        weights: File of backbone weights, ``none``, ``download``, or None for those on this machine.
-        allow_partial: Whether incomplete releases of data sets are accepted.
-        device: ``cpu`` or ``cuda``.
     """
     from ..resources import cores, data_home
     from ..site import Site

@@ -31,7 +31,6 @@ class StatusRow(TypedDict):
     """Work that a results folder has of one protocol, data set and method.
 
     Attributes:
-        trials: Number of finished tuning trials, failed ones included.
         trained: Number of finished trainings that belong to no trial.
         unfinished: Number of trainings that have a checkpoint and no result yet.
         codes: Number of finished tests and rescorings by the versions of their code.

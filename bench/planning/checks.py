@@ -30,13 +30,7 @@ CLASSES, IMAGES = "data.classes_per_batch", "data.images_per_class"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the training and validation sets of all folds, the smallest of each.
-
-    Attributes:
-        classes: Number of training classes.
-        images: Number of images of the largest training class.
-        validation: Number of validation classes.
-    """
+    """Smallest numbers of training and validation classes of all folds, and of images of the largest training class."""
 
     classes: int
     images: int
@@ -44,11 +38,7 @@ class Sizes:
 
 
 def checked(setting: Setting, site: Site) -> Setting:
-    """The setting with what is found of its data and weights, and batches that fit the data.
-
-    Raises:
-        UserError: If a name does not exist, a value does not fit, or the data cannot be used, with what to do.
-    """
+    """The setting with what is found of its data and weights, and batches that fit the data."""
     experiment, preset, method, values = setting.experiment, setting.preset, setting.method, setting.values
     dataset, view, backbone = setting.cell.dataset, part(values, "view"), values["model.backbone"]
     recipe = site.recipe(dataset)
@@ -150,19 +140,9 @@ def fitting_batches(
 ) -> dict[str, int]:
     """Batch sizes that replace default ones for which a data set is too small; none if all fit.
 
-    Classes are lowered to the number of training classes, and images per class to those of the largest one.
-
-    Args:
-        dataset: Name of the data set.
-        asked: Values with ``data.classes_per_batch`` and ``data.images_per_class``.
-        user: Keys that the user fixed, whose values are kept.
-        sizes: Sizes of the data set.
-        selects: Whether epochs or trials are selected by the validation images.
-        instead: Advice for a data set that is too small to train on.
-
-    Raises:
-        TooFewClasses: If the user fixed a number of classes that is larger than that of the training classes.
-        UserError: If there are too few classes to train on.
+    Classes are lowered to the number of training classes, and images per class to those of the largest one. What the
+    user fixed stays, or is an error if it is too large; ``selects`` is whether validation images select epochs or
+    trials.
 
     Example:
         >>> usual = {"data.classes_per_batch": 16, "data.images_per_class": 4}
@@ -238,12 +218,7 @@ def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[
 
 
 def weights_hash(backbone: str, asked: str | None) -> str | None:
-    """SHA-256 of the file that a backbone starts from; None for random weights.
-
-    Raises:
-        UserError: If there is no such file.
-        MissingWeights: If no file is named, and none is on this machine.
-    """
+    """SHA-256 of the file that a backbone starts from; None for random weights."""
     from ..methods.backbones.registry import NoWeights, find_weights
 
     try:

@@ -23,13 +23,9 @@ MOST_DOTS = 100
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """Settings of a JSON or TOML file that the user gave.
+    """Settings of a JSON or TOML file that the user gave, for all methods and for single ones.
 
-    Attributes:
-        path: Path of the file.
-        label: Name of the file with a hash of its content, so that edited content gets another label in results.
-        shared: Values for all methods, by key such as ``optim.lr``.
-        by_method: Values by method and key, which override the shared ones.
+    The label has a hash of the content, so that edited content gets another label in results.
     """
 
     path: str
@@ -43,22 +39,14 @@ class SettingsFile:
 
 
 def read_experiment(path: Path) -> Values:
-    """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks.
-
-    Raises:
-        UserError: If the file cannot be read or is not TOML.
-    """
+    """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks."""
     text = _read(path, str(path), "`bench run` takes options (--method M --dataset D) or a TOML file of them")
     table: Values = _parsed(text, "TOML", str(path))
     return table
 
 
 def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
-    """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both.
-
-    Raises:
-        UserError: If the file cannot be read, has a key twice, a value that no setting can have, or an unknown method.
-    """
+    """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both."""
     path, what = Path(name), f"--hparams {Path(name)}"
     text = _read(path, what, "use tuned, default, published or a file")
     table = _parsed(text, "TOML" if path.suffix == ".toml" else "JSON", what)
@@ -94,11 +82,7 @@ def _parsed(text: bytes, language: Literal["TOML", "JSON"], what: str) -> Any:
 
 
 def read_toml(text: bytes) -> dict[str, Any]:
-    """Value of a TOML text that a user gave.
-
-    Raises:
-        ValueError: If it is not valid TOML, or nested too deeply.
-    """
+    """Value of a TOML text that a user gave; a ValueError if it is not valid TOML, or nested too deeply."""
     if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {MOST_DOTS} dots")
     try:

@@ -45,19 +45,8 @@ class Setting:
     """Everything about one method on one data set; the last fields are what checks of data and weights found.
 
     Attributes:
-        experiment: What was asked for, without sweeps.
-        protocol: The protocol.
-        preset: Its preset, with the seeds, trials, folds and tests that were asked for.
-        cell: Protocol, data set and method.
-        base: Setting of the base, for two-stage methods.
         requested: Whether the method was asked for by name, rather than as a base.
-        method: The method with its parameters.
-        values: All values, merged from every source.
-        fixed: Those that the user fixed.
-        hparams: Label of where the values come from.
-        space: Ranges of the tuned values.
         select_by: Scorer that selects epochs and trials, if the user named one.
-        tune_for: What the study tunes for; a base that only serves is tuned for retrieval.
         differences: How a run at a published setting differs from what its authors ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
         corruptions: Corruptions asked for at severities that are not the default ones, as texts.
@@ -152,11 +141,7 @@ def usual_params(recipe: Recipe, preset: Preset, method: type[Method], form: str
 
 
 def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe) -> Values:
-    """Values fixed by the user that apply to one method on one data set; others are left out.
-
-    Raises:
-        UserError: If a value does not fit.
-    """
+    """Values fixed by the user that apply to one method on one data set; others are left out."""
     defaults = layer(
         method=dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
         optim=recipe.end_to_end.values() if method.by_steps else {},
@@ -167,11 +152,7 @@ def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe) ->
 
 
 def from_file(held: Values, path: str, method: type[Method], values: Values) -> Values:
-    """Values of a file of settings for one method, of the types of the values that they override.
-
-    Raises:
-        UserError: If a key is unknown or a value does not fit.
-    """
+    """Values of a file of settings for one method, of the types of the values that they override."""
     found = {}
     for key, value in held.items():
         if key.startswith("optim.") and key in values:
@@ -186,13 +167,7 @@ def from_file(held: Values, path: str, method: type[Method], values: Values) -> 
 def convert(text: str, default: Any, where: str) -> Any:
     """Convert a typed text to the type of a default value: text, a boolean, a number or a tuple of ascending numbers.
 
-    Args:
-        text: The value as typed.
-        default: The default value.
-        where: Name of the option or file that the text comes from, for the message of an error.
-
-    Raises:
-        UserError: If the text does not fit.
+    ``where`` is the option or file that the text comes from, for the message of an error.
 
     Example:
         >>> convert("3", 1.0, "--set optim.lr"), convert("25,50", (), "--set optim.milestones")
@@ -229,11 +204,7 @@ def convert(text: str, default: Any, where: str) -> Any:
 
 
 def checked_params(method: type[Method], params: Values) -> Parameters:
-    """All parameters of a method by name, checked and with defaults filled in.
-
-    Raises:
-        UserError: If one is unknown or does not fit.
-    """
+    """All parameters of a method by name, checked and with defaults filled in."""
     try:
         checked: Parameters = method.Params(**params).model_dump()
     except ValidationError as error:
@@ -278,17 +249,7 @@ def search_ranges(
     base: Method | None,
     frozen: bool = False,
 ) -> dict[str, Range]:
-    """Search ranges of a tuning study: of values of the method and its optimiser that have a range and an effect.
-
-    Args:
-        preset: Variant of the protocol.
-        recipe: Default training settings of the data set.
-        method: The method with its parameters.
-        stage: Default optimisation of the stage of training, with its search ranges.
-        values: The whole setting.
-        base: First-stage method of a two-stage method.
-        frozen: Whether the backbone stays at its starting weights, whatever the method trains.
-    """
+    """Search ranges of a tuning study: of values of the method and its optimiser that have a range and an effect."""
     space = {}
     for key, field in method.Params.model_fields.items():
         extra = field.json_schema_extra

@@ -15,10 +15,7 @@ EPOCHS = "optim.epochs"
 
 
 class Budget(NamedTuple):
-    """Everything but the method that two rows of a data set share, if they may be ranked together.
-
-    The attributes are those of a :class:`~bench.report.contender.Contender`.
-    """
+    """Everything but the method that two rows of a data set share, if they may be ranked together."""
 
     protocol: str
     preset: str
@@ -41,7 +38,7 @@ class Budget(NamedTuple):
 
 
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
-    """Divide the contenders (methods at one setting) of a data set by their budgets, the leading budget first.
+    """Divide the contenders of a data set by their budgets, the leading budget first.
 
     The leading budget is the largest one that at least half of the methods of the data set have: that of the most
     tuning trials, then of the most methods. If no budget has so many methods, it is the one that has most of them.
@@ -51,9 +48,6 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     unless it has another tuned budget. An ensemble whose embeddings are side by side counts at the budget of models of
     its members' size. Fixed hyper-parameters of a method are no part of the budget if it has one row without them, and
     a head that is fitted without an optimiser counts at the budget of those that have one.
-
-    Args:
-        contenders: Contenders of one data set.
 
     Example:
         >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
@@ -76,13 +70,10 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
 
 
 def ranked_together(contenders: Iterable[Contender]) -> list[tuple[str, list[Contender]]]:
-    """Contenders (methods at one setting) of a data set that are ranked together, with the text of their budget.
+    """Contenders of a data set that are ranked together, with the text of their budget, the leading one first.
 
-    They are those of a budget, the leading one first. If there is one budget only, or one method only, as in a sweep
-    over its settings, they are all of them, and the text is empty.
-
-    Args:
-        contenders: Contenders of one data set.
+    If there is one budget only, or one method only, as in a sweep over its settings, they are all of them, and the text
+    is empty.
 
     Example:
         >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "net", 64, "")
@@ -162,9 +153,6 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
 
     Network and fixed settings are part of the texts if they tell the budgets apart.
 
-    Args:
-        budgets: The budgets of one data set.
-
     Example:
         >>> first = Budget("reality_check", "strict", "default", 0, Pinned(), "convnet", 64, "corrected")
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
@@ -202,10 +190,6 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
 
     Rivals share the combination of models. A method with nothing to tune has one trial, which is named like any other
     number.
-
-    Args:
-        contenders: The rows.
-        seeds: Number of seeds of each.
 
     Example:
         >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, Pinned(), "net", 64, "")

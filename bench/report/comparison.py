@@ -21,13 +21,7 @@ _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
 @dataclass(frozen=True)
 class Mark:
-    """Emphasis of one value in the comparison table of methods: bold if best, underlined if better than deterministic.
-
-    Attributes:
-        best: Whether the value is the best mean of its column.
-        beats_deterministic: Whether the value is of a probabilistic method and better than that of every deterministic
-            method.
-    """
+    """Emphasis of a value: bold if best, underlined if probabilistic and better than every deterministic one."""
 
     best: bool = False
     beats_deterministic: bool = False
@@ -35,18 +29,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of the comparison table: one contender with its values over seeds.
+    """A row of the comparison table: one contender with its values and marks by column of ``COMPARED``.
 
-    Attributes:
-        contender: The method at one setting.
-        seeds: Number of seeds.
-        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
-        confidence: Name of the method's default confidence, which columns about confidence show.
-        values: Mean and SD over seeds for each column of :data:`~bench.report.seeds.COMPARED`, such as MAP@R.
-        marks: Emphasis of each of the values.
-        rank: Rank by MAP@R over paired seeds, or the reason for having none.
-        unequal: Difference of its budget from that of most of its rivals, as text; empty if there is none.
-        budget: Budget at which it is ranked and marked, as text; empty if the data set has one budget only.
+    ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
+    is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
+    text of that at which it is ranked and marked; empty if the data set has one only.
     """
 
     contender: Contender
@@ -123,13 +110,7 @@ ALONE = "budgets of one method each"
 
 
 class Part(NamedTuple):
-    """Rows of a data set that are one table: those of one budget, or those of all budgets of a single method.
-
-    Attributes:
-        dataset: Name of the data set.
-        budget: Budget of the rows as text; empty if the data set has one table only.
-        rows: The rows.
-    """
+    """Rows of a data set that are one table: those of one budget, or those of all budgets of a single method."""
 
     dataset: str
     budget: str

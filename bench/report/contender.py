@@ -25,20 +25,9 @@ R = TypeVar("R", bound=OfContender)
 class Contender(NamedTuple):
     """A method at one setting, as it competes in tables: everything that its results share except the seed.
 
-    Attributes:
-        protocol: Name of the protocol.
-        preset: Name of the preset, a bundle of the protocol's settings.
-        dataset: Name of the data set.
-        method: Name of the method.
-        base: Method of the model that a head is trained on; empty for a one-stage method.
-        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
-        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
-        trials: Number of tuning trials; 0 if nothing was tuned.
-        pinned: Settings that were fixed, and the like.
-        backbone: Name of the backbone.
-        dim: Embedding size.
-        ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
+    ``base`` is the method of the model that a head is trained on, ``hparams`` the source of the hyper-parameters, such
+    as ``tuned`` or ``published``, ``pinned`` what the user fixed. ``ensemble`` is how several models are combined:
+    ``separated`` (mean of their results), ``concatenated`` (embeddings side by side), or ``seeds`` of a base.
     """
 
     protocol: str
@@ -66,10 +55,7 @@ class Contender(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name of the method, such as ``METHOD (BASE) [FIDELITY]``.
-
-        The fidelity, the form of the method, is left out if it is ``corrected``.
-        """
+        """Name of the method, such as ``METHOD (BASE) [FIDELITY]``; the form is left out if it is ``corrected``."""
         return self.name if self.fidelity == "corrected" else f"{self.name} [{self.fidelity}]"
 
     @property
@@ -80,10 +66,7 @@ class Contender(NamedTuple):
 
     @property
     def tuning(self) -> str:
-        """Source of the hyper-parameters as text, such as ``tuned, 50 trials``.
-
-        The protocol and its preset follow in brackets unless they are the default ones.
-        """
+        """Source of the hyper-parameters as text, such as ``tuned, 50 trials``, with an unusual protocol."""
         return tuning_text(self.hparams, self.trials, self.protocol, self.preset)
 
 
@@ -123,23 +106,13 @@ def by_dataset(rows: Iterable[R]) -> dict[str, list[R]]:
 
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
-    """Yield the rows of each contender (method at one setting) of a table, sorted by the columns that tell them apart.
-
-    Args:
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        columns: Columns that tell contenders apart.
-    """
+    """Yield the rows of each contender of a table, sorted by the columns that tell them apart."""
     for _, rows in frame.groupby(list(columns), sort=True, dropna=False):
         yield rows
 
 
 def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:
-    """Names of contenders that tell them apart: labels, with the setting if several have the same label.
-
-    Args:
-        contenders: Contenders of one table.
-    """
+    """Names of contenders that tell them apart: labels, with the setting if several have the same label."""
     labels = [contender.label for contender in contenders]
     _, own = split_pinned([contender.pinned for contender in contenders])
     return {

@@ -21,21 +21,11 @@ Studies = Mapping[Cell, Sequence[tuple[StudyRecord, list[TrialRecord]]]]
 class CostRow:
     """Cost of one contender with all its seeds: that of its tuning and of its base included.
 
-    A value is None if one of the trainings or tests that it is made of lacks it; ``gaps`` says which.
-
-    Attributes:
-        contender: The method at one setting.
-        seeds: Number of seeds.
-        tuning: Number of trainings spent on tuning the method and its base.
-        base: Number of trained bases that its models start from.
-        own: Number of its own final trainings; of an ensemble, its members.
-        wall_seconds: Wall-clock time of one final training, mean.
-        cpu_seconds: Processor time of all these trainings.
-        gpu_seconds: Wall-clock time of those that had a GPU.
-        peak_memory_mib: Largest resident memory of any of them, MiB.
-        peak_gpu_memory_mib: Largest memory of tensors on the GPU, MiB; None without a GPU.
-        ms_per_image: Time to read and embed a test image, milliseconds, mean over seeds.
-        gaps: Reasons for values that are None, as one text; empty if there are none.
+    A value is None if one of the trainings or tests that it is made of lacks it; ``gaps`` says which. ``tuning`` is the
+    number of trainings spent on tuning the method and its base, ``base`` that of trained bases, ``own`` that of its own
+    final trainings; of an ensemble, its members. ``wall_seconds`` is the mean of a final training, processor and GPU
+    seconds are those of all, memory is the largest of any, and ``ms_per_image`` the mean over seeds to read and embed
+    an image.
     """
 
     contender: Contender

@@ -29,13 +29,9 @@ ABOUT = (
 class Decision(NamedTuple):
     """Decision about a contender against the best one at its budget, by one metric.
 
-    Attributes:
-        contender: The contender.
-        best: The one with the best mean of those that have a value at the seeds that most have.
-        column: Column of the comparison table.
-        line: Contender minus best: a row of :func:`~bench.report.pairing.paired_methods`, turned round if need be.
-        more_seeds: Seeds still needed if it is undecided, at least 1; None otherwise.
-        budget: Budget of both as text; empty if the data set has one only.
+    The best is that of the highest mean of those that have a value at the seeds that most have. ``mean`` is contender
+    minus best with its 95 % t-interval over the seeds of both; ``better`` is the share of seeds at which the contender
+    is better, with its exact interval. P-values are adjusted over all pairs of the table. What does not exist is nan.
     """
 
     contender: Contender
@@ -47,12 +43,7 @@ class Decision(NamedTuple):
 
 
 def decisions(groups: Iterable[SeedGroup], pairs: pd.DataFrame) -> list[Decision]:
-    """Decide about every contender against the best at its budget, by every column of the comparison.
-
-    Returns:
-        Decisions by protocol, preset, data set, ensemble, column and budget (the leading one first); of a column and
-        budget, the smallest loss first.
-    """
+    """Decide about every contender against the best at its budget, by every column; the smallest loss first."""
     found: list[Decision] = []
     if pairs.empty:
         return found

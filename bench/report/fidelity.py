@@ -36,12 +36,8 @@ ABOUT = (
 def fidelity_table(groups: Iterable[SeedGroup]) -> pd.DataFrame:
     """Table of paired differences over seeds between the two forms of every method: corrected minus released.
 
-    Returns:
-        One row per contender in a released form, and metric: the columns of a
-        :class:`~bench.report.contender.Contender`; ``corrected_mean`` and ``released_mean`` over the seeds that both
-        forms have; the keys of :class:`~bench.report.pairing.PairedDifference`; and ``p_holm``,
-        ``p_equivalence_holm`` and ``verdict`` on the corrected form as in
-        :func:`~bench.report.pairing.paired_methods`. Empty if no method has both forms.
+    There is one row per contender in a released form, and metric; the verdict is on the corrected form, as in
+    :func:`~bench.report.pairing.paired_methods`.
     """
     held = {group.contender: group for group in groups}
     lines: list[dict[str, object]] = []

@@ -21,20 +21,14 @@ ROLE_COLUMNS = ("unit", *Role.model_fields)
 
 @dataclass(frozen=True)
 class Results:
-    """The finished tests of a results folder.
-
-    If the same method, setting and seed was tested several times (with other code or other tests), only the latest test
-    counts.
+    """The finished tests of a results folder; of several tests of a method, setting and seed, only the latest counts.
 
     Attributes:
-        tests: The records that count, in the order of their paths.
         superseded: Number of records that do not count, because there is a later one.
         frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
         rescorings: Rescorings of the records that count, the earliest first.
-        frame: Tidy table of results (``metrics.csv``), one row per measured value: method, setting, metric, value and
-            so on.
-        roles: Table with one row per test and rescoring: its id (``unit``) and its
-            :class:`~bench.store.records.Role` (the method's own scorer, default confidence and so on).
+        frame: Tidy table of results (``metrics.csv``), one row per measured value.
+        roles: Table with one row per test and rescoring: its id and its :class:`~bench.store.records.Role`.
     """
 
     tests: tuple[TestRecord, ...]
@@ -57,14 +51,7 @@ class Results:
         rescorings: tuple[RescoreRecord, ...] = (),
         frozen: tuple[TestRecord, ...] = (),
     ) -> Results:
-        """Tabulate test records: one table with one measured value per row, one with the role of each test.
-
-        Args:
-            tests: The records.
-            superseded: Number of older records of the same settings that were left out.
-            rescorings: Rescorings of the records, the earliest first.
-            frozen: Records of runs in which a source of randomness is frozen, which are no part of the tables.
-        """
+        """Tabulate test records: one table with one measured value per row, one with the role of each test."""
         tables = [_Values.of(record, rescorings) for record in tests]
         return cls(tests, superseded, _tidy(tables), _roles(tests, rescorings), rescorings, frozen)
 
@@ -97,13 +84,10 @@ def _key(row: SplitRow) -> tuple[object, ...]:
 
 
 def collect(*stores: Store) -> Results:
-    """Read the records of all finished tests of results folders and tabulate them.
+    """Read the records of all finished tests of results folders, taken together, and tabulate them.
 
     If the same method, setting and seed was tested several times, only the latest test counts. Values of rescorings
     join those of their test; of two, the later counts.
-
-    Args:
-        stores: One results folder or several, whose records are taken together.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
@@ -161,11 +145,7 @@ def _plain(value: object) -> object:
 
 
 def write_metrics(results: Results, root: Path) -> Path | None:
-    """Write the tidy table (one measured value per row) as ``metrics.csv`` to the folder ``root``.
-
-    Returns:
-        The file, or None if no test is finished.
-    """
+    """Write the tidy table as ``metrics.csv`` to the folder ``root``; None if no test is finished."""
     if results.frame.empty:
         return None
     path = root / "metrics.csv"

@@ -33,13 +33,8 @@ THRESHOLDS = np.round(np.linspace(0.0, 1.2, 121), 2)
 class OverDatasets:
     """One metric over all data sets that a group of methods has in common.
 
-    Attributes:
-        shared: Protocol, preset and ensemble of the methods.
-        column: Column of the comparison table.
-        datasets: Names of the data sets.
-        methods: Names of the methods with a value on all of them, with their tuning.
-        scores: For each data set, the values at the seeds ``[S_d, K]``, with the sign that makes higher better.
-        left_out: Methods that lack a data set, and the reason.
+    ``shared`` is their protocol, preset and ensemble. ``scores`` has, for each data set, the values at the seeds
+    ``[S_d, K]``, with the sign that makes higher better. ``left_out`` are methods that lack a data set, and the reason.
     """
 
     shared: tuple[str, ...]
@@ -87,10 +82,8 @@ def over_datasets(groups: Iterable[SeedGroup]) -> list[OverDatasets]:
     """Values of all methods on the data sets that they have in common, for every column of the comparison.
 
     A method counts if it has, on every data set, a value at the seeds that most methods have there. The others are left
-    out by name. A data set on which fewer than two methods have values is not among them.
-
-    Returns:
-        One value for each protocol, preset, ensemble and column with two data sets or more and two methods on them.
+    out by name. A data set on which fewer than two methods have values is not among them; two data sets or more must
+    be.
     """
     found = []
     for shared, own in divided(groups, SHARED).items():
@@ -135,13 +128,7 @@ def _name(group: SeedGroup) -> tuple[str, str]:
 
 
 def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
-    """Table of mean ranks over data sets, one row per metric and method.
-
-    Returns:
-        Columns protocol, preset and ensemble, ``metric``, ``split``, ``method``, ``tuning``, ``mean_rank`` (1 for the
-        best; nan for a method that is left out), ``ties`` (letters), ``datasets`` (their names), ``friedman_p``,
-        ``critical_difference`` and ``left_out`` (the reason).
-    """
+    """Table of mean ranks over data sets, one row per metric and method; nan for a method that is left out."""
     lines = []
     for one in found:
         head = {**dict(zip(SHARED, one.shared)), "metric": one.column.metric, "split": one.column.split}
@@ -162,10 +149,7 @@ def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
 def profile_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
     """Table of performance profiles by MAP@R: share of runs whose value is above a part of the best mean.
 
-    Returns:
-        Columns protocol, preset and ensemble, ``metric``, ``method``, ``tuning``, ``threshold`` (as a part of the best
-        mean on the data set) and ``share`` (of the runs of the method; data sets count alike). Empty with fewer than
-        four data sets.
+    Data sets count alike; with fewer than four it is empty.
     """
     lines = []
     for one in found:

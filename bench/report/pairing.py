@@ -37,28 +37,11 @@ SIDES = tuple(f"{side}{ending}" for side in ("first", "other") for ending in SID
 class PairedDifference(TypedDict):
     """Mean difference of a metric, one method minus another, over the seeds that both have, and the verdict on it.
 
-    In the table of :func:`paired_methods` it is other minus first, in the table of :func:`paired_with_base` two-stage
-    method minus its base. Without a common seed, or with one only, what cannot be computed is nan.
-
-    Attributes:
-        metric: Name of the metric.
-        split: Test images that it is measured on, such as ``test`` or ``test_crop``.
-        variant: Variant of the metric, such as the source of a threshold; mostly empty.
-        difference_mean: Mean over seeds of the difference at one seed.
-        difference_sd: Standard deviation of the difference over seeds.
-        ci95_low: Lower end of the 95 % t-interval of the mean difference.
-        ci95_high: Upper end of the interval.
-        seeds: Number of seeds for which both methods have a value.
-        left_out: Seeds that only one of the two has, as in ``pfe: no seed 3``; empty if there are none.
-        superiority: Share of paired seeds at which the one is better than the other, ties counted half.
-        superiority_ci95_low: Lower end of the exact 95 % interval of the probability of being better.
-        superiority_ci95_high: Upper end of the interval.
-        region: Largest difference without practical meaning (:attr:`~bench.protocols.metrics.Metric.equivalence`); 0
-            if the metric has none.
-        p: P-value of the paired t-test, before Holm's adjustment.
-        p_equivalence: P-value of equivalence (two one-sided t-tests), before Holm's adjustment; nan without a region.
-        seeds_needed: Paired seeds, in all, at which a true difference of the observed size, but at least of the
-            region's, would be found in 80 % of cases.
+    Without a common seed, or with one only, what cannot be computed is nan. ``superiority`` is the share of paired
+    seeds at which the one is better than the other, ties counted half, with its exact 95 % interval; ``region`` is the
+    largest difference without practical meaning, or 0; p-values are before Holm's adjustment. ``seeds_needed`` are
+    paired seeds, in all, at which a true difference of the observed size, but at least of the region's, would be found
+    in 80 % of cases.
     """
 
     metric: str
@@ -125,8 +108,7 @@ def _difference(
 def pairs_needed(difference: Summary, region: float) -> float:
     """Paired seeds, in all, at which a difference of the observed size would be found in 80 % of cases.
 
-    Returns:
-        A whole number; nan if there is neither a difference nor a region.
+    A difference smaller than the region counts as the region; without either there is no number (nan).
     """
     effect = max(abs(difference.mean), region)
     return seeds_needed(difference.sd, effect) if effect else float("nan")
@@ -152,15 +134,11 @@ def judged(lines: list[dict[str, object]]) -> pd.DataFrame:
 
 
 def paired_methods(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of paired differences over seeds between two contenders, other minus first.
+    """Table of paired differences over seeds between two contenders that share ``COMMON``, other minus first.
 
-    Contenders are compared if they share :data:`~bench.report.contender.COMMON`.
-
-    Returns:
-        One row per pair and metric: the columns of :data:`~bench.report.contender.COMMON`; ``first`` and ``other``,
-        each with ``_tuning``, ``_network`` and ``_pinned``; the keys of :class:`PairedDifference`; ``p_holm`` and
-        ``p_equivalence_holm``, adjusted over the pairs of the table with the same data set, metric and split; and
-        ``verdict`` on the other, or the reason for having none.
+    ``names[0]`` is the first of every pair, any later contender is the other. Without names, every two contenders are
+    compared, and the first is the one that comes first in sorted order. P-values are adjusted over the pairs of the
+    table with the same data set, metric and split; the verdict is on the other, or the reason for having none.
     """
     lines: list[dict[str, object]] = []
     for own in divided(groups, COMMON).values():
@@ -188,13 +166,7 @@ def _pairs(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Seed
 
 
 def paired_with_base(groups: Sequence[SeedGroup]) -> pd.DataFrame:
-    """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on.
-
-    Returns:
-        One row per two-stage contender and metric: the columns of a :class:`~bench.report.contender.Contender`, the
-        keys of :class:`PairedDifference`, and ``p_holm``, ``p_equivalence_holm`` and ``verdict`` on the two-stage
-        method as in :func:`paired_methods`.
-    """
+    """Table of paired differences over seeds: two-stage method minus the base models that its heads were trained on."""
     held = {group.contender: group for group in groups}
     lines: list[dict[str, object]] = []
     for head in groups:

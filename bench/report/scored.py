@@ -38,8 +38,6 @@ class Worth(TypedDict):
     Values that do not exist are nan.
 
     Attributes:
-        method: Name of the scored file.
-        scorer: Similarity that ranks.
         confidence: Name of the confidence. ``random`` is one random draw, which shows the noise; ``oracle`` is the best
             possible order.
         kind: Kind of the confidence: ``image`` (known before any gallery), ``retrieval`` (needs the ranking and the
@@ -117,10 +115,7 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print the metrics of scored files of embeddings, and the worth of each confidence (:class:`Worth`).
-
-    Metrics that are shares are printed in percent.
-    """
+    """Print the metrics of scored files of embeddings, and the worth of each confidence (:class:`Worth`)."""
     for name, each in scored.items():
         images = each.given
         classes = len(np.unique(images.labels))
@@ -279,13 +274,8 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     """Table of the points of filter-out curves and risk-coverage curves of scored files of embeddings.
 
     A filter-out curve shows a metric as the least confident images are removed; so does an error versus discard
-    characteristic (``edc_fnmr``), if it was asked for. A risk-coverage curve, of at most 100
-    points, shows the error of Recall@1 among the most confident queries.
-
-    Returns:
-        Columns ``method`` (name of the file), ``scorer`` (similarity), ``confidence``, ``curve`` (``risk_coverage`` or
-        the name of the metric), ``variant``, ``x`` (share of images removed; for risk-coverage curves the coverage, the
-        share of queries kept) and ``value``.
+    characteristic (``edc_fnmr``), if it was asked for. A risk-coverage curve, of at most 100 points, shows the error of
+    Recall@1 among the most confident queries, whose share is ``x``.
     """
     columns = ["method", "scorer", "confidence", "metric", "variant", "fraction", "value"]
     filter_out = frame[frame["fraction"].notna()][columns]
@@ -328,11 +318,7 @@ def _risk(order: np.ndarray, risk: np.ndarray) -> np.ndarray:
 
 
 def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, out: Path) -> list[Path]:
-    """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` (empty ones are left out) and figures as PNG and SVG.
-
-    Returns:
-        Paths of the files.
-    """
+    """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` (unless empty) and figures as PNG and SVG."""
     from .figures.style import figure_style, save_figure
 
     tables = {"metrics.csv": frame, "curves.csv": curves(scored, frame), "comparison.csv": comparison}

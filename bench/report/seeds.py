@@ -18,19 +18,11 @@ from .table import Cell, number, percent
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """A column of the comparison table of methods: a metric on some test images.
+    """A column of the comparison table of methods: a metric on some test images, such as ``test`` or ``test_crop``.
 
-    The metric determines the heading, the unit and whether higher is better.
-
-    Attributes:
-        metric: Name of the metric.
-        split: Test images that it is measured on: ``test`` or a corruption, such as ``test_crop``.
-        variant: Variant of the metric, such as ``threshold_val`` for a threshold chosen on validation classes.
-        reranked: Whether the variant ``reranked`` is shown instead, for tests that have it (those of ``--preset per``).
-            It is computed as in the public code of "Probabilistic Embeddings Revisited" (PER), which orders only the
-            images with the nearest modes by score.
-        brief: Whether a terminal shows the column; the files show every column.
-        wide: Whether the terminal has to be 100 characters wide to show the column.
+    A variant of the metric is, for instance, ``threshold_val`` for a threshold chosen on validation classes;
+    ``reranked`` shows the variant of that name for tests that have it. ``brief`` columns are shown by a terminal,
+    ``wide`` ones if it has 100 characters.
     """
 
     metric: str
@@ -42,11 +34,7 @@ class ComparedColumn:
 
     @property
     def declared(self) -> Metric:
-        """Declaration of the metric: its title, unit and direction.
-
-        Raises:
-            LookupError: If there is no metric of this name.
-        """
+        """Declaration of the metric: its title, unit and direction."""
         return declared_metric(self.metric)
 
     @property
@@ -90,13 +78,9 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class SeedStatistics:
-    """Mean and standard deviation of a metric over seeds.
+    """Mean and standard deviation (ddof 1) of a metric over seeds, of which ``defined`` have a value.
 
-    Attributes:
-        mean: Mean over the seeds that have a value; nan if none has.
-        sd: Standard deviation (ddof 1); nan for a single value.
-        defined: Number of seeds that have a value: a rank correlation with a constant confidence has none.
-        seeds: Number of seeds.
+    A rank correlation with a constant confidence has none. What does not exist is nan.
     """
 
     mean: float
@@ -161,14 +145,7 @@ def seeds_text(seeds: Collection[int]) -> str:
 class SeedGroup:
     """Results of all seeds of a contender, with what tables need to know about the method.
 
-    Attributes:
-        contender: The method at one setting.
-        rows: Its rows of the tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`.
-        scorer: Name of the method's own scorer, the similarity that it ranks by.
-        confidence: Name of the method's default confidence.
-        probabilistic: Whether the embedding is a distribution.
-        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method.
+    The rows are those of the tidy table, joined with the columns of :class:`~bench.store.records.Role`.
     """
 
     contender: Contender
@@ -225,11 +202,7 @@ class SeedGroup:
         return found
 
     def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
-        """Mean and SD over seeds of each point of a filter-out curve, under the method's own scorer.
-
-        Returns:
-            Statistics by the share of images removed, in ascending order; empty if there is no such curve.
-        """
+        """Mean and SD over seeds of each point of a filter-out curve, by share removed."""
         curve = self._curves.get((metric, split, variant, confidence), {})
         return {fraction: SeedStatistics.of(curve[fraction]) for fraction in sorted(curve)}
 
@@ -255,11 +228,7 @@ class SeedGroup:
         return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)
 
     def variant(self, column: ComparedColumn) -> str:
-        """Variant of the metric that a column of the comparison table shows for this method.
-
-        It is ``reranked``, computed as in the public code of "Probabilistic Embeddings Revisited" (PER), if the column
-        prefers this variant (:attr:`ComparedColumn.reranked`) and the tests have it.
-        """
+        """Variant of the metric that a column shows: ``reranked`` if the column prefers it and the tests have it."""
         return RERANKED if column.reranked and self._is_reranked else column.variant
 
     @cached_property

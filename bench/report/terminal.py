@@ -170,10 +170,7 @@ def print_regrets(by_dataset: Regrets, console: Console) -> None:
 
 
 def print_scorers(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Console) -> None:
-    """Print the mean MAP@R of every method by scorer (similarity to rank by), a table per data set.
-
-    Data sets are skipped if no scorer but the methods' own and the cosine was tested.
-    """
+    """Print the mean MAP@R of every method by scorer, if others than their own and the cosine were tested."""
     for dataset, every in by_dataset.items():
         tested = {group.contender: _by_scorer(group) for group in every}
         groups = [group for group in every if tested[group.contender]]
@@ -203,10 +200,7 @@ def _by_scorer(group: SeedGroup) -> dict[str, float]:
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
-    """Print paired differences between methods over seeds, other minus first, by data set.
-
-    Each has its 95 % t-interval and a verdict on the other method.
-    """
+    """Print paired differences between methods, other minus first, with intervals and verdicts, by data set."""
     columns = [column for column in COMPARED if column.brief and not column.wide]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)

@@ -25,17 +25,10 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class SourceShare:
-    """Share of one source of randomness in the variance of one metric of a contender (method at one setting).
+    """Share of one source of randomness in the variance of one metric of a contender, or the reason for having none.
 
-    Attributes:
-        contender: The contender, as its normal runs are.
-        tuned_anew: Whether every run has a tuning study of its own, so that tuning is among the sources that vary.
-        column: Column of the comparison table.
-        source: The source that is frozen.
-        varied: Values of the runs in which everything varies, by seed.
-        frozen: Values of the runs in which the source is frozen, by seed.
-        part: Its share; None if there is none.
-        reason: Reason for having no share, or the seeds without a value; empty if there is nothing to say.
+    ``varied`` and ``frozen`` are the values, by seed, of the runs in which everything varies, and in which the source
+    does not. ``tuned_anew`` is whether every run has a tuning study of its own, so that tuning is among what varies.
     """
 
     contender: Contender
@@ -54,14 +47,7 @@ class SourceShare:
 
 
 def shares_of_variance(results: Results) -> list[SourceShare]:
-    """Shares of all sources of randomness that were frozen, for every contender and column of the comparison.
-
-    Args:
-        results: Finished tests, those with a frozen source among them.
-
-    Returns:
-        Shares by contender, column and source. Empty without runs that freeze anything.
-    """
+    """Shares of all sources of randomness that were frozen, for every contender and column of the comparison."""
     if not results.frozen:
         return []
     with_frozen = Results.of(results.frozen)

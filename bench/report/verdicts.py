@@ -73,15 +73,7 @@ CONSTANT = "AUROC 0.5 at every seed"
 
 
 class Texts(NamedTuple):
-    """Cells of a verdict in a table, with AUROC in percent.
-
-    Attributes:
-        own: Mean AUROC of the confidence in question.
-        free: Name and mean AUROC of the rival; in brackets if no validation classes chose it.
-        difference: Mean difference with its interval.
-        verdict: The verdict and the reason.
-        ending: ``+margin`` or ``+margin fitted`` for combined confidences; empty for the method's own.
-    """
+    """Cells of a verdict in a table, AUROC in percent; a rival is in brackets if no validation classes chose it."""
 
     own: str
     free: str
@@ -93,13 +85,8 @@ class Texts(NamedTuple):
 class Rivals(NamedTuple):
     """Free confidences that a question allows, on one split of the test images.
 
-    Attributes:
-        chosen: Name of the best one on validation images; empty if there is no choice.
-        validation_mean: Its mean AUROC over seeds there; nan if there is no choice.
-        best_on_test: Name of the best one on the test images, which plays no part in a verdict; empty if none has a
-            value.
-        best_on_test_mean: Its mean AUROC over seeds.
-        reason: Reason why there is no choice; empty if there is one.
+    ``chosen`` is the best one on validation images, with its mean AUROC over seeds there, or there is a reason for
+    having no choice; the best one on the test images plays no part in a verdict.
     """
 
     chosen: str
@@ -110,13 +97,7 @@ class Rivals(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """The free image confidence that validation chose, combined with the margin in the same way as the own one.
-
-    Attributes:
-        name: Its name, such as ``norm+margin``.
-        mean: Its mean AUROC over seeds.
-        difference: Challenger minus it over paired seeds.
-    """
+    """The free image confidence that validation chose, combined with the margin in the same way as the own one."""
 
     name: str
     mean: float
@@ -132,23 +113,11 @@ class Alike(NamedTuple):
 class Verdict:
     """Answer to one question about one confidence of a contender, on one split.
 
-    Attributes:
-        contender: The method at one setting.
-        split: Test images: ``test``, or ``test_`` and the name of a corruption.
-        question: ``before_gallery`` or ``at_query_time``.
-        challenger: Name of the confidence in question; empty if the method has none of its own.
-        challenger_mean: Its mean AUROC over seeds; nan if it has none.
-        rivals: The free confidences.
-        rival_mean: Mean AUROC over seeds of the rival that was chosen; nan if none was.
-        difference: Challenger minus rival over paired seeds; None without a common seed.
-        outcome: ``better`` if the 95 % t-interval of the difference lies above 0, ``worse`` if below, else
-            ``undecided``; empty if the question cannot be answered.
-        reason: Reason for no verdict, or a remark on it: ``not over norm + margin`` if a combination is better, but
-            was not shown to be better than the free one that is combined alike, ``orders images as norm`` if it is
-            better, but the own confidence in it orders the images as a free one does; mostly empty.
-        alike: That free combination; None if the challenger is no combination, or there is none.
-        same_order_as: Name of a free image confidence that orders the images as the own one does; empty if none does.
-        validation_mean: Mean AUROC over seeds of the challenger on validation images; nan if it has none there.
+    ``difference`` is challenger minus rival over paired seeds; the outcome is ``better`` if its 95 % t-interval lies
+    above 0, ``worse`` if below, else ``undecided``; empty if the question cannot be answered. ``reason`` says why, or
+    is a remark: ``not over norm + margin`` if a combination is better, but was not shown to be better than the free one
+    that is combined alike (``alike``), ``orders images as norm`` if it is better, but the own confidence in it orders
+    the images as a free one does (``same_order_as``).
     """
 
     contender: Contender
@@ -203,11 +172,8 @@ def verdicts(groups: Iterable[SeedGroup]) -> list[Verdict]:
     """Answer both questions for every contender on clean and on corrupted test images.
 
     The AUROC is that of the method's own scorer. A contender without a retrieval confidence on test images, as in old
-    records, is left out.
-
-    Returns:
-        For each data set, split and contender: one verdict before the gallery and three at query time, or one of each
-        if the method has no confidence of its own.
+    records, is left out. There is one verdict before the gallery and three at query time, or one of each if the method
+    has no confidence of its own.
     """
     found: list[Verdict] = []
     for own in divided(groups, ["dataset"]).values():

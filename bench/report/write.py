@@ -25,11 +25,7 @@ from .verdicts import verdict_document
 
 
 def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
-    """Write tables and figures to ``out``; the same records give the same files.
-
-    Returns:
-        The files written.
-    """
+    """Write tables and figures to ``out``; the same records give the same files."""
     store, results = judged.store, judged.results
     documents = [
         comparison_document(judged.comparison, _untested(store, results)),

@@ -25,18 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """Results of the tests of one set of embeddings.
+    """Results of the tests of one set of embeddings, sorted by identity, and what they were computed from.
 
-    Attributes:
-        rows: Measured values with the columns that identify them (metric, scorer and so on), for the table of results.
-        given: The set, sorted by identity; everything below is in its order.
-        queries: Indices of the rows that are queries, ``[Q]``.
-        values: Values per query, ``[Q]``, by name of the scorer (similarity), then by name of the metric; nan for
-            queries without a positive in the gallery. Empty if no metric of a ranking was asked for and there is no
-            confidence to judge.
-        confidences: Image confidences by name, each ``[N]``.
-        retrieval: Retrieval confidences, ``[Q]``, by name of the scorer, then by their own; empty as ``values`` is.
-        primary: Name of the confidence that is judged: the given one, else the distribution's; empty if neither exists.
+    Values per query ``[Q]`` are by name of the scorer, then of the metric; nan without a positive in the gallery. They
+    and the retrieval confidences are empty if no metric of a ranking was asked for and there is no confidence to judge.
+    ``primary`` is the confidence that is judged: the given one, else the distribution's; empty if neither exists.
     """
 
     rows: tuple[Row, ...]

@@ -77,13 +77,8 @@ def is_whole_cache(path: Path) -> bool:
 class Store:
     """A results folder, with its records of finished trainings, tests and tuning trials.
 
-    Damaged files are never used: they count as missing.
-
-    Args:
-        root: Folder, made on first write.
-
-    Attributes:
-        on_damage: Called with every damaged file that is found.
+    Damaged files are never used: they count as missing, and ``on_damage`` is called with each. The folder is made on
+    first write.
     """
 
     def __init__(self, root: Path) -> None:

@@ -23,14 +23,9 @@ class Pinned:
     """Distinguishing facts of a run; runs that differ in them are different rows, ordered by their texts.
 
     Attributes:
-        folds: Number of blocks of classes, if it is not the protocol's.
         settings: Settings that the user fixed, by full name such as ``method.margin``.
-        frozen_backbone: Whether the backbone stays at its starting weights, whatever the method trains.
         select_by: Scorer that selects epochs and trials; None for the method's own.
         uncalibrated: Whether features are not divided by a constant because a form of public code was asked for.
-        corruptions: Corruptions that are not the protocol's.
-        sampler: Optuna sampler of the study.
-        tune_for: What trials are chosen for.
         stage: Method whose published first stage this is; empty for none.
         differences: How a run at a published setting differs from what its authors ran.
         partial: Images of a partial release; empty for whole data sets.

@@ -140,7 +140,6 @@ class Cost(_Value):
         peak_gpu_memory_mib: Largest memory of tensors on the GPU meanwhile, MiB; None without a GPU.
         ms_per_image: Time to read and embed a clean test image, milliseconds, median over chunks of images; None for a
             training, or with fewer images than a chunk.
-        resumed: Whether an earlier process did part of the training.
     """
 
     cpu_seconds: float | None
@@ -154,12 +153,8 @@ class Environment(_Value):
     """Machine and software that a training or test ran on, and its run time.
 
     Attributes:
-        bench: Version of this benchmark.
-        torch: Version of PyTorch.
-        python: Version of Python.
         machine: Type of processor, such as ``x86_64``.
         device: Name of the GPU, or ``cpu``.
-        threads: Number of threads of PyTorch.
         seconds: Wall-clock time of the training or test in the last process that worked on it.
         peak_memory_mib: Largest resident memory of that process so far, MiB; on Linux, since it began this work.
         micro_batch: Images that passed through the backbone at a time in training, because memory ran out with whole
@@ -198,14 +193,7 @@ class Environment(_Value):
 
 
 class Epoch(_Value):
-    """Values of one epoch of a training.
-
-    Attributes:
-        epoch: Number of the epoch, from 1.
-        loss: Mean training loss.
-        val_map_at_r: MAP@R on validation classes.
-        val_loss: Loss on validation classes, if the backbone is frozen; else None.
-    """
+    """Values of one epoch of a training, numbered from 1; there is a validation loss if the backbone is frozen."""
 
     epoch: int
     loss: float
@@ -217,12 +205,7 @@ class TrainRecord(_Unit):
     """Record of a finished training.
 
     Attributes:
-        unit: Id of the training, the hash of its specification.
-        cell: Protocol, data set and method.
-        spec: Specification: everything that the result depends on.
         files: SHA-256 of its array files (weights) by name.
-        num_classes: Number of training classes.
-        channels: Channels of the images.
         manifests: SHA-256 of the content of the training (``train``) and validation (``val``) images.
         history: Loss and validation of every epoch.
         best_epoch: Number of the epoch whose weights were kept, from 1.
@@ -231,7 +214,6 @@ class TrainRecord(_Unit):
         val_confidence_auroc: AUROC of the default confidence on crops of the validation images at that epoch, if the
             specification asks for it; else None.
         note: Incident during the training, such as a damaged checkpoint; empty if there was none.
-        environment: Machine, software and run time.
     """
 
     kind: ClassVar[Kind] = "train"
@@ -251,24 +233,7 @@ class TrainRecord(_Unit):
 
 
 class Columns(_Value):
-    """Columns of the table of results that are the same for all rows of a test; they identify it.
-
-    Attributes:
-        protocol: Name of the protocol.
-        preset: Name of the preset, a bundle of the protocol's settings.
-        dataset: Name of the data set.
-        method: Name of the method.
-        base: Method of the model that a head was trained on; empty for a one-stage method.
-        fidelity: Form of the method: ``corrected``, or that of the papers' released code.
-        hparams: Source of the hyper-parameters, such as ``tuned`` or ``published``.
-        trials: Number of tuning trials; 0 if nothing was tuned.
-        pinned: Settings that were fixed, and the like.
-        backbone: Name of the backbone.
-        dim: Embedding size.
-        ensemble: Combination of several models: ``separated`` (mean of their results) or ``concatenated`` (embeddings
-            side by side); ``seeds`` for an ensemble of all seeds of a base; empty for one model.
-        seed: Number of the seed.
-    """
+    """Columns of the table of results that are the same for all rows of a test; they identify it."""
 
     protocol: str
     preset: str
@@ -296,15 +261,8 @@ COLUMNS = (*KEYS, *ROW_KEYS, "value", "n_queries", "n_lone", "unit")
 class Role(_Value):
     """Facts about a test that comparisons of methods need, in addition to its measured values.
 
-    Attributes:
-        primary_scorer: Name of the method's own scorer, the similarity that it ranks by.
-        default_confidence: Name of the confidence that tables show for the method.
-        probabilistic: Whether the embedding is a distribution.
-        trainings: Number of trainings spent on tuning, including those of the base of a two-stage method; of an
-            ensemble, those of its members, too.
-        train: Ids of the trainings of the tested models, as one text.
-        base_train: Ids of the trainings of their bases (models that heads are trained on), as one text; empty if there
-            are none.
+    ``trainings`` are those spent on tuning, of the base of a two-stage method and the members of an ensemble included;
+    ``train`` and ``base_train`` are ids of the tested models and of their bases, as one text.
     """
 
     primary_scorer: str
@@ -316,12 +274,10 @@ class Role(_Value):
 
 
 class Curve(_Value):
-    """Curve of confidence ranks against the severity of a corruption of the test images.
+    """Curve of confidence ranks against the severity of a corruption: middles of bins, and mean ranks by confidence.
 
-    Attributes:
-        severity: Middles of the bins of severity.
-        rank: For each confidence, by name, the mean rank of the images of each bin. The rank of an image is its place
-            among all test images sorted by confidence, scaled to [0, 1]; lower is less confident.
+    The rank of an image is its place among all test images sorted by confidence, scaled to [0, 1]; lower is less
+    confident.
     """
 
     severity: tuple[float, ...]
@@ -329,13 +285,7 @@ class Curve(_Value):
 
 
 class Corrupted(_Value):
-    """Severities of a corruption of the test images; the severity of each image is drawn at random.
-
-    Attributes:
-        severity: Smallest and largest severity that can be drawn.
-        seed: Seed of the draws.
-        sha256: SHA-256 of the drawn severities.
-    """
+    """Severities of a corruption of the test images: range, seed of the draws, and SHA-256 of what was drawn."""
 
     severity: tuple[float, float]
     seed: int
@@ -346,20 +296,14 @@ class TestRecord(_Unit):
     """Record of a finished test of one trained model, or of several of the same seed (from a cross-validation).
 
     Attributes:
-        unit: Id of the test, the hash of its specification.
-        cell: Protocol, data set and method.
-        spec: Specification: everything that the result depends on.
         files: SHA-256 of its array files (embeddings) by name.
-        columns: Columns of the table of results that identify the test.
         role: The method's own scorer, default confidence and so on.
         setting: Settings of the trainings: ``params`` (of the method), ``optim``, ``batches`` and ``augmentation``.
         manifests: SHA-256 of the content of the test, training and validation images, by name.
         corruptions: Severities and seeds of the corruptions, by name.
         rows: Measured values; a value that does not exist (the correlation of a constant, say) is None.
         curves: Curves of confidence against severity, by name of the corruption.
-        environment: Machine, software and run time.
-        finished: Time of the end, seconds since 1970. If the same setting and seed was tested twice, tables use the
-            later test.
+        finished: Time of the end, seconds since 1970; of two tests of a setting and seed, tables use the later one.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -387,14 +331,11 @@ class RescoreRecord(_Unit):
     """Record of values that were computed later from the arrays of a finished test, without a training.
 
     Attributes:
-        unit: Id of the rescoring, the hash of its specification.
-        cell: Protocol, data set and method.
         spec: Specification: the test with its code, the code of the new values, and the arrays.
         rows: Measured values on test images; a value that does not exist is None.
         compared: Number of values that the test's own record has, too.
         largest_difference: Largest absolute difference from these; None if there is none to compare with.
         left_out: Names of scorers that could not be computed, because a trained parameter of theirs is not kept.
-        environment: Machine, software and run time.
         finished: Time of the end, seconds since 1970. Of two rescorings of a test, a value of the later one counts.
     """
 
@@ -410,13 +351,7 @@ class RescoreRecord(_Unit):
 
 
 class StudyRecord(_Unit):
-    """Record of a tuning study (hyper-parameter search) that was begun; each of its trials has a record of its own.
-
-    Attributes:
-        unit: Id of the study, the hash of its specification.
-        cell: Protocol, data set and method.
-        spec: Specification: everything that the trials depend on.
-    """
+    """Record of a tuning study that was begun; each of its trials has a record of its own."""
 
     kind: ClassVar[Kind] = "study"
     file: ClassVar[str] = "study.json"
@@ -428,11 +363,7 @@ class TrialRecord(_Record):
     """Record of a finished trial of a tuning study.
 
     Attributes:
-        study: Id of its study.
-        number: Number of the trial, from 0.
         params: Tried values by name of the parameter, such as ``method.margin``.
-        units: Ids of its trainings.
-        state: ``complete`` or ``failed``.
         value: Value that the study maximises; of the two of a study for both, the MAP@R; None if the trial failed.
         reason: Reason for the failure; empty if the trial did not fail.
         val_map_at_r: Mean validation MAP@R of the trained models; None if the trial failed.

@@ -91,16 +91,7 @@ class _Versioned(_Spec):
 class Batches(_Value):
     """Composition of the class-balanced training batches, and how the backbone turns them into features.
 
-    Attributes:
-        classes_per_batch: Number of classes in a batch.
-        images_per_class: Number of images of each of these classes in a batch.
-        feature_views: Number of augmented views per image whose features are cached if the backbone is frozen.
-        freeze_norm: Part of the backbone's batch norms that stays fixed in training: ``no`` (none), ``statistics`` or
-            ``all``.
-        pooling: Global pooling of the backbone's feature maps: ``avg_max`` or ``avg``.
-        calibrate: Whether features of photographs are divided by a constant before the head, so that their root mean
-            square is 1.
-        epoch_repeats: Passes over the training images that count as one epoch.
+    The fields are those of :class:`bench.protocols.recipes.Recipe`.
     """
 
     classes_per_batch: int
@@ -115,15 +106,9 @@ class Batches(_Value):
 class StageSelection(_Value):
     """Rule that selects the epoch to keep and stops a training (:class:`~bench.protocols.Selection`).
 
-    Attributes:
-        metric: Value that selects: ``map_at_r`` (validation MAP@R), ``stage_loss`` (validation loss) or ``last`` (the
-            last epoch).
-        scorer: Name of the scorer, the similarity that ranks images for the validation MAP@R.
-        candidates: 0 if the scorer ranks the whole gallery. Otherwise it ranks only the images whose modes are nearest
-            to the query's, and this is their smallest number, the query included; a larger class raises it
-            (:mod:`bench.protocols.near_modes`).
-        patience: Epochs without improvement after which training stops.
-        min_improvement: Smallest improvement of the selecting value that counts for ``patience``.
+    ``candidates`` is 0 if the scorer ranks the whole gallery. Otherwise it ranks only the images whose modes are
+    nearest to the query's, and this is their smallest number, the query included; a larger class raises it
+    (:mod:`bench.protocols.near_modes`).
     """
 
     metric: SelectionMetric
@@ -134,13 +119,7 @@ class StageSelection(_Value):
 
 
 class BaseReference(_Value):
-    """Reference to the base of a two-stage training: the trained model that the head is trained on.
-
-    Attributes:
-        method: Name of the base's method.
-        params: Hyper-parameters of that method.
-        unit: Id of the training that made the model.
-    """
+    """Reference to the base of a two-stage training: its method, its parameters, and the id of its training."""
 
     method: str
     params: Parameters
@@ -153,21 +132,12 @@ class TrainSpec(_Versioned):
     Attributes:
         versions: Versions of the engine, protocol, method, data set, backbone and selecting scorer
             (:mod:`bench.versions`).
-        protocol: Name of the protocol.
-        dataset: Name of the data set.
         folds: Number of blocks that the development classes (those not used for the test) are cut into.
         fold: Index of the block that validates; the other blocks train. With one block, all development classes train,
             and some of them validate as well.
         replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
-        method: Name of the method.
-        params: Hyper-parameters of the method.
-        backbone: Name of the backbone.
         weights: SHA-256 of its starting weights; None for random ones.
-        dim: Embedding size.
-        optim: Optimiser and schedule.
-        batches: Composition of training batches, and how the backbone turns them into features.
         view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels.
-        augmentation: Arguments of the data set's augmentation.
         selection: Rule that selects the epoch to keep.
         partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
         files: Hash of the content of the image files; empty for data sets that come with the installation.
@@ -203,10 +173,7 @@ class TrainSpec(_Versioned):
 
     @property
     def features(self) -> str:
-        """Id of what the features of a backbone that stays at its starting weights depend on, the same for all methods.
-
-        The content of the images is not part of it.
-        """
+        """Id of what the features of a backbone at its starting weights depend on, except the images' content."""
         of_backbone = (self.backbone, self.weights, self.batches.pooling, self.batches.calibrate)
         of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
         versions = [self.versions.get(name) for name in ("engine", "dataset", "backbone")]
@@ -240,8 +207,6 @@ class StudySpec(_Spec):
         template: Specification of a training at the default setting, without its base. Its validation classes are the
             first block of ``validate_folds``.
         validate_folds: Indices of the blocks of classes that validate; a trial trains one model per block.
-        space: Search ranges by name (``method.margin``, ``optim.lr``).
-        sampler: Optuna sampler, ``gp`` or ``tpe``.
         trial_batch: Number of trials proposed together, before the result of any of them is known.
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
         tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
@@ -266,8 +231,6 @@ class TestSpec(_Versioned):
     Attributes:
         versions: Versions of the engine, protocol, tests, scorers and corruptions, and of the method of an ensemble
             (:mod:`bench.versions`).
-        protocol: Name of the protocol.
-        preset: Name of the preset, a bundle of the protocol's settings.
         train: Ids of the trained models.
         ensemble: How several models are taken together: the mean of their results (``separated``), or their
             embeddings side by side (``concatenated``); ``seeds`` for one ensemble of all seeds of a base; empty for one
@@ -277,8 +240,6 @@ class TestSpec(_Versioned):
         tuning_trainings: Number of trainings spent on tuning the setting, including those of the base; of an ensemble,
             those of its members, too.
         pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
-        tests: Settings of the tests: groups of metrics, corruptions and so on.
-        scorers: Scorers (similarities) to test with in addition to the method's own and the cosine.
         soft_labels: SHA-256 of label distributions given by people, if the data set has them; else empty.
     """
 
@@ -301,10 +262,7 @@ class RescoreSpec(_Spec):
     """Specification of a rescoring: tests that are computed later from the arrays that a finished test has kept.
 
     Attributes:
-        test: Id of the test.
         versions: Versions of the engine, tests and scorers that compute the values (:mod:`bench.versions`).
-        groups: Groups of tests that are computed.
-        arrays: SHA-256 of the array files that are read, by name.
         float16: Whether the embeddings are a copy in float16; else they are those that the test has kept.
         options: Trained parameters of the method's scorer that are known, one mapping per array file.
     """

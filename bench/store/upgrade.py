@@ -59,13 +59,9 @@ class _Source(NamedTuple):
 
 
 def upgrade(root: Path) -> tuple[int, list[Damage]]:
-    """Convert a results folder of schema 2 in its place.
+    """Convert a results folder of schema 2 in its place; returns the number of records, and the damaged ones left out.
 
-    Args:
-        root: The folder; no other process may write to it.
-
-    Returns:
-        Number of records, and those that are damaged and left out.
+    No other process may write to it.
     """
     staged, count = root / STAGED, 0
     damaged: list[Damage] = []

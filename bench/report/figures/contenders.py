@@ -26,14 +26,7 @@ def _label(contender: Contender, pinned: str) -> str:
 
 
 class Shown(NamedTuple):
-    """A contender (method at one setting) in a figure.
-
-    Attributes:
-        number: Its number in the figure, from 0.
-        label: Text of the legend.
-        look: Colour, marker and line.
-        rows: Its rows of the table that is drawn.
-    """
+    """A contender in a figure: its number from 0, label in the legend, look, and rows of the table that is drawn."""
 
     number: int
     label: str
@@ -42,13 +35,7 @@ class Shown(NamedTuple):
 
 
 def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
-    """Yield each contender (method at one setting) in a table of one data set.
-
-    Labels that would be equal get more detail, such as backbone and embedding size.
-
-    Args:
-        frame: Table with the columns that tell contenders apart, such as method, preset and pinned settings.
-    """
+    """Yield each contender in a table of one data set; labels that would be equal get more detail."""
     groups = list(by_contender(frame, CURVE_KEYS))
     contenders = [Contender.of(rows) for rows in groups]
     _, own = split_pinned([contender.pinned for contender in contenders])
@@ -64,11 +51,7 @@ def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
 
 
 def each_contender(table: pd.DataFrame) -> Iterator[Shown]:
-    """Yield each contender (method at one setting) of a table, sorted by index.
-
-    Args:
-        table: Table with a column ``index`` that numbers the contenders, ``label`` for the legend, and ``method``.
-    """
+    """Yield each contender of a table with ``index``, ``label`` and ``method``, sorted by index."""
     groups = [rows for _, rows in table.groupby("index", sort=True)]
     styles = looks([str(rows["method"].iloc[0]) for rows in groups])
     for look, rows in zip(styles, groups):

@@ -17,18 +17,10 @@ from .style import panels
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
-    """Table of the mean confidence rank of the test images, a row per test, corruption and severity.
+    """Table of the mean confidence rank of the test images, a row per test, corruption and bin of severities.
 
     The rank of an image is its place among all test images, scaled to [0, 1], when they are sorted by the method's
     default confidence, least confident first.
-
-    Args:
-        results: Finished tests of a results folder.
-        dataset: Name of the data set.
-
-    Returns:
-        Columns that identify the test (protocol, method, seed and so on), ``confidence`` (its name), ``corruption``,
-        ``severity`` (middle of a bin of severities) and ``value`` (mean rank of the images in the bin).
     """
     lines: list[dict[str, object]] = []
     for record in results.tests:
@@ -49,17 +41,7 @@ def _curve(shown: Shown, by: str) -> Curve:
 
 
 def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank of the test images against the side of the centre crop, one curve per contender.
-
-    A contender is a method at one setting; curves are means over seeds, with a band of one SD.
-
-    Args:
-        ranks: Rows of :func:`confidence_ranks`.
-        dataset: Name of the data set, for the title.
-
-    Returns:
-        None if no test was made on crops.
-    """
+    """Plot the mean confidence rank of the test images against the side of the centre crop; None without crops."""
     crops = ranks[ranks["corruption"] == "crop"]
     if crops.empty:
         return None
@@ -80,17 +62,10 @@ def _mark_uninformative(axes: Iterable[Axes]) -> None:
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
-    """Plot the mean confidence rank of the test images against severity, one panel per corruption.
+    """Plot the mean confidence rank against severity, one panel per corruption; None without several severities.
 
-    A curve is one contender (method at one setting), the mean over seeds with a band of one SD. Of many contenders,
-    those whose rank falls most from the least to the greatest severity have a colour, on average over the corruptions.
-
-    Args:
-        ranks: Rows of :func:`confidence_ranks`.
-        dataset: Name of the data set, for the title.
-
-    Returns:
-        None if no corruption but the crop has several severities.
+    Of many contenders, those whose rank falls most from the least to the greatest severity have a colour, on average
+    over the corruptions.
     """
     # A fixed severity has no curve.
     names = [str(name) for name, rows in ranks.groupby("corruption", sort=True) if rows["severity"].nunique() > 1]
@@ -128,12 +103,7 @@ def _steepest(contenders: Sequence[Shown], names: Sequence[str]) -> set[int]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield figures of every data set: mean confidence rank by side of the centre crop, and by severity of corruptions.
-
-    Args:
-        source: Results folder to draw from.
-        note: Called with a one-line message for data sets that were tested on neither crops nor several severities.
-    """
+    """Yield figures of every data set: mean confidence rank by side of the crop, and by severity of corruptions."""
     for dataset in source.datasets:
         ranks = confidence_ranks(source.results, dataset)
         crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)

@@ -25,13 +25,7 @@ MARGIN = COMBINED.removeprefix("+")
 
 
 class Drawing(NamedTuple):
-    """A figure that is ready to be written, with the numbers it shows.
-
-    Attributes:
-        stem: Name of its files without a suffix.
-        figure: The figure.
-        frame: Table of the numbers it shows.
-    """
+    """A figure that is ready to be written under a name without a suffix, with the numbers it shows."""
 
     stem: str
     figure: Figure
@@ -50,11 +44,8 @@ class Missing(Exception):
 class Source:
     """Results folder that figures are drawn from, with access to its tests by data set and method.
 
-    Attributes:
-        site: Folders of results and data sets, and plug-ins.
-        results: The finished tests.
-        reference: Method whose answers divide the queries into right and wrong, in the figure that compares the
-            embedding norms of these two groups; if empty, the deterministic method with the highest Recall@1.
+    ``reference`` is the method whose answers divide the queries into right and wrong, in the figure that compares the
+    norms of these; if empty, the deterministic method with the highest Recall@1.
     """
 
     site: Site
@@ -68,17 +59,11 @@ class Source:
 
     @cached_property
     def merged(self) -> pd.DataFrame:
-        """Tidy table (one measured value per row), joined with the columns of :class:`~bench.store.records.Role`.
-
-        These are facts about each test, such as the method's own scorer (similarity) and default confidence.
-        """
+        """Tidy table, joined with facts about each test, the columns of :class:`~bench.store.records.Role`."""
         return self.results.merged
 
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
-        """Yield ``(index, label, test records)`` of each contender (method at one setting) on a data set.
-
-        The index numbers the contenders from 0; the label is for the legend; the records are sorted by seed.
-        """
+        """Yield number from 0, label and test records, sorted by seed, of each contender on a data set."""
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**dict(r.columns), "unit": unit} for unit, r in tests.items()])
         for index, label, _, rows in labelled(frame):
@@ -89,15 +74,10 @@ class Source:
         return self.site.store.trained(record.trained_cell, record.spec.train[0])
 
     def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
-        """Yield the tested models of a data set, grouped by contender (method at one setting).
+        """Yield the tested models of a data set, or those of the first seed, grouped by contender.
 
         Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a
         test that is the mean over several models, the embeddings are those of the first.
-
-        Args:
-            dataset: Name of the data set.
-            note: Called with a one-line message for every test without embeddings.
-            first: Whether to yield only the first seed of every contender.
         """
         from .tested import read_model  # late: it needs torch, which most figures do not
 

@@ -23,13 +23,7 @@ SHOWN = tuple(column for column in COMPARED if column.metric in ("map_at_r", "sp
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contenders (methods at one setting) that differ only in one pinned value, a setting that the user fixed.
-
-    Attributes:
-        key: Name of the setting that differs, such as ``method.omega``.
-        contender: What the contenders have in common: their fields, with the differing setting left out of ``pinned``.
-        groups: Results of all seeds of a contender, by its value of the setting, sorted by value.
-    """
+    """Contenders that differ only in one pinned value, their results by this value, and what they have in common."""
 
     key: str
     contender: Contender
@@ -37,14 +31,7 @@ class Sweep:
 
 
 def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
-    """Find sweeps: contenders (methods at one setting) that differ in one pinned value, a setting that the user fixed.
-
-    The sweeps are sorted by the name of the setting that differs.
-
-    Args:
-        merged: Tidy table of one data set (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-    """
+    """Find sweeps: contenders that differ in one pinned value, sorted by the name of the setting."""
     found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
     for group in seed_groups(merged):
         pinned = group.contender.pinned
@@ -72,24 +59,13 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 
 def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield a figure of metrics against the value of a setting, per data set and setting fixed to several values.
-
-    Args:
-        source: Results folder to draw from.
-        note: Not called: data sets without such settings are skipped.
-    """
+    """Yield a figure of metrics against the value of a setting, per data set and setting fixed to several values."""
     for dataset in source.datasets:
         yield from sweep_figures(source.merged, dataset)
 
 
 def sweep_figures(merged: pd.DataFrame, dataset: str) -> Iterator[Drawing]:
-    """Yield a figure of metrics against the value of a setting, for each setting that the user fixed to several values.
-
-    Args:
-        merged: Tidy table (one measured value per row), joined with the columns of
-            :class:`~bench.store.records.Role`, such as the method's own scorer (similarity).
-        dataset: Name of the data set.
-    """
+    """Yield a figure of metrics against the value of each setting that the user fixed to several values."""
     sweeps = find_sweeps(merged[merged["dataset"] == dataset])
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
         name, chosen = key.replace(".", "_"), [sweep for sweep in sweeps if sweep.key == key]

@@ -46,21 +46,12 @@ RIVAL: dict[Question, str] = {
 
 @dataclass(frozen=True)
 class Cases:
-    """Cases, each a method on a data set, by their verdict on one use of a learned confidence.
+    """Numbers of cases, each a method on a data set, by their verdict on one use of a learned confidence.
 
-    Attributes:
-        question: Question that the confidence answers.
-        form: Words for the form in which it is used; empty if there is only one.
-        images: Words for the images.
-        better: Number of cases in which the confidence is better than the free one and, if it is combined with the
-            margin, better than a free image confidence combined alike.
-        alike: Number of cases in which it is better, but such a free combination may be as good, or it orders images as
-            a free confidence does.
-        undecided: Number of cases that the seeds do not decide.
-        equivalent: Number of cases in which it differs by too little to matter, with its whole interval.
-        worse: Number of cases in which it is worse.
-        small: Number of cases that are worth it by a mean difference too small to matter.
-        near_chance: Number of cases that are worth it with an AUROC near chance.
+    ``better`` than the free one and, if it is combined with the margin, better than a free image confidence combined
+    alike; ``alike`` if such a free combination may be as good, or it orders images as a free confidence does; ``small``
+    and ``near_chance`` are those that are worth it by a mean difference too small to matter, or with an AUROC near
+    chance.
     """
 
     question: Question
@@ -112,16 +103,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to the title of the page.
-
-    Attributes:
-        lead: The shortest answer, one sentence.
-        points: About confidences before there is a gallery, about those at query time, and about retrieval; without
-            records to answer them, what is missing.
-        notes: Sentences that say what is counted.
-        missing: Sentences about what the records lack.
-        cases: Numbers of cases, by use and images.
-    """
+    """Answer to the title of the page: one sentence, points about the questions, what counts, and what is missing."""
 
     lead: str
     points: tuple[Point, ...]

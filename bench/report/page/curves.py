@@ -25,12 +25,9 @@ COLOURS = 6
 
 @dataclass(frozen=True)
 class Line:
-    """Curve in a chart.
+    """Curve in a chart, of shares removed and values in percent.
 
-    Attributes:
-        label: Its name.
-        style: Class of its style: ``c0`` to ``c5``, the dashed ``c6`` to ``c11``, ``rest`` (grey) or ``control``.
-        points: Shares removed and values, both in percent.
+    Its style is ``c0`` to ``c5``, the dashed ``c6`` to ``c11``, ``rest`` (grey) or ``control``.
     """
 
     label: str
@@ -40,14 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Chart of curves against the share of queries that are left out, in percent.
-
-    Attributes:
-        anchor: Its id.
-        title: What it shows.
-        y_title: What its values are.
-        lines: Its curves; those with a colour come last, so that they are drawn on top.
-    """
+    """Chart of curves against the share of queries that are left out, in percent, those with a colour on top."""
 
     anchor: str
     title: str
@@ -116,12 +106,7 @@ class Chart:
 
 
 def _ticks(low: float, high: float, count: int) -> list[float]:
-    """Round values from at most ``low`` to at least ``high``, about ``count`` steps.
-
-    Example:
-        >>> _ticks(3.0, 47.0, 5)
-        [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
-    """
+    """Round values from at most ``low`` to at least ``high``, about ``count`` steps."""
     span = max(high - low, 1e-6)
     power = 10.0 ** math.floor(math.log10(span / count))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * count >= span)

@@ -45,19 +45,9 @@ class Anchors:
 class DatasetFacts:
     """Everything that the page says about the methods of one data set at one budget, which words compare.
 
-    Attributes:
-        name: Name of the data set.
-        budget: The budget.
-        budget_text: Text that tells it apart from the other budgets of the data set.
-        rows: Rows of the comparison, highest mean MAP@R first.
-        groups: Values over seeds of each contender.
-        verdicts: Verdicts about its confidences.
-        labels: Names of the contenders, which tell them apart.
-        anchors: Ids of their rows on the page.
-        anchor: Id of this part of the verdict.
-        models: Number of trained networks behind one result of each contender: those of an ensemble or of all folds.
-        methods: Names of the methods that the data set has results of, at any budget.
-        settings: Settings of its trainings that matter most, as text; empty if no record tells.
+    Rows of the comparison are by mean MAP@R, the highest first. ``models`` are the trained networks behind one result
+    of each contender: those of an ensemble or of all folds. ``methods`` are those with results at any budget. Anchors
+    are ids of rows, and of this part of the verdict; ``settings`` are those of its trainings that matter most, as text.
     """
 
     name: str
@@ -96,12 +86,7 @@ class DatasetFacts:
 
 
 def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
-    """What the records say, divided by data set and budget; the ids of the rows are added to those of the page.
-
-    Returns:
-        In the order of the names of the data sets; of each data set, the leading budget first
-        (:func:`~bench.report.budgets.by_budget`).
-    """
+    """What the records say, divided by data set and budget, the leading one first; adds ids of rows to anchors."""
     answers: dict[Contender, list[Verdict]] = {}
     for each in judged.verdicts:
         answers.setdefault(each.contender, []).append(each)

@@ -57,14 +57,7 @@ _SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
 
 @dataclass(frozen=True)
 class DatasetPart:
-    """Part of a page about one data set: the verdicts in words, the tables and the charts.
-
-    Attributes:
-        words: Verdict at the leading budget.
-        others: Verdicts at other budgets, each on its own.
-        forms: Table of the corrected and released forms of methods; None if no method has both.
-        charts: Charts of each of these budgets, the leading one first.
-    """
+    """Part of a page about one data set: verdicts at the leading and at other budgets, tables and charts."""
 
     words: Words
     others: tuple[Words, ...]

@@ -38,15 +38,10 @@ ENDINGS = {FITTED: " + margin (fitted)", COMBINED: " + margin (ranks)"}
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference as the page shows it.
+    """A paired difference as the page shows it: its mean with its 95 % t-interval in points, and what it decides.
 
-    Attributes:
-        text: Mean with its 95 % t-interval, in points.
-        outcome: What it decides, if nothing else is compared.
-        decision: Words for that: ``different as a pair``, ``equal within 0.5 points``, or ``not decided`` with the
-            seeds that it needs.
-        needed: Paired seeds that it needs in all; nan if none are.
-        mean: The mean, for sorting.
+    The decision is ``different as a pair``, ``equal within 0.5 points``, or ``not decided`` with the paired seeds that
+    it needs in all; nan if none are.
     """
 
     text: str
@@ -82,12 +77,7 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
 
 
 def points_text(column: ComparedColumn) -> str:
-    """Smallest difference that matters in a column of shares, as text.
-
-    Example:
-        >>> points_text(CONFIDENCE)
-        '1 point'
-    """
+    """Smallest difference that matters in a column of shares, as text."""
     region = column.declared.equivalence
     return f"{100 * region:g} point{'s' * (region != 0.01)}"
 
@@ -104,13 +94,9 @@ class Candidate:
 class Retrieval:
     """Answer to the question which method to use for retrieval, among those that are compared with one another.
 
-    Attributes:
-        place: Combination of models, if there are several; else empty.
-        leader: The ranked method with the highest mean.
-        candidates: Other methods that no method is better than at 95 % confidence: their rank intervals begin at 1.
-        other_kind: The highest mean of the other kind: of a deterministic method if the leader is probabilistic, and
-            the other way round; None if there is none.
-        ranked: Number of ranked methods.
+    Candidates are other methods that no method is better than at 95 % confidence: their rank intervals begin at 1.
+    ``other_kind`` is the highest mean of a deterministic method if the leader is probabilistic, and the other way
+    round.
     """
 
     place: str
@@ -127,21 +113,12 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Advice:
-    """Confidence to use with one method, on some images, for one question.
+    """Confidence to use with one method, on some images, for one question, or the reason for having no answer.
 
-    Attributes:
-        use: Name of the confidence; empty if there is no answer.
-        outcome: Whether the own confidence is better than the free one; empty if the method has none, or there is no
-            answer.
-        alike: Whether it is better only in combinations that something free may do as well in.
-        auroc: Its mean AUROC in percent.
-        own: Difference of an own confidence to the free one, in points: of the one to use, of the undecided one that
-            ``waiting`` names, or of the best one; empty if the method has none.
-        best: Words for the own confidence that the difference is of; empty if the method has none.
-        caveat: Clause about the free confidence that may be as good as the own one to use; empty if there is none.
-        reason: Why there is no answer, or no own confidence.
-        over: Name of the free confidence that an own one is better than; empty if there is none.
-        waiting: Words for the own confidence, alone or combined, that is undecided; the best one if there are several.
+    ``outcome`` is that of the own confidence against the free one, ``alike`` whether it is better only in combinations
+    that something free may do as well in; ``own`` is the difference of both, in points, of the own confidence that
+    ``best`` describes. ``caveat`` is a clause about the free confidence that may be as good, ``over`` the free one that
+    an own one is better than, ``waiting`` the own one that is undecided.
     """
 
     use: str
@@ -230,14 +207,8 @@ def _first_if_nan(value: float) -> float:
 class Highest:
     """The method whose recommended confidence has the highest mean AUROC of all methods.
 
-    Attributes:
-        contender: The method.
-        advice: Its advice.
-        ahead: How far it is ahead of the leading method for retrieval, with the confidence recommended for that one;
-            None if it is this method, or without a common seed.
-        others: Number of other methods that may be the highest as well, when all are compared at once.
-        compared: Number of methods that are compared: those with a value at all of its seeds, itself included.
-        seeds: Number of these seeds; one decides nothing.
+    ``ahead`` is how far it is ahead of the leading method for retrieval with the confidence recommended for that one.
+    ``others`` may be the highest as well, when all that have a value at all of its seeds are compared at once.
     """
 
     contender: Contender
@@ -250,13 +221,7 @@ class Highest:
 
 @dataclass(frozen=True)
 class Tally:
-    """Advice on one question for all methods of a data set, on some images.
-
-    Attributes:
-        images: Words for the images.
-        by_method: Advice by contender, in the order of the comparison.
-        highest: The method with the highest AUROC by its recommended confidence; None without any answer.
-    """
+    """Advice on one question for all methods of a data set, and the method with the highest AUROC by it."""
 
     images: str
     by_method: dict[Contender, Advice]
@@ -284,15 +249,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Open:
-    """Something that the seeds at hand do not decide.
-
-    Attributes:
-        contender: The method that it is about.
-        what: What is compared.
-        difference: The difference, and the seeds that it needs.
-        question: Question that the confidence is about; None if two methods are compared.
-        images: Words for the images.
-    """
+    """Something about a contender that the seeds at hand do not decide: two methods, or an answer to a question."""
 
     contender: Contender
     what: str
@@ -305,12 +262,9 @@ class Open:
 class Words:
     """The verdict on one data set at one budget.
 
-    Attributes:
-        facts: The data set.
-        retrieval: Answers about retrieval, one for each group of methods that are compared with one another.
-        unranked: Methods without a rank; their rows have the reasons.
-        tallies: For each question, a tally per kind of images.
-        open: Differences that are not decided, those that need the fewest seeds first.
+    There is an answer about retrieval for each group of methods that are compared with one another, and for each
+    question a tally per kind of images. ``open`` are differences that are not decided, those that need the fewest seeds
+    first.
     """
 
     facts: DatasetFacts
@@ -331,10 +285,7 @@ class Words:
 
     @property
     def unequal(self) -> str:
-        """Methods whose numbers of seeds are not those of most others, and how; empty if all are equal.
-
-        A method with nothing to tune, which has one trial, is not named for that.
-        """
+        """Methods whose numbers of seeds are not those of most others, and how, but not those with nothing to tune."""
         rows = [row for row in self.facts.rows if not is_untuned(row.contender)]
         return unequal_text([self.facts.labels[row.contender] for row in rows], [row.unequal for row in rows])
 
