@@ -42,8 +42,9 @@ def test_a_fit_is_one_epoch_that_keeps_the_means_of_its_base(results):
     assert len(tests) == 2
     for record in tests:
         assert _value(record, "map_at_r") == _value(bases[record["role"]["base_train"]], "map_at_r")
-    weights = load_file(next(results.glob("*/*/laplace/train-*/weights.safetensors")))
-    assert float(weights["spread.hessian"].max()) > 0
+    # At some bases no pair is within the margin.
+    fitted = [load_file(path) for path in results.glob("*/*/laplace/train-*/weights.safetensors")]
+    assert max(float(weights["spread.hessian"].max()) for weights in fitted) > 0
 
 
 @pytest.mark.slow
