@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ...registered import Registered
+from bench.registered import Registered
 
 if TYPE_CHECKING:
     from ._base import Corruption

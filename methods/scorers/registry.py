@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...registered import Registered
+from bench.registered import Registered
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -217,7 +217,7 @@ def test_the_terminal_fits_eighty_columns():
 
 def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart():
     values = {key: value for key, value in _levels().items() if key[0] == "test"}
-    found = verdicts_of(*_joined(*(_results(values, pinned=f"method.x={x}") for x in (1, 2))))
+    found = verdicts_of(*_joined(*(_results(values, pinned=Pinned(settings={"method.x": x})) for x in (1, 2))))
     text = "\n".join(_printed(found, width=140))
     assert "(margin 80.0)" in text
     assert "best on test" in text
@@ -235,7 +235,7 @@ def test_names_of_users_are_no_markup():
 
 
 def test_markdown_has_a_line_for_each_verdict():
-    found = verdicts_of(*_results(_levels() | _levels(split="test_blur"), pinned="a|b"))
+    found = verdicts_of(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
     text = markdown(verdict_document(found))
     assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
     assert text.count(r"| partial release: a\|b |") == len(found)

@@ -63,7 +63,6 @@ def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=Non
         fold=0,
         replicate=0,
         method=method,
-        fidelity="corrected",
         params=params or {},
         backbone=backbone,
         weights=None,
@@ -174,7 +173,7 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, folder = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
-                     base=BaseReference(method="cosface", params={}, fidelity="corrected", unit=UNIT))  # fmt: skip
+                     base=BaseReference(method="cosface", params={}, unit=UNIT))  # fmt: skip
     assert (
         bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
     )
