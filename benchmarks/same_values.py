@@ -3,7 +3,7 @@
 Each commit is cloned, gets an environment of its own, and runs the commands one after the other on this machine. The
 script prints a hash for every result, and says which differ. A refactoring has to leave all of them equal.
 
-    python benchmarks/same_values.py 3fafa7f HEAD --work /tmp/same --packs PACKS
+    python benchmarks/same_values.py 3fafa7f HEAD --work DIR --packs PACKS
 
 ``PACKS`` is a folder with ``cub200_first50`` (photographs in the layout of CUB-200-2011) and
 ``weights/squeezenet1_0_imagenet.safetensors``; without it the run on photographs is left out. Finished commits and

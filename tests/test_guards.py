@@ -94,10 +94,6 @@ def _imports(path):
             yield node.level, node.module or ""
 
 
-SHARED = "bench.registered"
-"""The module of bench/ that every leaf may use; it imports nothing."""
-
-
 @pytest.mark.parametrize("leaf", ["methods", "datasets", "protocols"])
 def test_leaf_folders_import_only_themselves(leaf):
     files = [p for p in _our_files() if p.parts[0] == leaf and p.suffix == ".py"]
@@ -107,7 +103,7 @@ def test_leaf_folders_import_only_themselves(leaf):
         for level, module in _imports(ROOT / path):
             assert level <= depth, f"{path} climbs out of {leaf}/"
             top = module.split(".")[0]
-            assert level or module == SHARED or top not in {"bench", *FOLDERS}, f"{path} imports {module}"
+            assert level or top not in {"bench", *FOLDERS}, f"{path} imports {module}"
 
 
 def _modules_imported(path):
@@ -155,7 +151,7 @@ def test_code_imports_methods_from_the_modules_that_define_them():
 
 
 ROOMS = (
-    ("_version", "errors", "interrupt", "registered", "seeds"),
+    ("_version", "errors", "interrupt", "seeds"),
     ("names",),
     ("closure", "conformance", "resources"),
     ("registry",),

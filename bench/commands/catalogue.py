@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, NotRequired, Protocol, TypedDict, TypeVar
 
 import typer
 
 from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
-from ..registered import Registered
 from ..registry import Registry, described, load_plugins
 from . import completion
 from .options import Json, Plugins, print_json
@@ -171,10 +170,24 @@ def _row(name: str, document: str) -> ListRow:
     return {"name": name, "summary": document.strip().partition("\n")[0]}
 
 
-def _declared_rows(registry: Registered[T], call: str, text: Callable[[T], str], check: bool) -> list[ListRow]:
+class Declared(Protocol[T]):
+    """A table of scorers or corruptions."""
+
+    built_in: dict[str, str]
+    added: dict[str, tuple[T, str]]
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of all entries."""
+
+    def __getitem__(self, name: str) -> T:
+        """Entry by name."""
+
+
+def _declared_rows(registry: Declared[T], call: str, text: Callable[[T], str], check: bool) -> list[ListRow]:
     """Rows of what modules declare, read without importing them unless each is to be checked."""
     if check:
-        dict(registry)
+        for name in registry:
+            registry[name]
     texts: dict[str, str] = {}
     for module in dict.fromkeys(registry.built_in.values()):
         texts |= described(module, call)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .failure import require
-
-if TYPE_CHECKING:
-    pass
 
 CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError
@@ -23,9 +22,6 @@ from .published import NothingPublished
 from .setting import FIDELITIES, Setting, known_keys, resolve_fidelity
 from .settle import Asked, settle
 from .variance import SOURCES, check_sources, with_frozen
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

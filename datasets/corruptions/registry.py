@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
-
-from bench.registered import Registered
 
 if TYPE_CHECKING:
     from ._base import Corruption
@@ -18,14 +17,31 @@ if TYPE_CHECKING:
 NAMES = ("crop", "blur", "jpeg", "noise", "occlusion")
 
 
-def _corruption(module: ModuleType, name: str) -> Corruption:
-    corruption: Corruption = module.CORRUPTION
-    return corruption
+class _Corruptions(Mapping[str, "Corruption"]):
+    """All corruptions by name; the module of one is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self.built_in = {name: f"{__package__}.{name}" for name in NAMES}
+        self.added: dict[str, tuple[Corruption, str]] = {}
+
+    def __getitem__(self, name: str) -> Corruption:
+        if name in self.added:
+            return self.added[name][0]
+        corruption: Corruption = import_module(self.built_in[name]).CORRUPTION
+        return corruption
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.added))
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.added)
+
+    # Mapping's own would import the module.
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.added
 
 
-CORRUPTIONS: Registered[Corruption] = Registered(
-    "corruption", {name: f"{__package__}.{name}" for name in NAMES}, _corruption
-)
+CORRUPTIONS = _Corruptions()
 """Every corruption by name; its module is imported when the corruption is asked for."""
 
 
@@ -58,13 +74,20 @@ def register_corruption(corruption: Corruption) -> Corruption:
         check_range(name, corruption.low, corruption.high)
     except ValueError as error:
         raise ValueError(f"corruption {name!r}: {error}") from None
-    CORRUPTIONS.add(name, corruption, str(sys._getframe(1).f_globals.get("__name__")))
+    module = str(sys._getframe(1).f_globals.get("__name__"))
+    if name in CORRUPTIONS and (name in CORRUPTIONS.built_in or corruption_module(name) != module):
+        raise ValueError(f"corruption {name!r} is already defined in {corruption_module(name)}; choose another name")
+    CORRUPTIONS.added[name] = (corruption, module)
     return corruption
 
 
 def corruption_module(name: str) -> str:
     """Dotted name of the module that defines a corruption; a ValueError if there is none of that name."""
-    return CORRUPTIONS.module(name)
+    if name not in CORRUPTIONS:
+        near = get_close_matches(name, CORRUPTIONS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown corruption {name!r}{hint} (known: {', '.join(sorted(CORRUPTIONS))})")
+    return CORRUPTIONS.added[name][1] if name in CORRUPTIONS.added else CORRUPTIONS.built_in[name]
 
 
 def corruption_file(name: str) -> str:

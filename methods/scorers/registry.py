@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from bench.registered import Registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,14 +27,31 @@ MODULES = {
 }
 
 
-def _spec(module: ModuleType, name: str) -> ScorerSpec:
-    specs: tuple[ScorerSpec, ...] = module.SPECS
-    return next(spec for spec in specs if spec.name == name)
+class _Scorers(Mapping[str, "ScorerSpec"]):
+    """All scorers by name; the module of one is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self.built_in = {name: f"{__package__}.{module}" for name, module in MODULES.items()}
+        self.added: dict[str, tuple[ScorerSpec, str]] = {}
+
+    def __getitem__(self, name: str) -> ScorerSpec:
+        if name in self.added:
+            return self.added[name][0]
+        specs: tuple[ScorerSpec, ...] = import_module(self.built_in[name]).SPECS
+        return next(spec for spec in specs if spec.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.added))
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.added)
+
+    # Mapping's own would import the module.
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.added
 
 
-SCORERS: Registered[ScorerSpec] = Registered(
-    "scorer", {name: f"{__package__}.{module}" for name, module in MODULES.items()}, _spec
-)
+SCORERS = _Scorers()
 """Every scorer by name."""
 
 
@@ -44,7 +61,10 @@ def register_scorer(spec: ScorerSpec) -> ScorerSpec:
     Raises:
         ValueError: If another module has a scorer of that name.
     """
-    SCORERS.add(spec.name, spec, str(sys._getframe(1).f_globals.get("__name__")))
+    module = str(sys._getframe(1).f_globals.get("__name__"))
+    if spec.name in SCORERS and (spec.name in SCORERS.built_in or scorer_module(spec.name) != module):
+        raise ValueError(f"scorer {spec.name!r} is already defined in {scorer_module(spec.name)}; choose another name")
+    SCORERS.added[spec.name] = (spec, module)
     return spec
 
 
@@ -55,8 +75,12 @@ def get_scorer(name: str) -> ScorerSpec:
 
 
 def scorer_module(name: str) -> str:
-    """Dotted name of the module that defines a scorer, which is not imported."""
-    return SCORERS.module(name)
+    """Dotted name of the module that defines a scorer; a ValueError if there is none of that name."""
+    if name not in SCORERS:
+        near = get_close_matches(name, SCORERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown scorer {name!r}{hint} (known: {', '.join(sorted(SCORERS))})")
+    return SCORERS.added[name][1] if name in SCORERS.added else SCORERS.built_in[name]
 
 
 def pairwise_score(name: str, a: Distribution, b: Distribution, **options: Any) -> Tensor:
