@@ -342,7 +342,7 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
 def _filter_out_figure(scored: Mapping[str, Scored], frame: pd.DataFrame) -> Figure | None:
     """Curves by the confidences of a single file, or by the primary confidence of each of several files."""
     from .figures.filter_out import CURVES, VARIANTS, Filtered, filtered_figure, images_of
-    from .figures.looks import looks
+    from .figures.style import looks
 
     found: dict[str, tuple[pd.DataFrame, str]] = {}
     for name, each in scored.items():

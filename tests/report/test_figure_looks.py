@@ -15,15 +15,13 @@ from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.answers import NEAREST
 from bench.protocols.confidence import risk_coverage
 from bench.registry import Registry
-from bench.report.figures import cost, images, rank_intervals, reliability
+from bench.report.figures import comparison, images, reliability, training
 from bench.report.figures.curves import MOST_LINES, MOST_PANELS, Curve, contender_figure
-from bench.report.figures.filter_out import filter_out_figure
-from bench.report.figures.importance import FEWEST, importance_table
-from bench.report.figures.looks import SLOTS, look_at, look_of, looks
+from bench.report.figures.filter_out import curve_points, filter_out_figure, risk_figure, risk_table
 from bench.report.figures.registry import kinds_of, write_kinds
-from bench.report.figures.risk_coverage import risk_figure, risk_table
-from bench.report.figures.style import PALETTE, figure_style
+from bench.report.figures.style import PALETTE, SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
+from bench.report.figures.tuning import FEWEST, importance_table
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from matplotlib.collections import LineCollection
@@ -98,7 +96,7 @@ def test_no_panel_has_more_than_a_few_coloured_lines(count):
     merged, line = _merged(METHODS[:count], seeds=1), np.arange(3.0)
     with figure_style():
         drawn = [
-            filter_out_figure(merged, "d", "test"),
+            filter_out_figure(curve_points(merged, "d", "test"), "d"),
             risk_figure(risk_table(merged, "d", "test"), "d"),
             contender_figure(
                 [Curve(name, look_of(name), line, line + i) for i, name in enumerate(METHODS[:count])],
@@ -121,7 +119,7 @@ def test_no_panel_has_more_than_a_few_coloured_lines(count):
 
 def test_the_best_are_coloured_and_the_rest_counted():
     with figure_style():
-        figure = filter_out_figure(_merged(METHODS), "d", "test")
+        figure = filter_out_figure(curve_points(_merged(METHODS), "d", "test"), "d")
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == [*(f"{name} [method]" for name in METHODS[-4:]), "22 others"]
 
@@ -152,12 +150,12 @@ def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
 
 
 def test_ranks_are_those_of_the_comparison_and_one_seed_has_none():
-    table = rank_intervals.rank_table(_merged(METHODS[:3]))
+    table = comparison.rank_table(_merged(METHODS[:3]))
     rows = table[table["metric"] == "map_at_r"].set_index("method")
     assert rows.loc[METHODS[2], "rank"] == 1
     assert (rows["low"] <= rows["rank"]).all()
     assert (rows["rank"] <= rows["high"]).all()
-    alone = rank_intervals.rank_table(_merged(METHODS[:3], seeds=1))
+    alone = comparison.rank_table(_merged(METHODS[:3], seeds=1))
     assert alone["rank"].isna().all()
     assert set(alone[alone["metric"] == "map_at_r"]["reason"]) == {"one seed"}
 
@@ -165,13 +163,13 @@ def test_ranks_are_those_of_the_comparison_and_one_seed_has_none():
 def test_rank_intervals_of_two_budgets_have_a_part_each():
     merged = _merged(METHODS[:3])
     tuned = merged[merged["method"] != METHODS[0]].assign(hparams="tuned", trials=50)
-    table = rank_intervals.rank_table(pd.concat([merged, tuned], ignore_index=True))
+    table = comparison.rank_table(pd.concat([merged, tuned], ignore_index=True))
     rows = table[table["metric"] == "map_at_r"]
     assert rows["budget"].str.startswith("tuned, 50 trials").tolist() == 2 * [True] + 3 * [False]
     assert rows["rank"].tolist() == [2.0, 1.0, 3.0, 2.0, 1.0]
-    assert "budget" not in rank_intervals.rank_table(merged)
+    assert "budget" not in comparison.rank_table(merged)
     found = dict(enumerate(looks([str(place) for place in range(5)])))
-    axis = rank_intervals.rank_figure(table, found, "d").axes[0]
+    axis = comparison.rank_figure(table, found, "d").axes[0]
     names = [text.get_text() for text in axis.get_yticklabels()]
     assert [name.endswith(":") for name in names] == [True, False, False, True, False, False, False]
 
@@ -179,7 +177,7 @@ def test_rank_intervals_of_two_budgets_have_a_part_each():
 def test_the_cost_front_has_what_nothing_cheaper_beats():
     points = np.random.default_rng(0).integers(0, 8, (40, 2)).astype(float)
     points[3] = np.nan
-    front = cost.on_cost_front(points)
+    front = training.on_cost_front(points)
     whole = points[np.isfinite(points).all(1)]
     for place, (price, value) in enumerate(points):
         beaten = ((whole[:, 0] <= price) & (whole[:, 1] > value)).any() or (
@@ -219,9 +217,13 @@ def _model():
     )
 
 
+def _identity(model):
+    return {"dataset": "d", "method": "m", "seed": model.record.columns.seed, "label": "m", "index": 0}
+
+
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(TestedModel, "columns", property(lambda self: {"dataset": "d", "method": "m", "seed": 0}))
+    monkeypatch.setattr(TestedModel, "identity", property(_identity))
     return _model()
 
 
@@ -341,7 +343,7 @@ def _source(*models):
 
 
 def test_reliability_is_that_of_the_methods_own_scorer(model):
-    (drawing,) = reliability.draw(_source(model), pytest.fail)
+    (drawing,) = reliability.draw(_source(model), "d", pytest.fail)
     means = model.distribution.mean
     near = -torch.cdist(means, means)
     near.fill_diagonal_(-torch.inf)
@@ -351,15 +353,12 @@ def test_reliability_is_that_of_the_methods_own_scorer(model):
     assert (own["queries"] * own["right"]).sum() == pytest.approx(float(right.sum()))
 
 
-def test_reliability_pools_the_queries_of_all_seeds(model, monkeypatch):
-    monkeypatch.setattr(
-        TestedModel, "columns", property(lambda self: {"dataset": "d", "method": "m", "seed": self.record.columns.seed})
-    )
+def test_reliability_pools_the_queries_of_all_seeds(model):
     second = _model()
     second.record.columns.seed = 1
     second.confidence["method"] = 1 - second.confidence["method"] ** 2
-    (drawing,) = reliability.draw(_source(model, second), pytest.fail)
-    table = drawing.frame.assign(index=0)
+    (drawing,) = reliability.draw(_source(model, second), "d", pytest.fail)
+    table = drawing.frame
     assert table.groupby(["confidence", "seed"])["queries"].sum().tolist() == [48] * 4
     pooled = reliability.pooled(table)
     assert pooled.groupby("confidence")["queries"].sum().to_dict() == {"margin": 96, "method": 96}
@@ -377,5 +376,5 @@ def test_a_scorer_whose_trained_parameters_are_missing_is_named(model, monkeypat
     monkeypatch.setattr(reliability, "trained_options", lambda *_: {})
     model.record.trained_cell, model.record.spec = None, SimpleNamespace(train=("t",))
     notes = []
-    assert list(reliability.draw(_source(model), notes.append)) == []
+    assert list(reliability.draw(_source(model), "d", notes.append)) == []
     assert notes == ["d, m, seed 0: the trained parameters of its scorer l2 are not there"]

@@ -1,9 +1,11 @@
 """Sweeps are found in the results alone, and their figures show means and intervals over seeds."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
-from bench.report.figures.sweeps import find_sweeps, sweep_figures
+from bench.report.figures.comparison import draw_sweeps, find_sweeps
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from scipy import stats
@@ -29,6 +31,10 @@ def _merged(pins, method="nir", **values):
             rho = {"metric": "spearman_crop", "split": "test_crop", "confidence": "norm", "value": -value}
             lines += [row | rho, row | rho | {"confidence": "random", "value": 9.0}]
     return pd.DataFrame(lines)
+
+
+def _drawn(merged):
+    return draw_sweeps(SimpleNamespace(merged=merged), "d", pytest.fail)
 
 
 def _lines(axis):
@@ -63,12 +69,12 @@ def test_two_swept_values_make_a_line_for_each_of_the_other():
     pins = [{"method.a": a, "method.b": b} for a in (1, 2) for b in (3, 4, 5)]
     sweeps = find_sweeps(_merged(pins))
     assert [(sweep.key, len(sweep.groups)) for sweep in sweeps] == [("method.a", 2)] * 3 + [("method.b", 3)] * 2
-    assert [drawn.stem for drawn in sweep_figures(_merged(pins), "d")] == ["sweep_method_a_d", "sweep_method_b_d"]
+    assert [drawn.stem for drawn in _drawn(_merged(pins))] == ["sweep_method_a_d", "sweep_method_b_d"]
 
 
 def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the_default_confidence():
     pins = [{"method.omega": value} for value in (0.1, 1, 10)]
-    ((name, figure, _),) = sweep_figures(_merged(pins), "d")
+    ((name, figure, _),) = _drawn(_merged(pins))
     assert name == "sweep_method_omega_d"
     retrieval, rank = figure.axes
     values = np.array([[0.1 * number + 0.01 * seed**2 for seed in range(SEEDS)] for number in range(3)])
@@ -87,10 +93,10 @@ def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the
     ("values", "scale"), [(("0.1", "1"), "log"), (("1", "10"), "log"), (("1", "9"), "linear"), (("0", "10"), "linear")]
 )
 def test_a_decade_and_more_has_a_logarithmic_axis(values, scale):
-    ((_, figure, _),) = sweep_figures(_merged([{"method.omega": value} for value in values]), "d")
+    ((_, figure, _),) = _drawn(_merged([{"method.omega": value} for value in values]))
     assert {axis.get_xscale() for axis in figure.axes} == {scale}
 
 
 def test_names_are_swept_too():
-    ((_, figure, _),) = sweep_figures(_merged([{"method.distance": "l2"}, {"method.distance": "cosine"}]), "d")
+    ((_, figure, _),) = _drawn(_merged([{"method.distance": "l2"}, {"method.distance": "cosine"}]))
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["cosine", "l2"]

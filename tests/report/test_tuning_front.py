@@ -7,9 +7,7 @@ import pytest
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.report.figures.style import figure_style
-from bench.report.figures.tuning import draw as draw_history
-from bench.report.figures.tuning import tuning_figure
-from bench.report.figures.tuning_front import draw, front_figure, on_front
+from bench.report.figures.tuning import draw, draw_front, front_figure, on_front, tuning_figure
 from bench.site import Site
 from bench.store.records import StudyRecord, TrialRecord
 
@@ -49,7 +47,7 @@ def test_the_front_is_what_no_other_point_dominates():
 
 
 def test_the_front_figure_marks_the_choice_the_best_map_at_r_and_the_band(studies):
-    (drawing,) = draw(_source(*studies.values()), print)
+    (drawing,) = draw_front(_source(*studies.values()), "tiny", print)
     frame = drawing.frame.set_index("number")
     assert drawing.stem == "tuning_front_tiny"
     assert list(frame.index) == [0, 1, 3, 4]  # the failed one has no values
@@ -69,12 +67,12 @@ def test_the_front_figure_marks_the_choice_the_best_map_at_r_and_the_band(studie
 
 
 def test_there_is_no_front_without_a_study_for_both_or_without_a_finished_trial(studies):
-    assert not list(draw(_source(studies["retrieval"], studies["confidence"]), print))
-    assert not list(draw(_source((studies["both"][0], [_trial(0)])), print))
+    assert not list(draw_front(_source(studies["retrieval"], studies["confidence"]), "tiny", print))
+    assert not list(draw_front(_source((studies["both"][0], [_trial(0)])), "tiny", print))
 
 
 def test_the_history_shows_what_each_study_tunes_for(studies):
-    (drawing,) = draw_history(_source(*studies.values()), print)
+    (drawing,) = draw(_source(*studies.values()), "tiny", print)
     shown = {axis.get_title(): axis for axis in drawing.figure.axes if axis.get_visible()}
     assert list(shown) == ["cosface", "cosface, tuned for confidence", "cosface, tuned for both"]
     points = [[line.get_ydata().tolist() for line in axis.lines if line.get_marker() == "o"] for axis in shown.values()]

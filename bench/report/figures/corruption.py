@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...store.records import KEYS
 from ..frame import Results
-from .contenders import Shown, labelled
 from .curves import MOST_CURVES, Curve, contender_figure, legend_below, mean_curve, plot_curves
-from .source import Drawing, Note, Source
+from .source import Drawing, Note, Shown, Source, labelled
 from .style import panels
+
+UNINFORMATIVE: dict[str, Any] = {"ls": ":", "color": "0.5", "lw": 1}
+"""Line at the mean rank of a confidence that says nothing."""
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
@@ -52,13 +54,9 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
         y="mean confidence rank (0.5 = uninformative)",
         title=f"{dataset}: does confidence see the crop? (band: SD over seeds)",
     )
-    _mark_uninformative(figure.axes)
+    for axis in figure.axes:
+        axis.axhline(0.5, **UNINFORMATIVE)
     return figure
-
-
-def _mark_uninformative(axes: Iterable[Axes]) -> None:
-    for axis in axes:
-        axis.axhline(0.5, ls=":", color="0.5", lw=1)
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
@@ -76,13 +74,12 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
     columns = min(3, len(names))
     figure, axes = panels(len(names), columns, (3.0, 2.6), share_x=True, share_y=True)
     for axis, name in zip(axes, names):
-        has = [shown for shown in contenders if (shown.rows["corruption"] == name).any()]
-        curves = [
-            _curve(shown._replace(rows=shown.rows[shown.rows["corruption"] == name]), "severity") for shown in has
-        ]
+        own = [shown._replace(rows=shown.rows[shown.rows["corruption"] == name]) for shown in contenders]
+        has = [shown for shown in own if len(shown.rows)]
+        curves = [_curve(shown, "severity") for shown in has]
         plot_curves(axis, curves, [place for place, shown in enumerate(has) if shown.number in coloured])
         axis.set(title=name, xlabel="severity")
-    _mark_uninformative(axes)
+        axis.axhline(0.5, **UNINFORMATIVE)
     legend_below(figure, axes, len(contenders) - len(coloured))
     figure.supylabel("mean confidence rank")
     title = f"{dataset}: does confidence fall with severity? (0.5 = uninformative)"
@@ -102,14 +99,13 @@ def _steepest(contenders: Sequence[Shown], names: Sequence[str]) -> set[int]:
     return set(sorted(falls, key=lambda index: (-falls[index], index))[:MOST_CURVES])
 
 
-def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield figures of every data set: mean confidence rank by side of the crop, and by severity of corruptions."""
-    for dataset in source.datasets:
-        ranks = confidence_ranks(source.results, dataset)
-        crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)
-        if crop is None and severity is None:
-            note(f"{dataset}: no test on crops, and no corruption at several severities")
-        if crop is not None:
-            yield Drawing(f"confidence_crop_{dataset}", crop, ranks[ranks["corruption"] == "crop"])
-        if severity is not None:
-            yield Drawing(f"confidence_severity_{dataset}", severity, ranks)
+def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield figures of the mean confidence rank by side of the crop, and by severity of corruptions."""
+    ranks = confidence_ranks(source.results, dataset)
+    crop, severity = crop_figure(ranks, dataset), severity_figure(ranks, dataset)
+    if crop is None and severity is None:
+        note(f"{dataset}: no test on crops, and no corruption at several severities")
+    if crop is not None:
+        yield Drawing(f"confidence_crop_{dataset}", crop, ranks[ranks["corruption"] == "crop"])
+    if severity is not None:
+        yield Drawing(f"confidence_severity_{dataset}", severity, ranks)

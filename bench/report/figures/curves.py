@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from .looks import Look
-from .style import FULL_PAGE, HALF_PAGE, panels
+from .style import FULL_PAGE, HALF_PAGE, Look, panels
 
 MOST_CURVES = 6
 """Contenders (methods at one setting) that have a colour in one panel, at most."""
@@ -86,31 +85,16 @@ def plot_curves(axis: Axes, curves: Sequence[Curve], coloured: Collection[int]) 
     rest = [np.column_stack([curve.x, curve.y]) for place, curve in enumerate(curves) if place not in coloured]
     if rest:
         axis.add_collection(LineCollection(rest, colors=REST, linewidths=0.8, zorder=1))
-    for place in sorted(coloured):
-        plot_curve(axis, curves[place])
+    for curve in (curves[place] for place in sorted(coloured)):
+        look = curve.look
+        if len(curve.low):
+            axis.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.15, lw=0)
+        for name, (x, y) in curve.controls.items():
+            style, width = CONTROLS.get(name, ("-", 1.0))
+            axis.plot(x, y, style, lw=width, color=look.colour)
+        every = max(1, len(curve.x) // 10)
+        axis.plot(curve.x, curve.y, lw=1.6, ms=3.5, markevery=every, label=curve.label, **look.drawn)
     axis.autoscale_view()
-
-
-def plot_curve(axis: Axes, curve: Curve) -> None:
-    """Draw a curve in its own look, with its band and its controls."""
-    look = curve.look
-    if len(curve.low):
-        axis.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.15, lw=0)
-    for name, (x, y) in curve.controls.items():
-        style, width = CONTROLS.get(name, ("-", 1.0))
-        axis.plot(x, y, style, lw=width, color=look.colour)
-    axis.plot(
-        curve.x,
-        curve.y,
-        ls=look.line,
-        lw=1.6,
-        color=look.colour,
-        marker=look.marker,
-        fillstyle=look.fill,
-        ms=3.5,
-        markevery=max(1, len(curve.x) // 10),
-        label=curve.label,
-    )
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], rest: int) -> None:

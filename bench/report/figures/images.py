@@ -27,6 +27,9 @@ ROWS = 8
 MISTAKES, NEIGHBOURS = 6, 6
 """Queries of the figure of mistakes, and neighbours of each."""
 
+Row = tuple[str, pd.DataFrame]
+"""Row of a sheet: the text on its left, and the table of its images."""
+
 
 def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
     """Positions to show from ``count`` sorted images: the lowest, quantiles in between, and the highest.
@@ -54,18 +57,9 @@ def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.
     values = model.confidence[name][rows].double()
     order = torch.argsort(values, stable=True)[list(shown)]
     chosen = rows[order]
-    table = pd.DataFrame(
-        {
-            "confidence": name,
-            "place": [place + 1 for place in shown],
-            "of": len(rows),
-            "value": values[order],
-            "id": [model.ids[row] for row in chosen.tolist()],
-            "class": model.labels[chosen],
-            "row": chosen,
-        }
-    )
-    return table.assign(**model.columns, label=model.label, index=model.index)
+    found = {"confidence": name, "place": [place + 1 for place in shown], "of": len(rows), "value": values[order]}
+    found |= {"id": [model.ids[row] for row in chosen.tolist()], "class": model.labels[chosen], "row": chosen}
+    return pd.DataFrame(found).assign(**model.identity)
 
 
 def tested_images(source: Source, model: TestedModel) -> ImageSet:
@@ -84,7 +78,7 @@ def tested_images(source: Source, model: TestedModel) -> ImageSet:
     return images
 
 
-def images_figure(rows: Sequence[tuple[str, pd.DataFrame]], images: ImageSet, title: str) -> Figure:
+def images_figure(rows: Sequence[Row], images: ImageSet, title: str) -> Figure:
     """Draw a sheet of images with a text on the left of each row, the lowest confidence on the left."""
     columns = max(len(table) for _, table in rows)
     height, width = images.pixels_of(torch.tensor([int(rows[0][1]["row"].iloc[0])])).shape[-2:]
@@ -113,34 +107,6 @@ def _draw_image(axis: Axes, image: np.ndarray, text: str, frame: str | None = No
         spine.set(visible=frame is not None, color=frame, linewidth=2.0)
 
 
-def _sheets(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> Iterator[Drawing]:
-    """The sheets of the whole data set, and for every model one by class and one of its worst mistakes."""
-    everything = torch.arange(len(images))
-    rows = [(model.label, ordered(model, everything, places(len(images)))) for model in models]
-    title = f"{dataset}: {len(images)} test images, from the least (1) to the most confident"
-    pages = [rows[first : first + ROWS] for first in range(0, len(rows), ROWS)]
-    for number, page in enumerate(pages, 1):
-        sheet = [(f"{textwrap.fill(text, 18)}\n[{table['confidence'].iloc[0]}]", table) for text, table in page]
-        end = f"_{number}" if len(pages) > 1 else ""
-        yield Drawing(f"images_{dataset}{end}", images_figure(sheet, images, title), _plain(page))
-    classes = torch.unique(images.labels)
-    # Spread over the data set: neighbouring classes may be alike.
-    picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
-    for number, model in enumerate(models):
-        rows = []
-        for label in picked.tolist():
-            members = (images.labels == label).nonzero().squeeze(1)
-            shown = places(len(members), ends=1, middle=OF_CLASS - 2)
-            rows.append((images.class_names[label][:14], ordered(model, members, shown)))
-        title = f"{dataset}, {model.label}: images of each class, from the least (1) to the most confident"
-        drawn = images_figure(rows, images, title.replace("\n", " "))
-        yield Drawing(f"images_{dataset}_classes_{number:02d}_{_slug(model.label)}", drawn, _plain(rows))
-        table = mistakes(model, images.class_names)
-        if len(table):
-            drawn = mistakes_figure(table, images, f"{dataset}, {model.label}".replace("\n", " "))
-            yield Drawing(f"images_{dataset}_mistakes_{number:02d}_{_slug(model.label)}", drawn, _plain([("", table)]))
-
-
 def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
     """Table of the worst mistakes: the most confident queries whose nearest neighbour is wrong, with their neighbours.
 
@@ -158,20 +124,10 @@ def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
         near = [row for row in model.ranking.neighbours[place, :NEIGHBOURS].tolist() if row >= 0]
         for position, row in enumerate([query, *near]):
             label = int(model.labels[row])
-            lines.append(
-                {
-                    "confidence": name,
-                    "query": number,
-                    "place": position,
-                    "value": float(values[row]),
-                    "id": model.ids[row],
-                    "class": label,
-                    "class_name": class_names[label],
-                    "right": label == int(model.labels[query]),
-                    "row": row,
-                }
-            )
-    return pd.DataFrame(lines).assign(**model.columns, label=model.label, index=model.index)
+            found = {"confidence": name, "query": number, "place": position, "value": float(values[row])}
+            found |= {"id": model.ids[row], "class": label, "class_name": class_names[label]}
+            lines.append(found | {"right": label == int(model.labels[query]), "row": row})
+    return pd.DataFrame(lines).assign(**model.identity)
 
 
 def mistakes_figure(table: pd.DataFrame, images: ImageSet, title: str) -> Figure:
@@ -186,27 +142,55 @@ def mistakes_figure(table: pd.DataFrame, images: ImageSet, title: str) -> Figure
     return images_figure(rows, images, text)
 
 
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+def _plain(rows: Sequence[Row]) -> pd.DataFrame:
+    return pd.concat([table for _, table in rows], ignore_index=True).drop(columns="row")
 
 
-def _plain(rows: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
-    return pd.concat([table for _, table in rows], ignore_index=True).drop(columns=["row", "index"])
+def _of_all(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> Iterator[Drawing]:
+    """Sheets of the whole data set, with a row for each model."""
+    everything = torch.arange(len(images))
+    title = f"{dataset}: {len(images)} test images, from the least (1) to the most confident"
+    for first in range(0, len(models), ROWS):
+        tables = [(model, ordered(model, everything, places(len(images)))) for model in models[first : first + ROWS]]
+        rows = [(f"{textwrap.fill(model.label, 18)}\n[{confidence_name(model)}]", table) for model, table in tables]
+        end = f"_{first // ROWS + 1}" if len(models) > ROWS else ""
+        yield Drawing(f"images_{dataset}{end}", images_figure(rows, images, title), _plain(rows))
 
 
-def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield, for every data set, sheets of test images sorted by confidence.
+def _of_model(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
+    """Sheets of one model: a row for each of a few classes, and its worst mistakes."""
+    about = f"{dataset}, {model.label}".replace("\n", " ")
+    end = f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', model.label.lower()).strip('_')}"
+    classes = torch.unique(images.labels)
+    # Spread over the data set: neighbouring classes may be alike.
+    picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
+    rows = []
+    for label in picked.tolist():
+        members = (images.labels == label).nonzero().squeeze(1)
+        shown = places(len(members), ends=1, middle=OF_CLASS - 2)
+        rows.append((images.class_names[label][:14], ordered(model, members, shown)))
+    drawn = images_figure(rows, images, f"{about}: images of each class, from the least (1) to the most confident")
+    yield Drawing(f"images_{dataset}_classes_{end}", drawn, _plain(rows))
+    table = mistakes(model, images.class_names)
+    if len(table):
+        drawn = mistakes_figure(table, images, about)
+        yield Drawing(f"images_{dataset}_mistakes_{end}", drawn, _plain([("", table)]))
+
+
+def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield sheets of test images sorted by confidence.
 
     One sheet has a row per contender, shown by its first seed. Each contender also has a sheet with a row for each of a
-    few classes.
+    few classes, and one of its worst mistakes.
     """
-    for dataset in source.datasets:
-        models, images = [], None
-        for model in source.models(dataset, note, first=True):
-            try:
-                images = tested_images(source, model)
-                models.append(model)
-            except Missing as error:
-                note(f"{dataset}, {model.label}: {error}")
-        if images is not None:
-            yield from _sheets(models, images, dataset)
+    models, images = [], None
+    for model in source.models(dataset, note, first=True):
+        try:
+            images = tested_images(source, model)
+            models.append(model)
+        except Missing as error:
+            note(f"{dataset}, {model.label}: {error}")
+    if images is not None:
+        yield from _of_all(models, images, dataset)
+        for number, model in enumerate(models):
+            yield from _of_model(model, images, dataset, number)

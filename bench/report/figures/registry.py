@@ -23,52 +23,63 @@ class FigureKind:
     """A kind of figure, as ``bench report`` offers it by name.
 
     It needs nothing, the records of a results folder, the embeddings kept with them, or the images of the data sets as
-    well. ``automatic`` ones are in every report. ``function`` is the name of one in the module, ``(source, note) ->
-    drawings``.
+    well. ``function`` is ``MODULE.NAME`` of one of ``(source, dataset, note) -> drawings``, or of ``() -> drawing``
+    if nothing is needed. ``automatic`` ones are in every report.
     """
 
     name: str
     title: str
     needs: Needs
-    module: str
+    function: str
     automatic: bool = False
-    function: str = "draw"
 
     def draw(self, source: Source, note: Note) -> Iterator[Drawing]:
         """Draw the figures of this kind, with a note for everything that cannot be drawn; the caller sets the style."""
-        drawings: Iterator[Drawing] = getattr(import_module(f".{self.module}", __package__), self.function)(
-            source, note
-        )
-        return drawings
+        module, _, name = self.function.partition(".")
+        draw = getattr(import_module(f".{module}", __package__), name)
+        if self.needs == "nothing":
+            yield draw()
+        else:
+            for dataset in source.datasets:
+                yield from draw(source, dataset, note)
 
 
 FIGURES = {
     kind.name: kind
     for kind in (
-        FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out", True),
-        FigureKind("risk_coverage", "errors among the most confident queries", "records", "risk_coverage", True),
-        FigureKind("rank_intervals", "ranks with their intervals and tie groups", "records", "rank_intervals", True),
-        FigureKind("cost", "seconds of training against quality", "records", "cost", True),
-        FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption", True),
-        FigureKind("tuning", "every trial of every study", "records", "tuning", True),
-        FigureKind("importance", "importance of tuned parameters", "records", "importance", True),
-        FigureKind("tuning_front", "both values of the trials of `--tune-for both`", "records", "tuning_front", True),
-        FigureKind("sweeps", "metrics against the values of a swept setting", "records", "sweeps", True),
-        FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "convergence", True),
-        FigureKind("spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "spectra"),
-        FigureKind("reliability", "probability that the answer is right", "embeddings", "reliability"),
-        FigureKind("norms", "norms by right and wrong answers (EL-nivMF, Fig. 9)", "embeddings", "norms"),
-        FigureKind("images", "test images by confidence (EL-nivMF, Fig. 6, 10, 11)", "images", "images"),
+        FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out.draw", True),
+        FigureKind("risk_coverage", "errors among the most confident queries", "records", "filter_out.draw_risk", True),
+        FigureKind(
+            "rank_intervals", "ranks with their intervals and tie groups", "records", "comparison.draw_ranks", True
+        ),
+        FigureKind("cost", "seconds of training against quality", "records", "training.draw_cost", True),
+        FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption.draw", True),
+        FigureKind("tuning", "every trial of every study", "records", "tuning.draw", True),
+        FigureKind("importance", "importance of tuned parameters", "records", "tuning.draw_importance", True),
+        FigureKind(
+            "tuning_front", "both values of the trials of `--tune-for both`", "records", "tuning.draw_front", True
+        ),
+        FigureKind(
+            "sweeps", "metrics against the values of a swept setting", "records", "comparison.draw_sweeps", True
+        ),
+        FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "training.draw_convergence", True),
+        FigureKind(
+            "spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "embeddings.draw_spectra"
+        ),
+        FigureKind("reliability", "probability that the answer is right", "embeddings", "reliability.draw"),
+        FigureKind(
+            "norms", "norms by right and wrong answers (EL-nivMF, Fig. 9)", "embeddings", "embeddings.draw_norms"
+        ),
+        FigureKind("images", "test images by confidence (EL-nivMF, Fig. 6, 10, 11)", "images", "images.draw"),
         FigureKind(
             "filter_out_probability",
             "filter-out curves, deterministic methods by class probability (PER, Fig. 3)",
             "records",
-            "filter_out",
-            function="draw_probability",
+            "filter_out.draw_probability",
         ),
-        FigureKind("densities", "vMF and non-isotropic vMF (EL-nivMF, Fig. 2)", "nothing", "densities"),
-        FigureKind("distances", "distances by norm and direction (EL-nivMF, Fig. 3)", "nothing", "distances"),
-        FigureKind("normalisers", "log normaliser and its fits (EL-nivMF, Fig. 8)", "nothing", "normalisers"),
+        FigureKind("densities", "vMF and non-isotropic vMF (EL-nivMF, Fig. 2)", "nothing", "theory.densities"),
+        FigureKind("distances", "distances by norm and direction (EL-nivMF, Fig. 3)", "nothing", "theory.distances"),
+        FigureKind("normalisers", "log normaliser and its fits (EL-nivMF, Fig. 8)", "nothing", "theory.normalisers"),
     )
 }
 """Every kind of figure by name."""
@@ -89,7 +100,8 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
         for kind in kinds:
             for drawing in kind.draw(source, partial(_noted, note, kind.name)):
                 table = out / f"{drawing.stem}.csv"
-                write_atomic(table, csv_text(drawing.frame).encode())
+                numbers = drawing.frame.drop(columns="index", errors="ignore")
+                write_atomic(table, csv_text(numbers).encode())
                 written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
 

@@ -25,9 +25,8 @@ from ...engine.rescoring import trained_options
 from ...methods.scorers.registry import get_scorer
 from ...protocols.calibration import expected_calibration_error, fit_isotonic
 from ...site import Site
-from .contenders import Shown, each_contender
 from .curves import MOST_PANELS, small_panels
-from .source import MARGIN, Drawing, Note, Source
+from .source import MARGIN, Drawing, Missing, Note, Shown, Source, each_contender, tabulated
 from .style import HALF_PAGE
 from .tested import TestedModel
 
@@ -59,25 +58,24 @@ def reliability_table(model: TestedModel) -> pd.DataFrame:
     """Table of the mean probability and the share of right answers in bins of the probability, by confidence.
 
     An answer is right if the nearest neighbour by the scorer of the model has the class of the query. Queries without a
-    positive in the gallery are left out. ``ece`` is the expected calibration error over the :data:`BINS` bins. The
-    table is empty with fewer than two classes of queries.
+    positive in the gallery are left out. ``ece`` is the expected calibration error over the :data:`BINS` bins.
     """
     counted = ~model.right.isnan()
     rows, right = model.queries[counted], model.right[counted]
     labels = model.labels[rows]
+    if len(torch.unique(labels)) < 2:
+        raise Missing("calibration needs queries of two classes, each with a positive")
     confidences = {MARGIN: model.margin[counted]}
     if model.default_confidence in model.confidence:
         confidences = {model.default_confidence: model.confidence[model.default_confidence][rows], **confidences}
     tables = []
-    for name, values in confidences.items() if len(torch.unique(labels)) > 1 else ():
+    for name, values in confidences.items():
         p = crossed_probability(values, right, labels)
         place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p.numpy(), side="left")
         table = pd.DataFrame({"bin": place, "probability": p.numpy(), "right": right.numpy()}).groupby("bin")
         means = table.mean().assign(queries=table.size()).reset_index()
         tables.append(means.assign(confidence=name, ece=expected_calibration_error(p, right, BINS)))
-    if not tables:
-        return pd.DataFrame()
-    return pd.concat(tables, ignore_index=True).assign(**model.columns, label=model.label, index=model.index)
+    return pd.concat(tables, ignore_index=True)
 
 
 def pooled(table: pd.DataFrame) -> pd.DataFrame:
@@ -119,10 +117,8 @@ def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
         _draw_panel(axis, shown)
     kinds = (("k", "o", "default confidence (image)"), (_GREY, ".", f"{MARGIN} (retrieval)"))
     handles = [Line2D([], [], color=colour, marker=marker, label=text) for colour, marker, text in kinds]
-    legend = figure.legend(
-        handles=handles, loc="outside lower center", ncols=2, fontsize=8, title=x if len(axes) > 1 else None
-    )
-    legend.get_title().set_fontsize(9)
+    title = x if len(axes) > 1 else None
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=9)
     return figure
 
 
@@ -147,30 +143,20 @@ def _draw_panel(axis: Axes, shown: Shown) -> None:
     axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
 
 
-def draw(source: Source, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of the reliability of the top-1 answer per data set, of all seeds of each contender."""
-    for dataset in source.datasets:
-        tables = []
-        for model in source.models(dataset, note):
-            name = f"{dataset}, {model.label}, seed {model.seed}"
-            own = _by_own_scorer(model, source.site)
-            if own is None:
-                note(f"{name}: the trained parameters of its scorer {model.record.role.primary_scorer} are not there")
-                continue
-            table = reliability_table(own)
-            if table.empty:
-                note(f"{name}: calibration needs queries of two classes, each with a positive")
-            else:
-                tables.append(table)
-        if tables:
-            table = pd.concat(tables, ignore_index=True)
-            yield Drawing(f"reliability_{dataset}", reliability_figure(table, dataset), table.drop(columns="index"))
+def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield one figure of the reliability of the top-1 answer, of all seeds of each contender."""
+    table = tabulated(source, dataset, note, lambda model: reliability_table(_by_own_scorer(model, source.site)))
+    if len(table):
+        yield Drawing(f"reliability_{dataset}", reliability_figure(table, dataset), table)
 
 
-def _by_own_scorer(model: TestedModel, site: Site) -> TestedModel | None:
-    """The model with the answers of its method's own scorer; None if trained parameters of the scorer are missing."""
-    name, wanted = model.record.role.primary_scorer, get_scorer(model.record.role.primary_scorer).options
+def _by_own_scorer(model: TestedModel, site: Site) -> TestedModel:
+    """The model with the answers of its method's own scorer."""
+    name = model.record.role.primary_scorer
+    wanted = get_scorer(name).options
     options: dict[str, float] = {}
     if wanted:
         options = trained_options(model.record.trained_cell, model.record.spec.train[0], site)
-    return model.by_scorer(name, options) if set(wanted) <= options.keys() else None
+    if not set(wanted) <= options.keys():
+        raise Missing(f"the trained parameters of its scorer {name} are not there")
+    return model.by_scorer(name, options)

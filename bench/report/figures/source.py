@@ -1,7 +1,8 @@
-"""Source of figures: the records of a results folder, and the embeddings kept with its tests."""
+"""Source of figures: the contenders (methods at one setting) of a results folder, their records and embeddings."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,11 @@ from matplotlib.figure import Figure
 
 from ...protocols.confidence_kinds import COMBINED
 from ...site import Site
+from ...store.pinned import split_pinned
 from ...store.records import TestRecord, TrainRecord
+from ..contender import Contender, by_contender
 from ..frame import Results
-from .contenders import labelled
+from .style import Look, looks
 
 if TYPE_CHECKING:
     from .tested import TestedModel
@@ -87,3 +90,56 @@ class Source:
                     yield read_model(self.site.store, record, label, index)
                 except Missing as error:
                     note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
+
+
+def tabulated(
+    source: Source, dataset: str, note: Note, tabulate: Callable[[TestedModel], pd.DataFrame]
+) -> pd.DataFrame:
+    """Tables of all tested models of a data set in one, with what identifies each model; a note for what is missing."""
+    tables = []
+    for model in source.models(dataset, note):
+        try:
+            tables.append(tabulate(model).assign(**model.identity))
+        except Missing as error:
+            note(f"{dataset}, {model.label}, seed {model.seed}: {error}")
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def _label(contender: Contender, pinned: str) -> str:
+    parts = [contender.method]
+    parts += [contender.hparams] if contender.hparams != "tuned" else []
+    parts += [contender.fidelity] if contender.fidelity != "corrected" else []
+    # Values that are pinned in every curve tell nothing here, and a long legend leaves no room for the curves.
+    text = ", ".join(filter(None, [*parts, contender.ensemble, pinned]))
+    return textwrap.fill(text, 40, max_lines=2, placeholder=" ..")
+
+
+class Shown(NamedTuple):
+    """A contender in a figure: its number from 0, label in the legend, look, and rows of the table that is drawn."""
+
+    number: int
+    label: str
+    look: Look
+    rows: pd.DataFrame
+
+
+def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
+    """Yield each contender in a table of one data set; labels that would be equal get more detail."""
+    groups = list(by_contender(frame))
+    contenders = [Contender.of(rows) for rows in groups]
+    _, own = split_pinned([contender.pinned for contender in contenders])
+    labels = [_label(contender, pinned) for contender, pinned in zip(contenders, own)]
+    if len({(contender.protocol, contender.preset) for contender in contenders}) > 1:
+        labels = [f"{label} [{each.protocol}, {each.preset}]" for label, each in zip(labels, contenders)]
+    styles = looks([contender.method for contender in contenders])
+    for index, (label, each, look, rows) in enumerate(zip(labels, contenders, styles, groups)):
+        more = f" ({each.trials} trials, {each.backbone}, d={each.dim}, base {each.base or 'none'})"
+        yield Shown(index, label + more * (labels.count(label) > 1), look, rows)
+
+
+def each_contender(table: pd.DataFrame) -> Iterator[Shown]:
+    """Yield each contender of a table with ``index``, ``label`` and ``method``, sorted by index."""
+    groups = [rows for _, rows in table.groupby("index", sort=True)]
+    firsts = [rows.iloc[0] for rows in groups]
+    for first, look, rows in zip(firsts, looks([str(first["method"]) for first in firsts]), groups):
+        yield Shown(int(first["index"]), str(first["label"]), look, rows)

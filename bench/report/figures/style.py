@@ -1,23 +1,35 @@
-"""Style of all figures: palette, fonts, bands, and how a figure is saved."""
+"""Style of all figures: palette, fonts, the look of each method, panels, and how a figure is saved."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...errors import printable
+from ...registry import Registry
 from ...store.files import write_atomic
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that people with any form of colour blindness tell apart (Okabe and Ito 2008), without their yellow."""
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
 """Colours of right and wrong answers."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+"""Markers; a prime number of them, so that steps of any length visit all."""
+LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1)))
+"""Lines: a dash pattern that matplotlib names, or ``(offset, lengths of dashes and gaps)``."""
+FILLS = ("full", "none", "left", "right", "top", "bottom")
+"""Fills of markers, by which settings of one method differ."""
 HALF_PAGE = 4.4
 """Width in inches of a figure for half a page: printed at 3.3 inches, its 9 points become 7."""
 FULL_PAGE = 8.0
@@ -68,17 +80,6 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
-def colour(index: int) -> tuple[float, float, float]:
-    """RGB colour, in [0, 1], of what has no method: one of few curves, by its number; from the eighth on they repeat.
-
-    Example:
-        >>> colour(0) == colour(7), colour(0) == colour(1)
-        (True, False)
-    """
-    red, green, blue = mpl.colors.to_rgb(PALETTE[index % len(PALETTE)])
-    return red, green, blue
-
-
 def panels(
     count: int, columns: int, size: tuple[float, float], *, share_x: bool = False, share_y: bool = False
 ) -> tuple[Figure, Sequence[Axes]]:
@@ -92,3 +93,75 @@ def panels(
     for axis in axes[:count]:
         axis.tick_params(labelbottom=True, labelleft=True)
     return figure, list(axes[:count])
+
+
+Line = str | tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Look of the curves and points of a contender, of which colour and marker depend on the method alone."""
+
+    colour: str
+    marker: str
+    line: Line = "-"
+    fill: str = "full"
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The look as arguments of matplotlib's ``plot``."""
+        return {"ls": self.line, "color": self.colour, "marker": self.marker, "fillstyle": self.fill}
+
+
+def look_at(slot: int) -> Look:
+    """Look of a numbered slot. Each of the first 77 has a pair of colour and marker of its own.
+
+    Slots of one colour, which are seven apart, differ in marker and line; neighbours differ in colour and marker.
+
+    Example:
+        >>> look_at(7)
+        Look(colour='#0072B2', marker='D', line='--', fill='full')
+    """
+    lap, hue = divmod(slot, len(PALETTE))
+    return Look(PALETTE[hue], MARKERS[(hue + 3 * lap) % len(MARKERS)], LINES[lap % len(LINES)])
+
+
+SLOTS = len(PALETTE) * len(MARKERS)
+"""Number of slots that differ in colour or marker."""
+
+
+@cache
+def _built_in() -> dict[str, int]:
+    own = (entry.name for entry in Registry("methods") if entry.entry_point is None)
+    return dict(zip(own, count()))
+
+
+def look_of(method: str) -> Look:
+    """Look of a method by its name alone.
+
+    Methods of this package have slots by their place in the list of methods. Others, of plug-ins and installed
+    packages, have one of the slots that are left, by a hash of their name.
+    """
+    built_in = _built_in()
+    if method in built_in:
+        return look_at(built_in[method])
+    left = max(1, SLOTS - len(built_in))
+    digest = int.from_bytes(blake2b(method.encode(), digest_size=8).digest(), "big")
+    return look_at(len(built_in) + digest % left)
+
+
+def looks(methods: Sequence[str]) -> list[Look]:
+    """Looks of contenders, each given by its method: those of one method differ in line and fill of their markers.
+
+    Example:
+        >>> first, second = looks(["of a plug-in", "of a plug-in"])
+        >>> (first.colour, first.marker) == (second.colour, second.marker), first.line == second.line
+        (True, False)
+    """
+    found = []
+    for place, method in enumerate(methods):
+        number = methods[:place].count(method)
+        base = look_of(method)
+        line = LINES[(LINES.index(base.line) + number) % len(LINES)]
+        found.append(replace(base, line=line, fill=FILLS[number % len(FILLS)]))
+    return found

@@ -57,9 +57,13 @@ class TestedModel:
         return self.record.columns.seed
 
     @property
-    def columns(self) -> dict[str, str | int]:
-        """Values that identify the run, by column of the results table: protocol, data set, method, seed and so on."""
-        return {key: getattr(self.record.columns, key) for key in KEYS}
+    def identity(self) -> dict[str, str | int]:
+        """Columns that identify it in a table: those of the results table, label and number of the contender."""
+        return {
+            **{key: getattr(self.record.columns, key) for key in KEYS},
+            "label": self.label,
+            "index": self.index,
+        }
 
     @cached_property
     def unit_vectors(self) -> Tensor:
