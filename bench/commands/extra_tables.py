@@ -51,7 +51,7 @@ def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[
         yield interval_document(query_intervals(Source(site, results)), BOOTSTRAP)
     for name in chosen:
         if name not in (BOOTSTRAP, PARQUET):
-            from ..papers.forms import fill_form
+            from ..papers.tables import fill_form
 
             filled = fill_form(every_item()[name], results)
             if not filled.tables:

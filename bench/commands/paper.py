@@ -216,10 +216,9 @@ def _tables(
 ) -> tuple[Outcome | None, list[Reproduction]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
     from ..engine.outcome import Outcome
-    from ..papers.cells import measured
     from ..papers.measure import norms, timed
     from ..papers.run import batches_of
-    from ..papers.tables import build_table
+    from ..papers.tables import build_table, measured
     from ..report.frame import collect, write_metrics
 
     if planned[0].named.item.kind == "timings":

@@ -378,13 +378,13 @@ def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:
     """Draw figures by name, or ``all``, and print one line for each that cannot be drawn; returns the files."""
-    from ..report.figures.registry import kinds_of, write_kinds
+    from ..report.figures.registry import THEORY, kinds_of, write_kinds
     from ..report.figures.source import Source
     from ..report.frame import Results, collect
 
     kinds = kinds_of(chosen)
     load_plugins(map(Path, site.plugins))  # their distributions, and titles of their metrics
-    empty = all(kind.needs == "nothing" for kind in kinds)
+    empty = set(kinds) <= THEORY.keys()
     if empty and out is None and not (site.store.root / "store.json").exists():
         raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
     collected = Results.of(()) if empty else collect(open_results(Path(site.results)))

@@ -74,8 +74,8 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
 
 def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
     """Write a figure of a paper that is drawn from the tests themselves, such as one of norms, if it has one."""
-    kind = FIGURES.get(planned[0].named.item.figure)
-    if kind is None:
+    kind = planned[0].named.item.figure
+    if kind not in FIGURES:
         return []
     rows = [row for each in planned for row in each.rows]
     tests = tuple(record for record in collect(site.store).tests if any(row.tested(record) for row in rows))
@@ -87,4 +87,4 @@ def draw_results(planned: Sequence[PlannedItem], site: Site, out: Path, note: No
 def draw_theory(named: Named, out: Path) -> list[Path]:
     """Write a figure of a paper that needs neither data nor results, such as one of densities."""
     source = Source(Site(results=str(out)), Results.of(()))
-    return write_kinds([FIGURES[named.item.figure]], source, out, lambda line: None)
+    return write_kinds([named.item.figure], source, out, lambda line: None)

@@ -1,4 +1,4 @@
-"""Claims of papers judged by records: paired differences over seeds, and a verdict on each data set and setting."""
+"""Claims of papers judged by records: paired differences over seeds, a verdict on each data set and setting."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
 from ..site import Site
-from .cells import BySeed, read
 from .claims import DEFAULT, Claim, Ledger, Side, has_released_form
 from .items import Reads
 from .run import BASE, method_of
+from .tables import BySeed, read
 
 ALPHA = 0.05
 """Largest chance of any wrong "holds" on a data set and setting, and of any wrong "fails"."""

@@ -14,8 +14,8 @@ from ..methods.norm_concentration import DistributionProxies
 from ..report.frame import Results
 from ..site import Site
 from ..store.records import TestRecord
-from .cells import Cells
 from .run import PlannedItem
+from .tables import Cells
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:

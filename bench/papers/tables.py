@@ -1,25 +1,143 @@
-"""A reproduced table: our values next to the published ones, with remarks on everything that differs."""
+"""Tables of papers: cells read from our tidy table or computed, next to the published numbers or of any results."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
 from ..report import render
+from ..report.contender import CONTENDER_KEYS, Contender, distinct_labels
 from ..report.escape import markdown_text
-from ..report.seeds import SeedStatistics
+from ..report.frame import Results
+from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
 from ..report.table import GAP, Document, cells_table, headings
-from .cells import Cells, derived, value_text
-from .items import UNPUBLISHED, Column, Named, Published, Row, published_value, quoted_rows
+from ..report.verdicts import QUESTIONS, Verdict, verdicts
+from .items import UNPUBLISHED, Column, How, Named, Published, Reads, Row, published_value, quoted_rows
 from .run import PlannedItem, PlannedRow, what_differs
 
+BySeed = dict[int, float]
+"""Values by seed."""
 
-@dataclass(frozen=True)
-class Pair:
+Cells = dict[tuple[str, str], BySeed]
+"""Values by title of the row and of the column, in the unit of the paper."""
+
+VERDICTS = tuple(f"worth it {heading}" for heading in QUESTIONS.values())
+"""Headings of the verdicts on the method's own confidence: at query time, the best of it alone and combined."""
+
+FORM_LEGEND = (
+    "Mean ± SD over seeds of our own runs. Worth it: is the method's own confidence better than the best free one,"
+    " before there is a gallery and at query time (alone or combined with the margin)?"
+)
+"""Legend of the tables of any results."""
+
+
+def measured(planned: PlannedItem, results: Results) -> Cells:
+    """Values that our runs measured for the cells of a paper's table; rows that were not tested are absent."""
+    merged = results.merged
+    cells: Cells = {}
+    for each in planned.rows:
+        contender = each.contender
+        same = merged["seed"] < each.plan.seeds
+        for key in CONTENDER_KEYS:
+            same &= merged[key] == getattr(contender, key)
+        if same.any():
+            columns = [column for column in planned.named.columns(planned.dataset) if each.row.has(column)]
+            cells |= read_row(each.row.title, SeedGroup.of(merged[same]), columns, each.row.reads)
+    return cells
+
+
+def read_row(
+    title: str, group: SeedGroup, columns: Iterable[Column], instead: Mapping[str, str] | None = None
+) -> Cells:
+    """Values of the columns that are measured, read with some entries of their selection replaced."""
+    return {
+        (title, column.title): {
+            seed: column.factor * value for seed, value in read(group, column.reads.model_copy(update=instead)).items()
+        }
+        for column in columns
+        if column.reads is not None
+    }
+
+
+def read(group: SeedGroup, reads: Reads) -> BySeed:
+    """Values by seed of one cell of a paper's table, read from the tests of its row; empty if nothing was measured."""
+    rows = group.rows
+    confidence = group.confidence if reads.confidence == "own" else reads.confidence
+    chosen = rows[
+        (rows["metric"] == reads.metric)
+        & (rows["split"] == reads.split)
+        & (rows["confidence"] == confidence)
+        & (rows["fraction"].isna() if reads.fraction is None else (rows["fraction"] - reads.fraction).abs() < 1e-9)
+    ]
+    if reads.scorer != "own":
+        chosen = chosen[chosen["scorer"] == reads.scorer]
+    elif (chosen["scorer"] != "").any():
+        chosen = chosen[chosen["scorer"] == group.scorer]
+    for variant in reads.variant:
+        found = chosen[chosen["variant"] == variant]
+        if not found.empty:
+            return {int(seed): float(value) for seed, value in zip(found["seed"], found["value"])}
+    return {}
+
+
+def derived(cells: Cells, rows: tuple[Row, ...], columns: tuple[Column, ...]) -> Cells:
+    """The cells of a table with those that are computed from other columns, then those computed from other rows."""
+    known = dict(cells)
+    first = rows[0].title if rows else ""
+    for column in columns:
+        for row in rows if column.of else ():
+            if column.how == "ratio to the first row":
+                parts = [known.get((name, column.of[0]), {}) for name in (row.title, first)]
+            else:
+                parts = [known.get((row.title, name), {}) for name in column.of]
+            known[row.title, column.title] = _combined(column.how, parts)
+    for row in rows:
+        for column in columns if row.of else ():
+            if row.has(column):
+                parts = [known.get((name, column.title), {}) for name in row.of]
+                known[row.title, column.title] = _combined(row.how, parts)
+    return known
+
+
+def _combined(how: How, parts: list[BySeed]) -> BySeed:
+    """Values that follow from others, seed by seed; the smallest is that of the means."""
+    if how == "smallest":
+        means = [fmean(part.values()) for part in parts if part]
+        return {0: min(means)} if means else {}
+    first, second = parts
+    return {seed: _PAIRED[how](first[seed], second[seed]) for seed in sorted(set(first) & set(second))}
+
+
+def _relative_change(new: float, old: float) -> float:
+    return 100.0 * (new - old) / abs(old) if old else math.nan
+
+
+_PAIRED: Mapping[How, Callable[[float, float], float]] = {
+    "difference": lambda first, second: first - second,
+    "relative change": _relative_change,
+    "ratio to the first row": lambda own, first: own / first if first else math.nan,
+}
+
+
+def value_text(value: SeedStatistics | None, decimals: int) -> str:
+    """Our value as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if there is none."""
+    if value is None or not value.defined:
+        return GAP
+    missing = f" [{value.defined}/{value.seeds}]" if value.defined < value.seeds else ""
+    sd = f" ± {value.sd:.{decimals}f}" if value.sd == value.sd else ""
+    return f"{value.mean:.{decimals}f}{sd}{missing}"
+
+
+class Pair(NamedTuple):
     """Our mean and SD over seeds, in the paper's unit, next to the number that the paper published."""
 
     ours: SeedStatistics | None
@@ -32,8 +150,7 @@ class Pair:
         return value_text(self.ours, self.decimals), self.published.text if self.published else GAP
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of a reproduced table: a row of the paper with its cells, one per column."""
 
     title: str
@@ -50,12 +167,28 @@ class Line:
 class Reproduction:
     """A table or figure of a paper on one data set: our values next to the published numbers."""
 
-    named: Named
-    dataset: str
-    columns: tuple[Column, ...]
+    planned: PlannedItem
     lines: tuple[Line, ...]
-    differs: str
-    left_out: tuple[str, ...]  # rows that were not run, as ``TITLE: REASON``
+
+    @property
+    def named(self) -> Named:
+        """The table as the paper has it."""
+        return self.planned.named
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set."""
+        return self.planned.dataset
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the table on this data set."""
+        return self.named.columns(self.dataset)
+
+    @cached_property
+    def differs(self) -> str:
+        """How our set-up differs from the paper's."""
+        return what_differs(self.planned)
 
     @property
     def name(self) -> str:
@@ -76,7 +209,8 @@ class Reproduction:
             for column, cell in zip(self.columns, line.cells)
             if line.run is not None and cell.published is not None and cell.published.note
         )
-        return [self.differs, *self.named.differences, *notes, *(f"left out: {text}" for text in self.left_out)]
+        left_out = (f"left out: {title}: {reason}" for title, reason in self.planned.left_out.items())
+        return [self.differs, *self.named.differences, *notes, *left_out]
 
     @property
     def legend(self) -> str:
@@ -107,8 +241,7 @@ def build_table(planned: PlannedItem, cells: Cells) -> Reproduction:
         pairs = tuple(Pair(None, quoted.get(column.title), column.decimals) for column in columns)
         lines.append(Line(title, None, pairs))
     shown = tuple(line for line in lines if line.run or any(cell.ours or cell.published for cell in line.cells))
-    left_out = tuple(f"{title}: {reason}" for title, reason in planned.left_out.items())
-    return Reproduction(named, dataset, columns, shown, what_differs(planned), left_out)
+    return Reproduction(planned, shown)
 
 
 def _pair(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Pair:
@@ -129,26 +262,21 @@ def to_frame(table: Reproduction) -> pd.DataFrame:
     lines = []
     for line in table.lines:
         contender = line.run.contender._asdict() if line.run else {}
+        contender = {key: value for key, value in contender.items() if key not in ("dataset", "ensemble")}
         for column, cell in zip(table.columns, line.cells):
             ours, published = cell.ours, cell.published
             if ours is None and published is None:
                 continue
-            lines.append(
-                {
-                    "name": table.named.name,
-                    "dataset": table.dataset,
-                    "row": line.title,
-                    "column": column.title,
-                    "ours_mean": ours.mean if ours else None,
-                    "ours_sd": ours.sd if ours else None,
-                    "ours_seeds": ours.defined if ours else None,
-                    "published_mean": published.mean if published else None,
-                    "published_sd": published.sd if published else None,
-                    **{key: value for key, value in contender.items() if key not in ("dataset", "ensemble")},
-                    "differs": table.differs,
-                    "published_note": published.note if published else UNPUBLISHED,
-                }
-            )
+            number = {"name": table.named.name, "dataset": table.dataset, "row": line.title, "column": column.title}
+            number |= {
+                "ours_mean": ours.mean if ours else None,
+                "ours_sd": ours.sd if ours else None,
+                "ours_seeds": ours.defined if ours else None,
+                "published_mean": published.mean if published else None,
+                "published_sd": published.sd if published else None,
+            }
+            about = {"differs": table.differs, "published_note": published.note if published else UNPUBLISHED}
+            lines.append(number | contender | about)
     return pd.DataFrame(lines)
 
 
@@ -178,3 +306,47 @@ def print_table(table: Reproduction, console: Console) -> None:
     render.print_table(cells_table(title, columns, rows), console)
     for text in table.remarks:
         console.print(f"* {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def fill_form(named: Named, results: Results) -> Document:
+    """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
+    every = seed_groups(results.merged)
+    answers = verdicts(every)
+    tables, numbers = [], []
+    for (dataset,), groups in divided(every, ["dataset"]).items():
+        columns = named.columns(dataset)
+        names = distinct_labels([group.contender for group in groups])
+        measured: Cells = {}
+        for group in groups:
+            measured |= read_row(names[group.contender], group, columns)
+        # What a paper shows relative to its first row is relative to ours.
+        cells = derived(measured, tuple(Row(title=name) for name in names.values()), columns)
+        rows = []
+        for contender, name in names.items():
+            found = [cells.get((name, column.title)) for column in columns]
+            values = [SeedStatistics.of(by_seed) if by_seed else None for by_seed in found]
+            said = answers_of(contender, answers)
+            texts = (value_text(value, column.decimals) for column, value in zip(columns, values))
+            rows.append([name, *texts, *said])
+            for column, value in zip(columns, values):
+                shown = value or SeedStatistics(float("nan"), float("nan"))
+                number = {"mean": shown.mean, "sd": shown.sd, "seeds": shown.defined}
+                place = {"name": named.name, "column": column.title}
+                numbers.append({**contender._asdict(), **place, **number, **dict(zip(VERDICTS, said))})
+        titles = headings("method", *(column.title for column in columns), *VERDICTS)
+        caption = f"the columns of {named.item.title}. {FORM_LEGEND}"
+        tables.append(cells_table(f"{named.name} on {dataset}", titles, rows, caption=caption))
+    stem, heading = f"form_{named.name.replace('/', '_')}", f"{named.name}: {named.item.title}"
+    return Document(stem, heading, FORM_LEGEND, tuple(tables), pd.DataFrame(numbers))
+
+
+def answers_of(contender: Contender, answers: Sequence[Verdict]) -> tuple[str, ...]:
+    """Verdicts on a contender's own confidence, as they stand below :data:`VERDICTS`."""
+    texts = []
+    for question in QUESTIONS:
+        own = [a for a in answers if a.contender == contender and a.split == "test" and a.question == question]
+        said = list(dict.fromkeys(": ".join(filter(None, [a.verdict, a.reason])) for a in own))
+        # One of its confidences suffices, one without a remark first.
+        worth = sorted((text for text in said if text.startswith("worth it")), key=len)
+        texts.append((worth or sorted(said, key=lambda text: not text.startswith("undecided")) or [GAP])[0])
+    return tuple(text or GAP for text in texts)

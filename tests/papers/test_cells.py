@@ -4,10 +4,9 @@ import math
 
 import pandas as pd
 import pytest
-from bench.papers.cells import derived, read
 from bench.papers.items import Column, Published, Reads, Row, find_item
 from bench.papers.run import Options, plan_item
-from bench.papers.tables import Pair, build_table, document
+from bench.papers.tables import Pair, build_table, derived, document, read
 from bench.report.contender import Contender
 from bench.report.escape import latex_text
 from bench.report.render import files_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.report import ambiguity, breakdowns, decisions, fidelity, over_datasets, pairing, terminal, verdicts
 from bench.report import comparison as compared
 from bench.report.judged import Judged
-from bench.report.page.facts import Anchors, dataset_facts
+from bench.report.page.words import Anchors, dataset_facts
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
 from bench.store.folder import Store

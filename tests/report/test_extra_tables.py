@@ -10,8 +10,8 @@ from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
 from bench.methods.distributions.point import PointMass
-from bench.papers.forms import fill_form
 from bench.papers.items import every_item
+from bench.papers.tables import fill_form
 from bench.protocols.statistics import nested_bootstrap
 from bench.report import intervals
 from bench.report.figures import tested

@@ -21,10 +21,9 @@ from bench.report.escape import csv_text
 from bench.report.frame import Results, collect
 from bench.report.judged import Judged
 from bench.report.page.curves import HEIGHT, WIDTH, charts_of
-from bench.report.page.facts import RETRIEVAL, Anchors
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import results_table
-from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, difference_of, words_of
+from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Anchors, Words, difference_of
 from bench.report.render import csv_uri
 from bench.report.seeds import SeedGroup
 from bench.store.folder import Damage, Store
@@ -246,7 +245,7 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     assert short in tree.by_id("verdict")
     assert f"{short}(not decided)" not in tree.by_id("verdict")
     (facts,) = facts_of(_results(best, LEADING, UNSURE, ALONE))
-    found = words_of(facts).tallies["before_gallery"][0].highest
+    found = Words(facts).tallies["before_gallery"][0].highest
     assert (facts.labels[found.contender], found.others, found.compared) == ("leading", 0, 3)
 
 
@@ -279,7 +278,7 @@ def test_parts_of_data_sets_are_marked_on_the_card(tmp_path):
 
 
 def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
-    tally = words_of(facts).tallies["before_gallery"][0]
+    tally = Words(facts).tallies["before_gallery"][0]
     advised = {facts.labels[contender]: each for contender, each in tally.by_method.items()}
     assert {name: (each.use, each.outcome) for name, each in advised.items()} == {
         "leading": ("method", "better"),
@@ -292,7 +291,7 @@ def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
 
 
 def test_what_is_undecided_about_an_own_confidence_is_named(facts):
-    by_method = words_of(facts).tallies["before_gallery"][0].by_method
+    by_method = Words(facts).tallies["before_gallery"][0].by_method
     waiting = {contender.method: (each.outcome, each.waiting) for contender, each in by_method.items()}
     assert waiting["unsure"] == ("undecided", "own confidence")
     assert waiting["leading"] == ("better", "")
@@ -311,7 +310,7 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
         ]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
     (facts,) = facts_of(Results.of(tuple(records)))
-    (advised,) = words_of(facts).tallies["at_query_time"][0].by_method.values()
+    (advised,) = Words(facts).tallies["at_query_time"][0].by_method.values()
     assert (advised.use, advised.outcome, advised.alike, advised.auroc) == ("method+margin", "better", False, "81.0")
 
 
@@ -333,7 +332,7 @@ def test_a_difference_says_what_it_decides_and_how_many_seeds_it_needs(values, d
 
 
 def test_undecided_verdicts_are_listed_with_the_seeds_that_they_need(facts):
-    found = [each for each in words_of(facts).open if facts.labels[each.contender] == "unsure"]
+    found = [each for each in Words(facts).open if facts.labels[each.contender] == "unsure"]
     # The same difference to the best free confidence, before the gallery and thrice at query time.
     assert len(found) == 1 + len(CHALLENGERS)
     difference = paired_difference(dict(enumerate(UNSURE.own)), dict.fromkeys(range(3), 0.7))
@@ -343,10 +342,10 @@ def test_undecided_verdicts_are_listed_with_the_seeds_that_they_need(facts):
 
 def test_answers_depend_on_undecided_confidences_of_the_leading_method_alone():
     (behind,) = facts_of(_results(UNSURE, POINT))
-    assert len(words_of(behind).open) == 1 + len(CHALLENGERS)
-    assert words_of(behind).foremost == []
+    assert len(Words(behind).open) == 1 + len(CHALLENGERS)
+    assert Words(behind).foremost == []
     (ahead,) = facts_of(_results(UNSURE, Made("low", (0.1, 0.1, 0.1))))
-    assert len(words_of(ahead).foremost) == 1 + len(CHALLENGERS)
+    assert len(Words(ahead).foremost) == 1 + len(CHALLENGERS)
 
 
 def test_values_are_those_of_the_comparison(facts):

@@ -11,7 +11,7 @@ from bench.report.judged import Judged
 from bench.report.page import answer as answers
 from bench.report.page.answer import answer_of
 from bench.report.page.page import page_html
-from bench.report.page.words import named, words_of
+from bench.report.page.words import Words, named
 from bench.store.folder import Store
 from bench.store.pinned import Pinned
 
@@ -27,7 +27,7 @@ def _answer(*made):
     results = Results.of(tuple(record for each in made for record in each.records()))
     leading = {}
     for facts in facts_of(results):
-        leading.setdefault(facts.name, words_of(facts))
+        leading.setdefault(facts.name, Words(facts))
     return answer_of(list(leading.values()))
 
 
@@ -75,7 +75,7 @@ def _worth_it_with_margin(free=(), **auroc):
 
 def test_a_combined_confidence_counts_once_if_either_combination_is_worth_it():
     (facts,) = facts_of(Results.of(tuple(_worth_it_with_margin())))
-    *_, alone, combined = answer_of([words_of(facts)]).cases
+    *_, alone, combined = answer_of([Words(facts)]).cases
     assert (alone.better, alone.judged) == (0, 1)
     assert (combined.better, combined.judged) == (1, 1)
 
@@ -85,7 +85,7 @@ def test_a_combination_that_a_free_one_equals_is_counted_by_itself(tmp_path, lev
     free = {"norm": (0.71,) * 3, "norm+margin": tuple(level + 0.01 * seed for seed in range(3))}
     results = Results.of(tuple(_worth_it_with_margin(("norm+margin",), **free)))
     (facts,) = facts_of(results)
-    words = words_of(facts)
+    words = Words(facts)
     *_, combined = answer_of([words]).cases
     assert (combined.better, combined.alike, combined.judged) == (worth, 1 - worth, 1)
     (tally,) = words.tallies["at_query_time"]
@@ -104,7 +104,7 @@ def test_the_best_of_several_forms_is_advised_even_if_a_free_one_may_be_as_good(
         records.append(record.model_copy(update={"rows": tuple(rows)}))
     results = Results.of(tuple(records))
     (facts,) = facts_of(results)
-    (tally,) = words_of(facts).tallies["at_query_time"]
+    (tally,) = Words(facts).tallies["at_query_time"]
     (each,) = tally.by_method.values()
     caveat = "norm + margin (ranks), which is free, may be as good"
     assert (each.use, each.outcome, each.alike, each.caveat) == ("method+margin", "better", False, caveat)
@@ -122,7 +122,7 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
         ]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
     (facts,) = facts_of(Results.of(tuple(records)))
-    (tally,) = words_of(facts).tallies["at_query_time"]
+    (tally,) = Words(facts).tallies["at_query_time"]
     assert [each.use for each in tally.by_method.values()] == ["method+margin_fitted"]
 
 
@@ -273,7 +273,7 @@ def test_an_own_confidence_that_orders_images_as_a_free_one_is_no_win_of_learnin
     """Its combination beats the margin, but it is the norm in another scale."""
     results = Results.of(tuple(_worth_it_with_margin(norm=(0.60, 0.61, 0.62))))
     (facts,) = facts_of(results)
-    words = words_of(facts)
+    words = Words(facts)
     before, _, combined = answer_of([words]).cases
     assert (before.better, combined.better, combined.alike) == (0, 0, 1)
     page = Tree(page_html(Judged(Store(tmp_path), results), ()))

@@ -6,8 +6,8 @@ import io
 
 import pytest
 from bench.report import comparison as compared
-from bench.report.page.facts import Anchors
 from bench.report.page.tables import results_table
+from bench.report.page.words import Anchors
 from bench.report.render import files_of, print_table, to_html
 from bench.report.table import Cell, Column, Document, cells_table, frame_of, headings, held, label, table_of
 from rich.console import Console

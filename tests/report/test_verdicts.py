@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from bench.papers.forms import answers_of
+from bench.papers.tables import answers_of
 from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.breakdowns import confidences
 from bench.report.terminal import print_verdicts

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
 
 from ...errors import UnknownName
 from ...store.files import write_atomic
@@ -15,90 +13,61 @@ from ..escape import csv_text
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
 
-Needs = Literal["nothing", "records", "embeddings", "images"]
-
-
-@dataclass(frozen=True)
-class FigureKind:
-    """A kind of figure, as ``bench report`` offers it by name.
-
-    It needs nothing, the records of a results folder, the embeddings kept with them, or the images of the data sets as
-    well. ``function`` is ``MODULE.NAME`` of one of ``(source, dataset, note) -> drawings``, or of ``() -> drawing``
-    if nothing is needed. ``automatic`` ones are in every report.
-    """
-
-    name: str
-    title: str
-    needs: Needs
-    function: str
-    automatic: bool = False
-
-    def draw(self, source: Source, note: Note) -> Iterator[Drawing]:
-        """Draw the figures of this kind, with a note for everything that cannot be drawn; the caller sets the style."""
-        module, _, name = self.function.partition(".")
-        draw = getattr(import_module(f".{module}", __package__), name)
-        if self.needs == "nothing":
-            yield draw()
-        else:
-            for dataset in source.datasets:
-                yield from draw(source, dataset, note)
-
-
-FIGURES = {
-    kind.name: kind
-    for kind in (
-        FigureKind("filter_out", "retrieval as the least confident are removed", "records", "filter_out.draw", True),
-        FigureKind("risk_coverage", "errors among the most confident queries", "records", "filter_out.draw_risk", True),
-        FigureKind(
-            "rank_intervals", "ranks with their intervals and tie groups", "records", "comparison.draw_ranks", True
-        ),
-        FigureKind("cost", "seconds of training against quality", "records", "training.draw_cost", True),
-        FigureKind("confidence", "confidence against severity of corruptions", "records", "corruption.draw", True),
-        FigureKind("tuning", "every trial of every study", "records", "tuning.draw", True),
-        FigureKind("importance", "importance of tuned parameters", "records", "tuning.draw_importance", True),
-        FigureKind(
-            "tuning_front", "both values of the trials of `--tune-for both`", "records", "tuning.draw_front", True
-        ),
-        FigureKind(
-            "sweeps", "metrics against the values of a swept setting", "records", "comparison.draw_sweeps", True
-        ),
-        FigureKind("convergence", "validation by epoch (NIR, Fig. 3)", "records", "training.draw_convergence", True),
-        FigureKind(
-            "spectra", "singular values of test embeddings (NIR, Fig. 4)", "embeddings", "embeddings.draw_spectra"
-        ),
-        FigureKind("reliability", "probability that the answer is right", "embeddings", "reliability.draw"),
-        FigureKind(
-            "norms", "norms by right and wrong answers (EL-nivMF, Fig. 9)", "embeddings", "embeddings.draw_norms"
-        ),
-        FigureKind("images", "test images by confidence (EL-nivMF, Fig. 6, 10, 11)", "images", "images.draw"),
-        FigureKind(
-            "filter_out_probability",
-            "filter-out curves, deterministic methods by class probability (PER, Fig. 3)",
-            "records",
-            "filter_out.draw_probability",
-        ),
-        FigureKind("densities", "vMF and non-isotropic vMF (EL-nivMF, Fig. 2)", "nothing", "theory.densities"),
-        FigureKind("distances", "distances by norm and direction (EL-nivMF, Fig. 3)", "nothing", "theory.distances"),
-        FigureKind("normalisers", "log normaliser and its fits (EL-nivMF, Fig. 8)", "nothing", "theory.normalisers"),
-    )
+AUTOMATIC = {
+    "filter_out": "filter_out.draw",
+    "risk_coverage": "filter_out.draw_risk",
+    "rank_intervals": "comparison.draw_ranks",
+    "cost": "training.draw_cost",
+    "confidence": "corruption.draw",
+    "tuning": "tuning.draw",
+    "importance": "tuning.draw_importance",
+    "tuning_front": "tuning.draw_front",
+    "sweeps": "comparison.draw_sweeps",
+    "convergence": "training.draw_convergence",
 }
+"""Figures of every report, which need records alone: ``MODULE.NAME`` of ``(source, dataset, note) -> drawings``."""
+
+ON_REQUEST = {
+    "spectra": "embeddings.draw_spectra",
+    "reliability": "reliability.draw",
+    "norms": "embeddings.draw_norms",
+    "images": "images.draw",
+    "filter_out_probability": "filter_out.draw_probability",
+}
+"""Figures for those who ask, most of which need the embeddings kept with tests."""
+
+THEORY = {"densities": "theory.densities", "distances": "theory.distances", "normalisers": "theory.normalisers"}
+"""Figures that need no results: ``() -> drawing``."""
+
+FIGURES = {**AUTOMATIC, **ON_REQUEST, **THEORY}
 """Every kind of figure by name."""
 
 
-def kinds_of(names: Sequence[str]) -> list[FigureKind]:
-    """Look up kinds of figures by name; ``all`` stands for every kind."""
+def kinds_of(names: Sequence[str]) -> list[str]:
+    """Names of kinds of figures, each once; ``all`` stands for every kind."""
     for name in names:
         if name != "all" and name not in FIGURES:
             raise UnknownName("figure", name, [*FIGURES, "all"])
-    return list(FIGURES.values()) if "all" in names else [FIGURES[name] for name in dict.fromkeys(names)]
+    return list(FIGURES if "all" in names else dict.fromkeys(names))
 
 
-def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: Note) -> list[Path]:
+def draw_kind(kind: str, source: Source, note: Note) -> Iterator[Drawing]:
+    """Draw the figures of a kind, with a note for everything that cannot be drawn; the caller sets the style."""
+    module, _, function = FIGURES[kind].partition(".")
+    draw = getattr(import_module(f".{module}", __package__), function)
+    if kind in THEORY:
+        yield draw()
+    else:
+        for dataset in source.datasets:
+            yield from draw(source, dataset, note)
+
+
+def write_kinds(kinds: Iterable[str], source: Source, out: Path, note: Note) -> list[Path]:
     """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn; notes name the kind."""
     written: list[Path] = []
     with figure_style():
         for kind in kinds:
-            for drawing in kind.draw(source, partial(_noted, note, kind.name)):
+            for drawing in draw_kind(kind, source, partial(_noted, note, kind)):
                 table = out / f"{drawing.stem}.csv"
                 numbers = drawing.frame.drop(columns="index", errors="ignore")
                 write_atomic(table, csv_text(numbers).encode())
@@ -106,14 +75,14 @@ def write_kinds(kinds: Sequence[FigureKind], source: Source, out: Path, note: No
     return written
 
 
-def _noted(note: Note, name: str, line: str) -> None:
-    note(f"{name}: {line}".replace("\n", " "))
+def _noted(note: Note, kind: str, line: str) -> None:
+    note(f"{kind}: {line}".replace("\n", " "))
 
 
 def write_automatic(source: Source, out: Path, note: Note) -> list[Path]:
     """Write the figures that every report includes, with one note for every kind of figure and reason."""
     lines: list[str] = []
-    written = write_kinds([kind for kind in FIGURES.values() if kind.automatic], source, out, lines.append)
+    written = write_kinds(AUTOMATIC, source, out, lines.append)
     for line in in_short(lines):
         note(line)
     return written

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -65,9 +66,9 @@ def reliability_table(model: TestedModel) -> pd.DataFrame:
     labels = model.labels[rows]
     if len(torch.unique(labels)) < 2:
         raise Missing("calibration needs queries of two classes, each with a positive")
-    confidences = {MARGIN: model.margin[counted]}
-    if model.default_confidence in model.confidence:
-        confidences = {model.default_confidence: model.confidence[model.default_confidence][rows], **confidences}
+    own = model.record.role.default_confidence
+    confidences = {own: model.confidence[own][rows]} if own in model.confidence else {}
+    confidences[MARGIN] = model.margin[counted]
     tables = []
     for name, values in confidences.items():
         p = crossed_probability(values, right, labels)
@@ -159,4 +160,4 @@ def _by_own_scorer(model: TestedModel, site: Site) -> TestedModel:
         options = trained_options(model.record.trained_cell, model.record.spec.train[0], site)
     if not set(wanted) <= options.keys():
         raise Missing(f"the trained parameters of its scorer {name} are not there")
-    return model.by_scorer(name, options)
+    return replace(model, scorer=name, options=options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -47,10 +47,6 @@ class TestedModel:
     scorer: str = "cosine"
     options: Mapping[str, float] = field(default_factory=dict)
 
-    def by_scorer(self, name: str, options: Mapping[str, float]) -> TestedModel:
-        """Copy of the model, with the nearest neighbours by another scorer."""
-        return replace(self, scorer=name, options=options)
-
     @property
     def seed(self) -> int:
         """Number of the seed that the model was trained with."""
@@ -90,11 +86,6 @@ class TestedModel:
     @cached_property
     def _scorer(self) -> DistributionScorer:
         return DistributionScorer(self.scorer, self.distribution, self.options)
-
-    @property
-    def default_confidence(self) -> str:
-        """Name of the confidence that tables show for the method."""
-        return self.record.role.default_confidence
 
 
 def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:

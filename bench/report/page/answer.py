@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ...protocols.statistics import Outcome
 from ..comparison import ComparisonRow
 from ..verdicts import IMAGES, Question, Verdict
-from .facts import RETRIEVAL, statistics_of
-from .words import CONFIDENCE, NEAR_CHANCE, Words, difference_of, points_text
+from .words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Words, difference_of, points_text, statistics_of
 
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
     ("before_gallery", "", (OWN,)),
@@ -62,8 +62,8 @@ class Cases:
     undecided: int
     equivalent: int
     worse: int
-    small: int = 0
-    near_chance: int = 0
+    small: int
+    near_chance: int
 
     @property
     def use(self) -> str:
@@ -93,8 +93,7 @@ class Cases:
         return f"{self.use}, on {self.images}"
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """Part of an answer: its topic, and sentences about it."""
 
     topic: str
@@ -117,12 +116,9 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     found = [_cases(data_sets, images, *use) for use in USES for images in IMAGES.values()]
     cases = tuple(each for each in found if each.judged)
     retrieval, how = _about_retrieval(data_sets)
-    points = [*_about_confidences(data_sets, cases), Point("Retrieval", retrieval)]
-    notes = [CASE] if cases else []
-    notes += [how] if how else []
-    return Answer(
-        _lead(cases), tuple(points), (*notes, *_about_settings(data_sets)), tuple(_missing(data_sets, cases)), cases
-    )
+    points = (*_about_confidences(data_sets, cases), Point("Retrieval", retrieval))
+    notes = filter(None, (CASE if cases else "", how, *_about_settings(data_sets)))
+    return Answer(_lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
@@ -214,10 +210,11 @@ def _about_retrieval(data_sets: Sequence[Words]) -> tuple[str, str]:
         if not leagues:
             continue
         tested.append(words.facts.name)
-        above = {name for league in leagues for name in _beyond_chance(words, league)}
+        compared = [_against_best_point(words, league) for league in leagues]
+        above = {name for names, _ in compared for name in names}
         if above:
             better.append(f"{words.facts.name} ({', '.join(sorted(above))})")
-        elif all(_all_behind(words, league) for league in leagues):
+        elif all(ahead for _, ahead in compared):
             worse.append(words.facts.name)
     if not tested:
         return "Whether a probabilistic method is better than a deterministic one was not tested.", ""
@@ -265,30 +262,17 @@ def _about_settings(data_sets: Sequence[Words]) -> Iterator[str]:
 
 def _leagues(words: Words) -> list[list[ComparisonRow]]:
     """Ranked rows of one data set by combination of models, of those that have methods of both kinds."""
-    ranked = [row for row in words.facts.rows if row.rank.interval is not None]
-    leagues = [
-        [row for row in ranked if row.contender.ensemble == ensemble]
-        for ensemble in dict.fromkeys(row.contender.ensemble for row in ranked)
-    ]
-    return [league for league in leagues if len({words.facts.is_probabilistic(row) for row in league}) == 2]
+    every = words.facts.leagues.values()
+    return [league for league in every if len({words.facts.is_probabilistic(row) for row in league}) == 2]
 
 
-def _point(words: Words, league: Sequence[ComparisonRow]) -> int:
-    """Place of the best deterministic method of rows in the order of their means."""
-    return next(place for place, row in enumerate(league) if not words.facts.is_probabilistic(row))
-
-
-def _beyond_chance(words: Words, league: Sequence[ComparisonRow]) -> list[str]:
-    """Names of the probabilistic methods that are told apart from the best deterministic one, and better."""
-    place = _point(words, league)
-    return [words.facts.labels[row.contender] for row in league[:place] if _differ(row, league[place])]
-
-
-def _all_behind(words: Words, league: Sequence[ComparisonRow]) -> bool:
-    """True if the best deterministic method is told apart from every probabilistic one, and better."""
-    place = _point(words, league)
-    behind = [row for row in league[place:] if words.facts.is_probabilistic(row)]
-    return place == 0 and all(_differ(row, league[0]) for row in behind)
+def _against_best_point(words: Words, league: Sequence[ComparisonRow]) -> tuple[list[str], bool]:
+    """Probabilistic methods that are better than the best deterministic one, and whether that is better than all."""
+    facts = words.facts
+    best = next(place for place, row in enumerate(league) if not facts.is_probabilistic(row))
+    better = [facts.labels[row.contender] for row in league[:best] if _differ(row, league[best])]
+    behind = (row for row in league if facts.is_probabilistic(row))
+    return better, best == 0 and all(_differ(row, league[0]) for row in behind)
 
 
 def _differ(row: ComparisonRow, other: ComparisonRow) -> bool:
@@ -317,7 +301,8 @@ def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
             found.append(f"{facts.name} has one seed only, which decides nothing.")
         elif not _leagues(words) and len(kinds) == 2:
             found.append(f"{facts.name} has no two methods of both kinds with the same two seeds.")
-        unjudged = {each.contender for each in verdicts if each.challenger} - _judged(verdicts)
+        judged = {each.contender for each in verdicts if each.outcome}
+        unjudged = {each.contender for each in verdicts if each.challenger} - judged
         if unjudged:
             reasons = {each.reason for each in verdicts if each.contender in unjudged and each.reason}
             names = ", ".join(sorted(facts.labels[each] for each in unjudged))
@@ -326,7 +311,3 @@ def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
         if verdicts and untested:
             found.append(f"{facts.name} has no tests on {' and '.join(untested)}.")
     return found if cases or found else ["No method here has a confidence of its own."]
-
-
-def _judged(verdicts: Sequence[Verdict]) -> set[object]:
-    return {each.contender for each in verdicts if each.outcome}

@@ -14,8 +14,7 @@ from ..contender import Contender
 from ..render import csv_uri
 from ..seeds import SeedGroup
 from ..verdicts import IMAGES
-from .facts import Anchors, DatasetFacts
-from .words import named
+from .words import Anchors, DatasetFacts, named
 
 WIDTH, HEIGHT = 420, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 38

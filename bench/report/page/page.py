@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby
@@ -23,12 +24,12 @@ from ..render import environment, to_html
 from ..table import Table
 from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
-from .facts import RETRIEVAL, Anchors, DatasetFacts, dataset_facts
-from .failures import Failure, failures, failures_table
 from .sources import (
     Tested,
     about_names,
     about_protocols,
+    failures,
+    failures_table,
     machines_table,
     manifests_table,
     parameters_table,
@@ -46,7 +47,18 @@ from .tables import (
     use_table,
     verdict_table,
 )
-from .words import CONFIDENCE, NEAR_CHANCE, Words, mean_text, named, points_text, words_of
+from .words import (
+    CONFIDENCE,
+    NEAR_CHANCE,
+    RETRIEVAL,
+    Anchors,
+    DatasetFacts,
+    Words,
+    dataset_facts,
+    mean_text,
+    named,
+    points_text,
+)
 
 PAGE = "report.html"
 """Name of the file."""
@@ -86,26 +98,6 @@ class DatasetPart:
         return [words.facts for words in self.others if len(words.facts.own) < 2]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Image that is part of a page, as a data URI."""
-
-    anchor: str
-    title: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Vendored:
-    """Script of others that is part of the page: name, version, source, licence and text of the licence."""
-
-    name: str
-    version: str
-    source: str
-    licence: str
-    text: str
-
-
 def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
     """Write the page of a results folder to ``out/report.html``; the same records give the same bytes."""
     path = out / PAGE
@@ -128,7 +120,8 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
         for name, own in groupby(facts, key=lambda each: each.name)
     ]
-    style, script = _read("page.css") + _read("vendor/uPlot.min.css"), _scripts()
+    style = _read("page.css") + _read("vendor/uPlot.min.css")
+    script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
     answer = answer_of([part.words for part in parts]) if parts else None
     return (
         environment()
@@ -151,11 +144,11 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             manifests=manifests_table(sources, anchors.of("manifests")),
             records=records_table(facts, sources, anchors.of("tests"), anchors),
             failed=failed,
-            kinds=_kinds(failed),
+            kinds=Counter(each.what for each in failed).items(),
             failures=failures_table(failed, anchors.of("failures-table")),
             superseded=results.superseded,
             pictures=[_picture(path, anchors) for path in pictures],
-            vendored=list(_vendored()),
+            vendored=[each | {"text": _read(f"vendor/{each['licence_file']}")} for each in _vendored()],
             terms=_terms(),
             size=(WIDTH, HEIGHT),
             near_chance=NEAR_CHANCE,
@@ -186,7 +179,7 @@ def _part(
     spent: Mapping[Contender, CostRow],
     forms: pd.DataFrame | None,
 ) -> DatasetPart:
-    words = [words_of(facts) for facts in budgets]
+    words = [Words(facts) for facts in budgets]
     name = budgets[0].name
     answers = [
         anchors.of(name, facts.labels[each.contender], each.split, each.question, each.challenger, *which)
@@ -212,15 +205,10 @@ def _part(
     )
 
 
-def _kinds(failed: Sequence[Failure]) -> list[tuple[str, int]]:
-    """Kinds of failures with their numbers."""
-    kinds = [each.what for each in failed]
-    return [(kind, kinds.count(kind)) for kind in dict.fromkeys(kinds)]
-
-
-def _picture(path: Path, anchors: Anchors) -> Picture:
+def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
+    """Image that is part of the page, with its source as a data URI."""
     source = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-    return Picture(anchors.of("picture", path.stem), path.stem.replace("_", " "), source)
+    return {"anchor": anchors.of("picture", path.stem), "title": path.stem.replace("_", " "), "source": source}
 
 
 def _terms() -> list[tuple[str, str]]:
@@ -232,10 +220,6 @@ def _terms() -> list[tuple[str, str]]:
 
 def _read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
-
-
-def _scripts() -> str:
-    return "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
 
 
 def _policy(style: str, script: str) -> str:
@@ -250,8 +234,7 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _vendored() -> Iterator[Vendored]:
-    for each in tomllib.loads(_read("vendor/vendored.toml"))["package"]:
-        yield Vendored(
-            each["name"], each["version"], each["source"], each["licence"], _read(f"vendor/{each['licence_file']}")
-        )
+def _vendored() -> list[dict[str, str]]:
+    """Scripts of others that are part of the page: name, version, source, licence and its file."""
+    found: list[dict[str, str]] = tomllib.loads(_read("vendor/vendored.toml"))["package"]
+    return found

@@ -1,26 +1,27 @@
-"""Where results come from: the protocol in force, machines, versions, data and every test."""
+"""Where results come from: the protocol in force, machines, versions, data, every test, and what failed."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...engine.jobs import LOG
+from ...errors import shortened
 from ...protocols import PROTOCOLS, get_protocol
 from ...registry import Registry
-from ...store.folder import Store
+from ...store.folder import CHECKPOINT, RECORD, Damage, Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from ...store.specs import versions_text
 from ..table import GAP, Cell, Column, Table, cells_table, headings, label
-from .facts import Anchors, DatasetFacts, contender_of
 from .tables import BUDGET, METHOD, Of
+from .words import Anchors, DatasetFacts, contender_of
 
 
-@dataclass(frozen=True)
-class Tested:
+class Tested(NamedTuple):
     """A test that counts, with the records of the trainings of its models that are there."""
 
     test: TestRecord
@@ -38,7 +39,11 @@ def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
 def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     """Names, versions and presets of the protocols of tests, each with a summary."""
     found = sorted({(test.spec.protocol, test.spec.protocol_version, test.spec.preset) for test in tests})
-    return [(f"{name} version {version}, preset {preset}", _summary(name)) for name, version, preset in found]
+    summaries = {name: get_protocol(name).summary for name in PROTOCOLS}
+    return [
+        (f"{name} version {version}, preset {preset}", summaries.get(name, "not a protocol of this version"))
+        for name, version, preset in found
+    ]
 
 
 def about_names(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
@@ -50,10 +55,6 @@ def about_names(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     }
     known = [(entry.name, entry.summary) for kind in named for entry in Registry(kind) if entry.name in named[kind]]
     return [(name, summary) for name, summary in known if summary]
-
-
-def _summary(name: str) -> str:
-    return get_protocol(name).summary if name in PROTOCOLS else "not a protocol of this version"
 
 
 def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
@@ -124,7 +125,7 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
     """Table of the hyper-parameters of each method of a data set."""
     rows = []
     for each in (Of(facts, row.contender, row) for facts in budgets for row in facts.rows):
-        own = [one.test for one in found if _is_of(one.test, each.contender)]
+        own = [one.test for one in found if contender_of(one.test) == each.contender]
         texts = {
             "; ".join(
                 f"{name}={json.dumps(value)}"
@@ -136,10 +137,6 @@ def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], a
         rows.append((each.method, each.facts.budget_text, " | ".join(sorted(texts))))
     columns: tuple[Column[Any], ...] = (METHOD, BUDGET, label("hyper-parameters"))
     return cells_table(f"{budgets[0].name}: hyper-parameters", columns, rows, anchor=anchor)
-
-
-def _is_of(test: TestRecord, contender: tuple[object, ...]) -> bool:
-    return tuple(value for name, value in test.columns if name != "seed") == tuple(contender)
 
 
 def machines_table(found: Sequence[Tested], anchor: str) -> Table:
@@ -155,7 +152,8 @@ def machines_table(found: Sequence[Tested], anchor: str) -> Table:
     rows: list[tuple[Cell | str, ...]] = []
     for where, ran in sorted(places.items()):
         remarks = "; ".join(sorted({held.memory_note for held in ran} - {""}))
-        rows.append((*where, str(len(ran)), Cell(f"{_hours(ran):.2f}", _hours(ran)), str(_peak(ran)), remarks))
+        hours, peak = sum(held.seconds for held in ran) / 3600, max(held.peak_memory_mib for held in ran)
+        rows.append((*where, str(len(ran)), Cell(f"{hours:.2f}", hours), str(peak), remarks))
     columns: tuple[Column[object], ...] = (
         *map(label, ("device", "processor", "threads", "bench", "torch", "Python")),
         Column("units", note="trainings and tests"),
@@ -164,14 +162,6 @@ def machines_table(found: Sequence[Tested], anchor: str) -> Table:
         label("remarks"),
     )
     return cells_table("Machines and versions", columns, rows, anchor=anchor)
-
-
-def _hours(ran: Sequence[Environment]) -> float:
-    return sum(held.seconds for held in ran) / 3600
-
-
-def _peak(ran: Sequence[Environment]) -> int:
-    return max(held.peak_memory_mib for held in ran)
 
 
 def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
@@ -186,20 +176,17 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
 
 def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
     """Table of the tests that count, one row each."""
-    labels = {contender: label for each in facts for contender, label in each.labels.items()}
-    budgets = {contender: each.budget_text for each in facts for contender in each.labels}
-    targets = {contender: anchor for each in facts for contender, anchor in each.anchors.items()}
+    shown = {contender: Of(each, contender, each) for each in facts for contender in each.labels}
     rows: list[tuple[Cell | str, ...]] = []
     places = []
     for each in found:
         test = each.test
-        contender = next((one for one in labels if _is_of(test, one)), None)
-        name = labels[contender] if contender else test.columns.method
+        own = shown.get(contender_of(test))
         seconds = sum(train.environment.seconds for train in each.trainings)
         finished = datetime.fromtimestamp(test.finished, UTC).strftime("%Y-%m-%d %H:%M")
         cells = (
-            Cell(name, href=targets[contender] if contender else ""),
-            budgets[contender] if contender else "",
+            own.method if own else test.columns.method,
+            own.facts.budget_text if own else "",
             test.columns.dataset,
             str(test.columns.seed),
             test.unit,
@@ -228,3 +215,47 @@ def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor
         label("remarks"),
     )
     return cells_table("Tests that count", columns, rows, anchors=places, anchor=anchor)
+
+
+class Failure(NamedTuple):
+    """Something of a results folder that gave no result: where it is, what happened to it, and why."""
+
+    place: str
+    what: str
+    reason: str
+
+
+def failures(store: Store, damaged: Iterable[Damage]) -> list[Failure]:
+    """List what failed, was interrupted or cannot be read, sorted by path."""
+    return sorted({*_units(store), *_trials(store), *_damages(store, damaged)})
+
+
+def _units(store: Store) -> Iterator[Failure]:
+    for folder in sorted(path for path in store.root.glob("*/*/*/t*-*") if path.is_dir()):
+        if (folder / RECORD).exists():
+            continue
+        place = folder.relative_to(store.root).as_posix()
+        if (folder / LOG).exists():
+            lines = [line for line in (folder / LOG).read_text(errors="replace").splitlines() if line.strip()]
+            yield Failure(place, "failed", shortened(lines[-1]) if lines else "no reason was written")
+        elif (folder / CHECKPOINT).exists():
+            yield Failure(place, "unfinished", "it has a checkpoint; the same command goes on from there")
+
+
+def _trials(store: Store) -> Iterator[Failure]:
+    for study, trials in store.studies():
+        for trial in trials:
+            if trial.state == "failed":
+                place = "/".join((*study.cell, f"study-{study.unit}", f"trial-{trial.number:04d}"))
+                yield Failure(place, "failed trial", trial.reason)
+
+
+def _damages(store: Store, damaged: Iterable[Damage]) -> Iterator[Failure]:
+    for path, reason in damaged:
+        inside = path.is_relative_to(store.root)
+        yield Failure((path.relative_to(store.root) if inside else path).as_posix(), "not read", reason)
+
+
+def failures_table(found: Iterable[Failure], anchor: str) -> Table:
+    """Table of what failed."""
+    return cells_table("What failed, and why", headings("where", "what", "why", labels=3), found, anchor=anchor)

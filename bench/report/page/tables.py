@@ -17,8 +17,7 @@ from ..seeds import ComparedColumn, SeedStatistics
 from ..table import GAP, Cell, Column, Table, frame_of, label, table_of
 from ..verdicts import IMAGES, JUDGED, QUESTIONS, Question, Verdict, images_of, verdict_frame
 from .answer import Cases
-from .facts import DatasetFacts
-from .words import Advice, Candidate, Open, Words, mean_text, named
+from .words import Advice, Candidate, DatasetFacts, Open, Words, mean_text, named
 
 R = TypeVar("R")
 

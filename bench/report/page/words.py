@@ -1,23 +1,31 @@
-"""The verdict in words: what to use for retrieval, what to trust before a gallery and at query time, what is open."""
+"""The verdict on a data set: the facts that a page is made of, and what follows for retrieval and confidences."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ...protocols.statistics import Outcome, Summary, paired_difference, rank_intervals
-from ..budgets import is_untuned, unequal_text
+from ...store.records import TestRecord
+from ..budgets import Budget, budget_texts, is_untuned, method_names, unequal_text
 from ..comparison import ComparisonRow
-from ..contender import Contender
+from ..contender import Contender, distinct_labels
+from ..judged import Judged
 from ..pairing import pairs_needed
-from ..seeds import ComparedColumn, defined_values
+from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..table import interval, percent
 from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, images_of, outcome_of
-from .facts import RETRIEVAL, DatasetFacts, statistics_of
+
+RETRIEVAL = next(column for column in COMPARED if column.metric == "map_at_r")
+"""Column of the comparison by which methods are ranked."""
 
 CONFIDENCE = ComparedColumn(METRIC)
 """Column that the verdicts about confidences are about."""
@@ -29,11 +37,131 @@ With normal confidences of equal spread, leaving out the less confident half of 
 the share of errors, so that there is little to gain, whatever the interval says.
 """
 
-Place = tuple[str, Question]
-"""Split of the test images, and the question."""
-
 ENDINGS = {FITTED: " + margin (fitted)", COMBINED: " + margin (ranks)"}
 """Words for the ways in which a confidence is combined with the margin."""
+
+
+@dataclass
+class Anchors:
+    """Ids of the parts of a page, which links lead to: each is unique and a function of the names it is made of."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def of(self, *names: str) -> str:
+        """Make an id of names, in lower-case letters, digits and hyphens; equal ones get a number.
+
+        Example:
+            >>> anchors = Anchors()
+            >>> anchors.of("verdict", "a <b>"), anchors.of("verdict", "A_B")
+            ('verdict-a-b', 'verdict-a-b-2')
+        """
+        slug = re.sub(r"[^a-z0-9]+", "-", " ".join(names).lower())[:80].strip("-") or "part"
+        anchor, number = slug, 1
+        while anchor in self.taken:
+            number += 1
+            anchor = f"{slug}-{number}"
+        self.taken.add(anchor)
+        return anchor
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Everything that the page says about the methods of one data set at one budget, which words compare.
+
+    Rows of the comparison are by mean MAP@R, the highest first. ``models`` are the trained networks behind one result
+    of each contender: those of an ensemble or of all folds. ``methods`` are those with results at any budget. Anchors
+    are ids of rows, and of this part of the verdict; ``settings`` are those of its trainings that matter most, as text.
+    """
+
+    name: str
+    budget: Budget
+    budget_text: str
+    rows: tuple[ComparisonRow, ...]
+    groups: Mapping[Contender, SeedGroup]
+    verdicts: tuple[Verdict, ...]
+    labels: Mapping[Contender, str]
+    anchors: Mapping[Contender, str]
+    anchor: str
+    models: Mapping[Contender, int]
+    methods: tuple[str, ...]
+    settings: str = ""
+
+    @property
+    def leagues(self) -> dict[str, list[ComparisonRow]]:
+        """Rows with a rank by the kind of ensemble that they are compared within, highest mean first."""
+        found: dict[str, list[ComparisonRow]] = {}
+        for row in self.rows:
+            if row.rank.interval is not None:
+                found.setdefault(row.contender.ensemble, []).append(row)
+        return found
+
+    def is_probabilistic(self, row: ComparisonRow) -> bool:
+        """True if the embedding of a method is a distribution."""
+        return self.groups[row.contender].probabilistic
+
+    @property
+    def own(self) -> list[str]:
+        """Names of the methods that have results at this budget, sorted."""
+        return method_names(row.contender for row in self.rows)
+
+    @property
+    def absent(self) -> list[str]:
+        """Names of the methods that the data set has results of, but none at this budget."""
+        return sorted(set(self.methods) - set(self.own))
+
+    @property
+    def untuned(self) -> list[str]:
+        """Names of methods with one trial among others with more, since they have nothing to tune."""
+        if self.budget.trials < 2:
+            return []
+        return [self.labels[row.contender] for row in self.rows if is_untuned(row.contender)]
+
+
+def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
+    """What the records say, divided by data set and budget, the leading one first; adds ids of rows to anchors."""
+    answers: dict[Contender, list[Verdict]] = {}
+    for each in judged.verdicts:
+        answers.setdefault(each.contender, []).append(each)
+    # Of several tests of a contender, the largest number of networks.
+    models: dict[Contender, int] = {}
+    for test in judged.results.tests:
+        models[contender_of(test)] = max(len(test.spec.train), models.get(contender_of(test), 1))
+    found = []
+    for name, budgets in judged.budgets.items():
+        groups = {group.contender: group for group in judged.by_dataset[name]}
+        texts = budget_texts(list(budgets))
+        methods = tuple(method_names(groups))
+        for place, (budget, rows) in enumerate(budgets.items()):
+            contenders = [contender for contender in groups if contender in {row.contender for row in rows}]
+            labels = distinct_labels(contenders)
+            # The short ids are those of the leading budget.
+            which = [texts[budget]] if place else []
+            found.append(
+                DatasetFacts(
+                    name,
+                    budget,
+                    texts[budget],
+                    tuple(rows),
+                    {contender: groups[contender] for contender in contenders},
+                    tuple(each for contender in contenders for each in answers.get(contender, ())),
+                    labels,
+                    {row.contender: anchors.of("result", name, labels[row.contender], *which) for row in rows},
+                    anchors.of("verdict", name, *which),
+                    models,
+                    methods,
+                )
+            )
+    return found
+
+
+def contender_of(test: TestRecord) -> Contender:
+    """Contender that a test is of."""
+    return Contender(*(getattr(test.columns, name) for name in Contender._fields))
+
+
+def statistics_of(row: ComparisonRow, column: ComparedColumn) -> SeedStatistics:
+    """Mean and SD over seeds in one column of a row of the comparison."""
+    return row.values[COMPARED.index(column)]
 
 
 @dataclass(frozen=True)
@@ -150,32 +278,33 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     chose: it costs nothing. Among several that are worth it, validation chooses.
     """
     rivals = answers[0].rivals
-    free = answers[0].texts.free.removeprefix(rivals.chosen).strip() if rivals.chosen else ""
-    judged = [each for each in answers if each.difference is not None]
     if not rivals.chosen:
         return Advice("", reason=rivals.reason)
+    free = answers[0].texts.free.removeprefix(rivals.chosen).strip()
+    judged = [(each, each.difference.mean) for each in answers if each.difference is not None]
     if not judged:
         return Advice(rivals.chosen, "", free, reason=answers[0].reason)
-    best = max(judged, key=lambda each: each.difference.mean if each.difference else 0.0)
-    worth = [each for each in judged if each.outcome == "better"]
+    worth = [each for each, _ in judged if each.outcome == "better"]
+    undecided = [each for each, _ in judged if each.outcome == "undecided"]
+    if worth or undecided:
+        shown = max(worth or undecided, key=lambda each: _known(each.validation_mean, -math.inf))
+    else:
+        shown, _ = max(judged, key=lambda each: each[1])
+    name, difference = named(shown.challenger), shown.texts.difference
     if worth:
-        chosen = max(worth, key=lambda each: _first_if_nan(each.validation_mean))
         return Advice(
-            chosen.challenger,
+            shown.challenger,
             "better",
-            chosen.texts.own,
-            chosen.texts.difference,
+            shown.texts.own,
+            difference,
             over=rivals.chosen,
-            best=named(chosen.challenger),
-            caveat=_caveat(chosen),
+            best=name,
+            caveat=_caveat(shown),
             alike=not any(each.beats_all_free for each in worth),
         )
-    undecided = [each for each in judged if each.outcome == "undecided"]
-    if not undecided:
-        return Advice(rivals.chosen, "worse", free, best.texts.difference, best=named(best.challenger))
-    waiting = max(undecided, key=lambda each: _first_if_nan(each.validation_mean))
-    name = named(waiting.challenger)
-    return Advice(rivals.chosen, "undecided", free, waiting.texts.difference, waiting=name, best=name)
+    if undecided:
+        return Advice(rivals.chosen, "undecided", free, difference, waiting=name, best=name)
+    return Advice(rivals.chosen, "worse", free, difference, best=name)
 
 
 def _caveat(chosen: Verdict) -> str:
@@ -199,8 +328,8 @@ def named(confidence: str) -> str:
     return ("own confidence" if base == OWN else base) + ENDINGS.get(ending, "")
 
 
-def _first_if_nan(value: float) -> float:
-    return value if value == value else -float("inf")
+def _known(value: float, otherwise: float) -> float:
+    return value if value == value else otherwise
 
 
 @dataclass(frozen=True)
@@ -243,8 +372,8 @@ class Tally:
     @property
     def free(self) -> list[tuple[str, int]]:
         """Free confidences that are advised, with the number of methods, most frequent first."""
-        names = [each.use for each in self.by_method.values() if each.use and not each.is_own]
-        return sorted(((name, names.count(name)) for name in set(names)), key=lambda each: (-each[1], each[0]))
+        found = Counter(each.use for each in self.by_method.values() if each.use and not each.is_own)
+        return sorted(found.items(), key=lambda each: (-each[1], each[0]))
 
 
 @dataclass(frozen=True)
@@ -260,18 +389,31 @@ class Open:
 
 @dataclass(frozen=True)
 class Words:
-    """The verdict on one data set at one budget.
-
-    There is an answer about retrieval for each group of methods that are compared with one another, and for each
-    question a tally per kind of images. ``open`` are differences that are not decided, those that need the fewest seeds
-    first.
-    """
+    """The verdict on one data set at one budget."""
 
     facts: DatasetFacts
-    retrieval: tuple[Retrieval, ...]
-    unranked: tuple[ComparisonRow, ...]
-    tallies: dict[Question, list[Tally]]
-    open: tuple[Open, ...]
+
+    @cached_property
+    def retrieval(self) -> list[Retrieval]:
+        """Answers about retrieval, one for each group of methods that are compared with one another."""
+        return list(_retrieval(self.facts))
+
+    @property
+    def unranked(self) -> list[ComparisonRow]:
+        """Methods without a rank."""
+        return [row for row in self.facts.rows if row.rank.interval is None]
+
+    @cached_property
+    def tallies(self) -> dict[Question, list[Tally]]:
+        """A tally per kind of images for each question."""
+        leader = self.leaders[0].contender
+        return {question: list(_tallies(self.facts, question, leader)) for question in QUESTIONS}
+
+    @cached_property
+    def open(self) -> list[Open]:
+        """Differences that are not decided, those that need the fewest seeds first."""
+        found = [*_open_retrieval(self.retrieval), *_open_verdicts(self.facts)]
+        return sorted(found, key=lambda each: _known(each.difference.needed, math.inf))
 
     @property
     def leaders(self) -> list[ComparisonRow]:
@@ -335,33 +477,11 @@ class Words:
         return len(self.open) - self.equal - len(self.needed)
 
 
-def words_of(facts: DatasetFacts) -> Words:
-    """Answer the questions of a page for one data set."""
-    retrieval = tuple(_retrieval(facts))
-    leader = (retrieval[0].leader if retrieval else facts.rows[0]).contender
-    open_ones = [*_open_retrieval(retrieval), *_open_verdicts(facts)]
-    return Words(
-        facts,
-        retrieval,
-        tuple(row for row in facts.rows if row.rank.interval is None),
-        {question: list(_tallies(facts, question, leader)) for question in QUESTIONS},
-        tuple(sorted(open_ones, key=lambda each: _last_if_nan(each.difference.needed))),
-    )
-
-
-def _last_if_nan(value: float) -> float:
-    return value if value == value else float("inf")
-
-
 def _retrieval(facts: DatasetFacts) -> Iterator[Retrieval]:
-    leagues: dict[str, list[ComparisonRow]] = {}
-    for row in facts.rows:
-        if row.rank.interval is not None:
-            leagues.setdefault(row.contender.ensemble, []).append(row)
-    for ensemble, rows in leagues.items():
-        leader, *others = rows  # highest mean first
-        candidates = [row for row in others if row.rank.interval is not None and row.rank.interval.low == 1]
-        place = (ensemble or "single models") if len(leagues) > 1 else ""
+    for ensemble, rows in facts.leagues.items():
+        leader, *others = rows
+        candidates = [row for row in others if row.rank.interval and row.rank.interval.low == 1]
+        place = (ensemble or "single models") if len(facts.leagues) > 1 else ""
         unlike = [row for row in others if facts.is_probabilistic(row) != facts.is_probabilistic(leader)]
         yield Retrieval(
             place,
