@@ -267,8 +267,8 @@ def to_frame(table: Reproduction) -> pd.DataFrame:
             ours, published = cell.ours, cell.published
             if ours is None and published is None:
                 continue
-            number = {"name": table.named.name, "dataset": table.dataset, "row": line.title, "column": column.title}
-            number |= {
+            place = {"name": table.named.name, "dataset": table.dataset, "row": line.title, "column": column.title}
+            number = {
                 "ours_mean": ours.mean if ours else None,
                 "ours_sd": ours.sd if ours else None,
                 "ours_seeds": ours.defined if ours else None,
@@ -276,7 +276,7 @@ def to_frame(table: Reproduction) -> pd.DataFrame:
                 "published_sd": published.sd if published else None,
             }
             about = {"differs": table.differs, "published_note": published.note if published else UNPUBLISHED}
-            lines.append(number | contender | about)
+            lines.append({**place, **number, **contender, **about})
     return pd.DataFrame(lines)
 
 

@@ -87,7 +87,8 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
     It is of the given method, or of any deterministic one; of several, the one with the highest Recall@1.
     """
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
-    return None if rows.empty else int(rows.groupby("index")["right"].mean().idxmax())
+    answers = {shown.number: float(shown.rows["right"].mean()) for shown in each_contender(rows)}
+    return max(answers, key=answers.__getitem__, default=None)
 
 
 def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:

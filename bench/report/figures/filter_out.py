@@ -259,8 +259,8 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
         for name in sorted(others):
             colour = _GREYS.get(kind_of(name), shown.look.colour)
             axis.plot(*others[name].to_numpy().T, ls=_LINES.get(name, "-"), lw=1.1, color=colour)
-        look = {"color": shown.look.colour, "marker": shown.look.marker, "ms": 3.5}
-        axis.plot(*own[shown.number].to_numpy().T, "-", lw=1.6, label=shown.label, **look)
+        look = {**shown.look.drawn, "ls": "-", "fillstyle": "full"}
+        axis.plot(*own[shown.number].to_numpy().T, lw=1.6, ms=3.5, label=shown.label, **look)
         names |= others.keys()
     figure.legend(
         handles=_risk_handles(names),
@@ -304,8 +304,8 @@ def _risk_handles(names: Collection[str]) -> list[Line2D]:
     found = [Line2D([], [], color="k", lw=1.6, marker="o", ms=3.5, label="default confidence (image)")]
     for kind in ("image", "retrieval", "control"):
         for name in sorted(name for name in names if kind_of(name) == kind):
-            look = {"color": _GREYS.get(kind, "k"), "ls": _LINES.get(name, "-")}
-            found.append(Line2D([], [], lw=1.1, label=f"{name} ({kind})", **look))
+            colour, line = _GREYS.get(kind, "k"), _LINES.get(name, "-")
+            found.append(Line2D([], [], color=colour, lw=1.1, ls=line, label=f"{name} ({kind})"))
     return found
 
 

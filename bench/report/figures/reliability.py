@@ -118,8 +118,8 @@ def reliability_figure(table: pd.DataFrame, dataset: str) -> Figure:
         _draw_panel(axis, shown)
     kinds = (("k", "o", "default confidence (image)"), (_GREY, ".", f"{MARGIN} (retrieval)"))
     handles = [Line2D([], [], color=colour, marker=marker, label=text) for colour, marker, text in kinds]
-    title = x if len(axes) > 1 else None
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=9)
+    below = x if len(axes) > 1 else None
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, title=below, title_fontsize=9)
     return figure
 
 

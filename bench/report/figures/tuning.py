@@ -239,8 +239,8 @@ def on_front(points: np.ndarray) -> np.ndarray:
         [True, True, False, True]
     """
     (x, y), (own_x, own_y) = points.T, points.T[:, :, None]
-    dominates = (x >= own_x) & (y >= own_y) & ((x > own_x) | (y > own_y))
-    return ~dominates.any(axis=1)
+    dominates: np.ndarray = (x >= own_x) & (y >= own_y) & ((x > own_x) | (y > own_y))
+    return np.logical_not(dominates.any(axis=1))
 
 
 def draw_front(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
