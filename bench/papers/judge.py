@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -83,6 +83,16 @@ class Finding:
         if self.outcome == "fails" and self.claim.direction != "equal" and difference:
             return "no practical difference" if abs(difference.mean) < self.claim.declared.equivalence else ""
         return ""
+
+    @property
+    def test(self) -> tuple[str, tuple[Contender, ...]]:
+        """What is tested: a claim is one test in both forms of its methods if their records are the same."""
+        return self.claim.id, self.contenders
+
+    @property
+    def is_testable(self) -> bool:
+        """True if every comparison has a p-value."""
+        return all(each.p_holds == each.p_holds for each in self.comparisons)
 
     @property
     def decides(self) -> bool:
@@ -274,8 +284,7 @@ def _judged(found: Sequence[Finding]) -> list[Finding]:
     """Findings with adjusted p-values, outcomes and the seeds that they still need."""
     judged = {}
     for setting in dict.fromkeys(finding.setting for finding in found):
-        # A claim is one test in both forms of its methods if their records are the same.
-        tests = {_test(each): each.comparisons for each in found if each.setting == setting and _testable(each)}
+        tests = {each.test: each.comparisons for each in found if each.setting == setting and each.is_testable}
         holds = holm(np.array([max(each.p_holds for each in test) for test in tests.values()]))
         # It fails by the smallest of its p-values (Bonferroni).
         least = (len(test) * min(each.p_fails for each in test) for test in tests.values())
@@ -283,26 +292,16 @@ def _judged(found: Sequence[Finding]) -> list[Finding]:
         decided = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, fails)}
         undecided = sum(min(pair) > ALPHA for pair in decided.values())
         judged[setting] = decided, undecided
-    return [_decided(each, *judged[each.setting]) for each in found]
+    return [_decided(each, judged[each.setting][0].get(each.test), judged[each.setting][1]) for each in found]
 
 
-_Test = tuple[str, tuple[Contender, ...]]
-
-
-def _test(finding: Finding) -> _Test:
-    return finding.claim.id, finding.contenders
-
-
-def _testable(finding: Finding) -> bool:
-    return all(each.p_holds == each.p_holds for each in finding.comparisons)
-
-
-def _decided(finding: Finding, adjusted: Mapping[_Test, tuple[float, float]], undecided: int) -> Finding:
+def _decided(finding: Finding, adjusted: tuple[float, float] | None, undecided: int) -> Finding:
+    """The finding with its adjusted p-values, which one with too few seeds has not, and its outcome."""
     if any(each.difference is None for each in finding.comparisons):
         return finding
-    if not _testable(finding):
+    if adjusted is None:
         return replace(finding, outcome="undecided")
-    holds, fails = adjusted[_test(finding)]
+    holds, fails = adjusted
     outcome: Outcome = "fails" if fails <= ALPHA else "holds" if holds <= ALPHA else "undecided"
     judged = replace(finding, p_holds=holds, p_fails=fails, outcome=outcome)
     return replace(judged, more_seeds=_more_seeds(judged, undecided)) if outcome == "undecided" else judged

@@ -224,4 +224,15 @@ def _draw_sweep(axis: Axes, sweep: Sweep, column: ComparedColumn, places: dict[s
     below = [factor * (each.mean - each.ci_low) if each.n > 1 else 0.0 for each in summaries]
     above = [factor * (each.ci_high - each.mean) if each.n > 1 else 0.0 for each in summaries]
     label = ", ".join(filter(None, [sweep.contender.label, sweep.contender.tuning, sweep.contender.pinned.text]))
-    axis.errorbar(x, mean, (below, above), ms=4, capsize=3, label=label, **look.drawn)
+    axis.errorbar(
+        x,
+        mean,
+        (below, above),
+        ls=look.line,
+        marker=look.marker,
+        fillstyle=look.fill,
+        ms=4,
+        capsize=3,
+        color=look.colour,
+        label=label,
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...store.records import KEYS
@@ -13,9 +13,6 @@ from ..frame import Results
 from .curves import MOST_CURVES, Curve, contender_figure, legend_below, mean_curve, plot_curves
 from .source import Drawing, Note, Shown, Source, labelled
 from .style import panels
-
-UNINFORMATIVE: dict[str, Any] = {"ls": ":", "color": "0.5", "lw": 1}
-"""Line at the mean rank of a confidence that says nothing."""
 
 
 def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
@@ -55,8 +52,12 @@ def crop_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
         title=f"{dataset}: does confidence see the crop? (band: SD over seeds)",
     )
     for axis in figure.axes:
-        axis.axhline(0.5, **UNINFORMATIVE)
+        _mark_uninformative(axis)
     return figure
+
+
+def _mark_uninformative(axis: Axes) -> None:
+    axis.axhline(0.5, ls=":", color="0.5", lw=1)
 
 
 def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
@@ -79,7 +80,7 @@ def severity_figure(ranks: pd.DataFrame, dataset: str) -> Figure | None:
         curves = [_curve(shown, "severity") for shown in has]
         plot_curves(axis, curves, [place for place, shown in enumerate(has) if shown.number in coloured])
         axis.set(title=name, xlabel="severity")
-        axis.axhline(0.5, **UNINFORMATIVE)
+        _mark_uninformative(axis)
     legend_below(figure, axes, len(contenders) - len(coloured))
     figure.supylabel("mean confidence rank")
     title = f"{dataset}: does confidence fall with severity? (0.5 = uninformative)"

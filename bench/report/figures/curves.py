@@ -92,8 +92,18 @@ def plot_curves(axis: Axes, curves: Sequence[Curve], coloured: Collection[int]) 
         for name, (x, y) in curve.controls.items():
             style, width = CONTROLS.get(name, ("-", 1.0))
             axis.plot(x, y, style, lw=width, color=look.colour)
-        every = max(1, len(curve.x) // 10)
-        axis.plot(curve.x, curve.y, lw=1.6, ms=3.5, markevery=every, label=curve.label, **look.drawn)
+        axis.plot(
+            curve.x,
+            curve.y,
+            ls=look.line,
+            lw=1.6,
+            color=look.colour,
+            marker=look.marker,
+            fillstyle=look.fill,
+            ms=3.5,
+            markevery=max(1, len(curve.x) // 10),
+            label=curve.label,
+        )
     axis.autoscale_view()
 
 

@@ -259,8 +259,9 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
         for name in sorted(others):
             colour = _GREYS.get(kind_of(name), shown.look.colour)
             axis.plot(*others[name].to_numpy().T, ls=_LINES.get(name, "-"), lw=1.1, color=colour)
-        look = {**shown.look.drawn, "ls": "-", "fillstyle": "full"}
-        axis.plot(*own[shown.number].to_numpy().T, lw=1.6, ms=3.5, label=shown.label, **look)
+        x, y = own[shown.number].to_numpy().T
+        look = shown.look
+        axis.plot(x, y, "-", lw=1.6, color=look.colour, marker=look.marker, ms=3.5, label=shown.label)
         names |= others.keys()
     figure.legend(
         handles=_risk_handles(names),

@@ -10,7 +10,6 @@ from functools import cache
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -106,11 +105,6 @@ class Look:
     marker: str
     line: Line = "-"
     fill: str = "full"
-
-    @property
-    def drawn(self) -> dict[str, Any]:
-        """The look as arguments of matplotlib's ``plot``."""
-        return {"ls": self.line, "color": self.colour, "marker": self.marker, "fillstyle": self.fill}
 
 
 def look_at(slot: int) -> Look:

@@ -186,14 +186,14 @@ def cost_figure(table: pd.DataFrame, dataset: str) -> Figure:
 def _draw_points(axis: Axes, contenders: Sequence[Shown], metric: str) -> None:
     points = []
     for shown in contenders:
-        values = 100 * shown.rows[metric].dropna()
+        values, look = 100 * shown.rows[metric].dropna(), shown.look
         tuning = int(shown.rows["tuning_trainings"].iloc[0])
         text = shown.label + (f" (+ {tuning} of tuning)" if tuning else "")
         x, y = shown.rows["seconds"].mean(), values.mean()
         sd = values.std() if len(values) > 1 else 0.0
         points.append((x, y))
-        axis.errorbar(x, y, sd, fmt="none", ecolor=shown.look.colour, elinewidth=0.8, alpha=0.6)
-        axis.plot(x, y, ms=6, label=text, **{**shown.look.drawn, "ls": "none"})
+        axis.errorbar(x, y, sd, fmt="none", ecolor=look.colour, elinewidth=0.8, alpha=0.6)
+        axis.plot(x, y, look.marker, ms=6, color=look.colour, fillstyle=look.fill, ls="none", label=text)
     front = on_cost_front(np.array(points))
     if len(front) > 1:
         axis.step(*np.array(points)[front].T, where="post", color="0.7", lw=1.0, zorder=1)
